@@ -1,0 +1,72 @@
+# One entry for every task; each brings up the environment it needs in .venv.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+UV := $(shell command -v uv 2>/dev/null)
+
+ifdef UV
+  INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+  CREATE := $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+else
+  INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+  CREATE := $(PYTHON) -m venv $(VENV)
+endif
+
+.PHONY: help
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(RUNTIME): requirements/runtime.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Vitrine needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	@echo "Bringing up the environment in $(VENV) ..."
+	@$(CREATE)
+	@$(INSTALL) -r requirements/runtime.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): $(RUNTIME) requirements/dev.txt
+	@$(INSTALL) -r requirements/dev.txt
+	@touch $@
+
+.PHONY: demo
+demo: $(RUNTIME) ## Build the sample marts on an embedded PostgreSQL, show and prove them
+	@$(BIN)/vitrine demo
+
+.PHONY: serve
+serve: $(RUNTIME) ## The same, and stay up: API at http://127.0.0.1:8000, a runner, new ratings
+	@$(BIN)/vitrine up
+
+.PHONY: check
+check: $(DEV) ## Format, lint, types, import contracts, unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit
+
+.PHONY: test
+test: $(DEV) ## The whole test suite, on its own embedded PostgreSQL (18, then the store and the data path on 16)
+	$(BIN)/python -m pytest -q tests
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration
+
+.PHONY: fmt
+fmt: $(DEV) ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: $(DEV) ## Measure against SQL typed by hand, side by side
+	$(BIN)/python -m bench
+
+.PHONY: requirements
+requirements: $(DEV) ## Compile the pinned requirements anew (no addresses in them)
+	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --extra api --extra embedded --output-file requirements/runtime.txt pyproject.toml requirements/build.in
+	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --allow-unsafe --constraint requirements/runtime.txt --output-file requirements/dev.txt requirements/dev.in
+
+.PHONY: clean
+clean: ## Remove the environment and the demo's data
+	rm -rf $(VENV) .vitrine

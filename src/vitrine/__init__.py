@@ -1,0 +1,1 @@
+"""Vitrine: configuration-driven ETL for analytical marts."""

@@ -1,0 +1,1 @@
+"""The REST API: configuration, requests, status and history. It asks; a runner acts."""

@@ -1,0 +1,363 @@
+"""What requests and responses carry."""
+
+from copy import copy
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Optional, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from vitrine.changes import StateChoice
+from vitrine.model import Definition, Pipeline, Run
+from vitrine.status import RunStatus, Status
+from vitrine.store.checkpoints import State
+from vitrine.store.runs import Request, RequestState
+
+ID = "5f0c6a52-3a55-4f0e-9a44-0d3f4f5f3c1e"
+REQUEST_ID = "0b9d9b0e-8a53-4c3b-8f0b-2f9f3a1c7d55"
+
+DEFINITION_EXAMPLE: dict[str, Any] = {
+    "name": "top_genres",
+    "description": "Films per genre",
+    "source_query": (
+        "SELECT g.id, g.name, count(gf.film_work_id) AS films FROM content.genre g"
+        " LEFT JOIN content.genre_film_work gf ON gf.genre_id = g.id GROUP BY g.id, g.name"
+    ),
+    "target_table": "analytics.top_genres",
+    "key_columns": ["id"],
+    "schedule_interval": "5m",
+}
+INCREMENTAL_EXAMPLE: dict[str, Any] = {
+    "name": "film_dim",
+    "source_query": "SELECT id, title, rating, modified FROM content.film_work",
+    "target_table": "analytics.film_dim",
+    "mode": "incremental",
+    "incremental_key": "modified",
+    "incremental_id_key": "id",
+    "key_columns": ["id"],
+}
+RUN_EXAMPLE: dict[str, Any] = {
+    "id": 42,
+    "request_id": REQUEST_ID,
+    "attempt": 1,
+    "trigger": "api",
+    "kind": "full",
+    "status": "SUCCESS",
+    "started_at": "2025-01-01T12:00:00Z",
+    "finished_at": "2025-01-01T12:00:01.5Z",
+    "seconds": 1.5,
+    "rows_read": 26,
+    "rows_written": 26,
+    "rows_deleted": 0,
+    "rows_rejected": 0,
+    "batches": 1,
+    "rows_expected": 26,
+    "error_code": None,
+    "error_message": None,
+    "runner": "worker-1",
+}
+_TIMES = {"created_at": "2025-01-01T11:00:00Z", "updated_at": "2025-01-01T12:00:00Z"}
+
+
+def _example(value: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [value]})
+
+
+PIPELINE_EXAMPLE: dict[str, Any] = {
+    "id": ID,
+    "status": "IDLE",
+    "config_version": 1,
+    **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
+    **_TIMES,
+}
+
+
+class PipelineBody(Definition):
+    """A pipeline: its definition, and what the store adds."""
+
+    model_config = _example(PIPELINE_EXAMPLE)
+
+    id: UUID
+    status: Status
+    config_version: int = Field(description="Grows with every change; also the ETag, for If-Match.")
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Self:
+        return cls(
+            id=pipeline.id,
+            status=pipeline.status,
+            config_version=pipeline.config_version,
+            created_at=pipeline.created_at,
+            updated_at=pipeline.updated_at,
+            **dict(pipeline.definition),
+        )
+
+
+class PipelinePage(BaseModel):
+    model_config = _example({"items": [PIPELINE_EXAMPLE], "next": None})
+
+    items: list[PipelineBody]
+    next: str | None = Field(description="Give it as `after` to read on; null on the last page.")
+
+
+class _Choice(BaseModel):
+    """Some fields of a pipeline: what is not said stays as it is."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"batch_size": 10_000, "schedule_interval": "1h"}]}
+    )
+
+    state: StateChoice | None = Field(
+        default=None,
+        description="What becomes of the checkpoint when query, cursor, key or target change: keep it, or reset it.",
+    )
+
+
+def _optional(field: FieldInfo) -> Any:
+    said = copy(field)
+    said.default = None
+    return (Optional[field.annotation], said)  # noqa: UP045 – the annotation is a value here, not a type
+
+
+if TYPE_CHECKING:
+
+    class Change(_Choice): ...
+
+else:
+    # every field of a definition, optional: written out, the two would drift apart
+    Change = create_model(
+        "Change",
+        __base__=_Choice,
+        __doc__=_Choice.__doc__,
+        **{name: _optional(field) for name, field in Definition.model_fields.items()},
+    )
+
+
+class RunOptionsBody(BaseModel):
+    """What one run may be told."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"allow_shrink": False}]})
+
+    allow_shrink: bool = Field(
+        default=False, description="Let this full load delete more of the mart than options.max_delete_ratio allows."
+    )
+
+
+class Requested(BaseModel):
+    model_config = _example({"request_id": REQUEST_ID, "status": "RUN_REQUESTED", "pipeline": "top_genres"})
+
+    request_id: UUID = Field(description="Ask GET /requests/{request_id} what becomes of it.")
+    status: Status
+    pipeline: str
+
+
+class Paused(BaseModel):
+    model_config = _example({"status": "PAUSED", "pipeline": "top_genres"})
+
+    status: Status
+    pipeline: str
+
+
+class RunBody(BaseModel):
+    """One attempt."""
+
+    model_config = _example(RUN_EXAMPLE)
+
+    id: int
+    request_id: UUID | None
+    attempt: int
+    trigger: str
+    kind: str
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None = Field(description="null while it is running.")
+    seconds: float | None
+    rows_read: int
+    rows_written: int
+    rows_deleted: int
+    rows_rejected: int
+    batches: int
+    rows_expected: int | None = Field(description="The planner's estimate; null when there is none.")
+    error_code: str | None
+    error_message: str | None
+    runner: str
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        return cls(**asdict(run), seconds=run.seconds)
+
+
+class RunPage(BaseModel):
+    model_config = _example({"items": [RUN_EXAMPLE], "next": None})
+
+    items: list[RunBody]
+    next: int | None = Field(description="Give it as `before` to read on; null on the last page.")
+
+
+class Progress(BaseModel):
+    rows_read: int
+    rows_expected: int | None
+    percent: float | None = Field(description="Of an estimate; null when there is none.")
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        percent = min(100.0, round(100 * run.rows_read / run.rows_expected, 1)) if run.rows_expected else None
+        return cls(rows_read=run.rows_read, rows_expected=run.rows_expected, percent=percent)
+
+
+class StatusBody(BaseModel):
+    """Where a pipeline stands."""
+
+    model_config = _example(
+        {
+            "id": ID,
+            "pipeline": "top_genres",
+            "status": "RUNNING",
+            "enabled": True,
+            "request_id": REQUEST_ID,
+            "rerun_request_id": None,
+            "requested_at": "2025-01-01T12:00:00Z",
+            "attempt": 1,
+            "next_due_at": "2025-01-01T12:05:00Z",
+            "next_attempt_at": None,
+            "lease_owner": "worker-1",
+            "lease_expires_at": "2025-01-01T12:00:30Z",
+            "progress": {"rows_read": 13, "rows_expected": 26, "percent": 50.0},
+            "last_run": RUN_EXAMPLE | {"status": "RUNNING", "finished_at": None, "seconds": None, "rows_read": 13},
+        }
+    )
+
+    id: UUID
+    pipeline: str
+    status: Status
+    enabled: bool
+    request_id: UUID | None = Field(description="The request that is waiting, running or paused.")
+    rerun_request_id: UUID | None = Field(description="A request made while RUNNING: one more run follows.")
+    requested_at: datetime | None
+    attempt: int
+    next_due_at: datetime | None = Field(description="null: not scheduled.")
+    next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    progress: Progress | None = Field(description="Of the current run; null when none is running.")
+    last_run: RunBody | None = Field(description="The newest attempt; null before the first.")
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, run: Run | None) -> Self:
+        return cls(
+            id=pipeline.id,
+            pipeline=pipeline.name,
+            status=pipeline.status,
+            enabled=pipeline.definition.enabled,
+            request_id=pipeline.request_id,
+            rerun_request_id=pipeline.rerun_request_id,
+            requested_at=pipeline.requested_at,
+            attempt=pipeline.attempt,
+            next_due_at=pipeline.next_due_at,
+            next_attempt_at=pipeline.next_attempt_at,
+            lease_owner=pipeline.lease_owner,
+            lease_expires_at=pipeline.lease_expires_at,
+            progress=Progress.of(run) if run and run.status is RunStatus.RUNNING else None,
+            last_run=RunBody.of(run) if run else None,
+        )
+
+
+class StateBody(BaseModel):
+    """What is remembered of a pipeline's reads."""
+
+    model_config = _example(
+        {
+            "pipeline": "film_dim",
+            "cursor": ["2025-01-01 11:59:00.123456+00", "8f2b3c1e-0d5a-4f0e-9a44-5f0c6a523a55"],
+            "last_processed_value": "2025-01-01 11:59:00.123456+00",
+            "last_processed_id": "8f2b3c1e-0d5a-4f0e-9a44-5f0c6a523a55",
+            "pending_cursor": None,
+            "pending_since": None,
+            "generation": 0,
+            "generation_open": False,
+            "generation_cursor": None,
+            "generation_rows": 0,
+            "batch_seq": 7,
+            "updated_at": "2025-01-01T12:00:00Z",
+        }
+    )
+
+    pipeline: str
+    cursor: tuple[str, ...] | None = Field(description="Everything up to here is in the target; null before the first.")
+    last_processed_value: str | None
+    last_processed_id: str | None = Field(description="null: the next run reads last_processed_value once more.")
+    pending_cursor: tuple[str, ...] | None = Field(description="Becomes the cursor once older transactions have ended.")
+    pending_since: datetime | None
+    generation: int = Field(description="Full loads begun so far.")
+    generation_open: bool = Field(description="A full load is half built.")
+    generation_cursor: tuple[str, ...] | None
+    generation_rows: int
+    batch_seq: int
+    updated_at: datetime | None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, state: State) -> Self:
+        cursor = state.position.cursor or ()
+        return cls(
+            pipeline=pipeline.name,
+            cursor=state.position.cursor,
+            last_processed_value=cursor[0] if cursor else None,
+            last_processed_id=cursor[1] if len(cursor) > 1 else None,
+            pending_cursor=state.position.pending_cursor,
+            pending_since=state.position.pending_since,
+            generation=state.generation,
+            generation_open=state.generation_open,
+            generation_cursor=state.generation_cursor,
+            generation_rows=state.generation_rows,
+            batch_seq=state.batch_seq,
+            updated_at=state.updated_at,
+        )
+
+
+class RequestBody(BaseModel):
+    """What has become of a run request."""
+
+    model_config = _example(
+        {
+            "request_id": REQUEST_ID,
+            "pipeline_id": ID,
+            "pipeline": "top_genres",
+            "state": "succeeded",
+            "run": RUN_EXAMPLE,
+        }
+    )
+
+    request_id: UUID
+    pipeline_id: UUID
+    pipeline: str
+    state: RequestState
+    run: RunBody | None = Field(description="Its newest attempt; null before the first.")
+
+    @classmethod
+    def of(cls, request: Request, pipeline: Pipeline) -> Self:
+        return cls(
+            request_id=request.id,
+            pipeline_id=pipeline.id,
+            pipeline=pipeline.name,
+            state=request.state,
+            run=RunBody.of(request.run) if request.run else None,
+        )
+
+
+class Live(BaseModel):
+    model_config = _example({"status": "ok"})
+
+    status: str = "ok"
+
+
+class Health(BaseModel):
+    model_config = _example({"status": "ok", "database": "ok", "runners": 1, "detail": None})
+
+    status: str = Field(description="ok, or unavailable.")
+    database: str = Field(description="ok, or down.")
+    runners: int = Field(description="Runner processes seen within the last 15 seconds.")
+    detail: str | None = Field(default=None, description="What is wrong, and what to do about it.")

@@ -1,0 +1,53 @@
+"""What a request reaches: the settings, and connections to the store from one small pool."""
+
+from typing import Annotated, cast
+
+import psycopg
+from fastapi import Depends, Request
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import ConnectionPool
+
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+
+Pool = ConnectionPool[Connection]
+
+WAIT_SECONDS = 5.0
+
+
+def make_pool(url: str) -> Pool:
+    """Not opened yet: the lifespan of the application opens it without waiting for the database."""
+    return ConnectionPool(
+        url,
+        connection_class=psycopg.Connection[DictRow],
+        kwargs={
+            "application_name": "vitrine:api",
+            "autocommit": True,
+            "prepare_threshold": None,
+            "row_factory": dict_row,
+            "connect_timeout": 5,
+        },
+        min_size=1,
+        max_size=8,
+        open=False,
+        # a restarted database leaves dead connections behind, which a request would find out by failing
+        check=ConnectionPool[Connection].check_connection,
+        timeout=WAIT_SECONDS,
+        # after an outage the next request asks for a connection at once, instead of sleeping out a long backoff
+        reconnect_timeout=WAIT_SECONDS,
+        name="vitrine-api",
+    )
+
+
+def _pool(request: Request) -> Pool:
+    return cast(Pool, request.app.state.pool)
+
+
+def _settings(request: Request) -> Settings:
+    return cast(Settings, request.app.state.settings)
+
+
+# A route takes its connection itself: a connection held by a dependency while the route waits for a thread of the
+# same thread pool would let a burst of requests block itself.
+StorePool = Annotated[Pool, Depends(_pool)]
+CurrentSettings = Annotated[Settings, Depends(_settings)]

@@ -1,0 +1,123 @@
+"""What a request body must be before a route sees it: small, JSON, and storable."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, NoReturn, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vitrine.api import problems
+
+MOST_BYTES = 256 * 1024
+DEEPEST = 32
+
+
+class Refused(Exception):
+    """A body that goes no further, with the response that says why."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+class Intake:
+    """ASGI middleware: reads the body up to the limit, checks it, and hands it on whole."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await _read(receive)
+            _check(Request(scope), body)
+        except Refused as refused:
+            await refused.response(scope, receive, send)
+            return
+        await self._app(scope, _replay(body, receive), send)
+
+
+async def _read(receive: Receive) -> bytes:
+    """Counted as it arrives: a Content-Length may be absent or false."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MOST_BYTES:
+            raise Refused(problems.respond(413, "BODY_TOO_LARGE", f"the body is larger than {MOST_BYTES // 1024} KB"))
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
+
+
+def _check(request: Request, body: bytes) -> None:
+    if not body:
+        return
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # strict, because a page of another site can send text or a form to a loopback address, but not JSON
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        raise Refused(
+            problems.respond(415, "NOT_JSON", "send the body as JSON, with the header Content-Type: application/json")
+        )
+    for reason in _complaints(_parse(body)):
+        raise Refused(problems.respond(422, "INVALID", reason))
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise Refused(problems.respond(400, "BAD_JSON", "the body is not JSON: it is not UTF-8 text")) from None
+    except json.JSONDecodeError as exc:
+        where = f"{exc.msg[:1].lower()}{exc.msg[1:]} at line {exc.lineno} column {exc.colno}"
+        raise Refused(problems.respond(400, "BAD_JSON", f"the body is not JSON: {where}")) from None
+    except RecursionError:
+        raise Refused(problems.respond(422, "INVALID", _TOO_DEEP)) from None
+    except ValueError:  # Python refuses to read integers of thousands of digits
+        raise Refused(problems.respond(422, "INVALID", _NOT_A_NUMBER)) from None
+
+
+_TOO_DEEP = f"the body is nested deeper than {DEEPEST} levels"
+_NOT_A_NUMBER = "the body holds a number that cannot be stored (NaN, Infinity, or far too large)"
+_NOT_TEXT = "the body holds a text that cannot be stored (a NUL character or half of a surrogate pair)"
+
+
+def _no_constant(_: str) -> NoReturn:
+    raise ValueError
+
+
+def _complaints(value: Any) -> Iterator[str]:
+    """Why a parsed body cannot be stored; without recursion, for it may be nested deeply."""
+    waiting: list[tuple[Any, int]] = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if depth > DEEPEST:
+            yield _TOO_DEEP
+        elif isinstance(item, dict):
+            for key, inner in cast(dict[str, Any], item).items():
+                waiting += [(key, depth), (inner, depth + 1)]
+        elif isinstance(item, list):
+            waiting += [(inner, depth + 1) for inner in cast(list[Any], item)]
+        elif isinstance(item, float) and not math.isfinite(item):
+            yield _NOT_A_NUMBER
+        elif isinstance(item, str) and not _is_storable(item):
+            yield _NOT_TEXT
+
+
+def _is_storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)

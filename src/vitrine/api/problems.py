@@ -1,0 +1,137 @@
+"""Errors as clients see them: application/problem+json with a stable code and one sentence."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+MEDIA_TYPE = "application/problem+json"
+
+MOST_FIELDS = 50  # a body may have thousands of wrong fields; nobody reads them all
+MOST_TOLD = 5
+LONGEST_FIELD = 100
+LONGEST_DETAIL = 4000
+
+
+class FieldError(BaseModel):
+    field: str
+    reason: str
+
+
+class Problem(BaseModel):
+    """What went wrong, for a machine (`code`) and for a person (`detail`)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "about:blank",
+                    "title": "Not Found",
+                    "status": 404,
+                    "code": "NOT_FOUND",
+                    "detail": "there is no pipeline 'top_genre'",
+                }
+            ]
+        }
+    )
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: list[FieldError] | None = Field(default=None, description="Of a validation: every field with its reason.")
+
+
+def respond(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    errors: Sequence[FieldError] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    problem = Problem(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=code,
+        detail=_safe(detail),
+        errors=list(errors) if errors else None,
+    )
+    return JSONResponse(problem.model_dump(exclude_none=True), status, headers, MEDIA_TYPE)
+
+
+def respond_invalid(complaints: Iterable[Mapping[str, Any]]) -> JSONResponse:
+    """422 from FastAPI's list, where every location begins with body, query, path or header."""
+    errors = [_field_error(complaint) for complaint in complaints]
+    sentences = [f"{error.field}: {error.reason}" if error.field else error.reason for error in errors]
+    rest = f"; and {len(errors) - MOST_TOLD} more" if len(errors) > MOST_TOLD else ""
+    return respond(422, "INVALID", "; ".join(sentences[:MOST_TOLD]) + rest, errors=errors[:MOST_FIELDS])
+
+
+def _field_error(complaint: Mapping[str, Any]) -> FieldError:
+    # only location and message: `input` and `ctx` hold what the client sent, and that may be a secret
+    field = ".".join(str(part) for part in complaint["loc"][1:])
+    return FieldError(field=_printable(field)[:LONGEST_FIELD], reason=_reason(complaint))
+
+
+def _reason(complaint: Mapping[str, Any]) -> str:
+    match complaint["type"]:
+        case "missing":
+            return "is required" if len(complaint["loc"]) > 1 else "a JSON body is required"
+        case "extra_forbidden":
+            return "there is no such field"
+        case _:
+            reason = str(complaint["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+            return reason[:1].lower() + reason[1:]
+
+
+def _safe(text: str) -> str:
+    """Without the user:password part of any URL that a sentence may quote."""
+    return re.sub(r"//[^@/\s]*@", "//", _printable(text))[:LONGEST_DETAIL]
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class _Kind(NamedTuple):
+    description: str
+    code: str
+    detail: str
+
+
+_KINDS = {
+    400: _Kind("The body is not JSON", "BAD_JSON", "the body is not JSON: expecting ',' delimiter at line 3 column 5"),
+    404: _Kind("There is nothing under that name", "NOT_FOUND", "there is no pipeline 'top_genre'"),
+    409: _Kind(
+        "Not at this moment, or taken", "RUNNING", "pipeline 'top_genres' is being run by worker-1; pause it first"
+    ),
+    412: _Kind(
+        "The pipeline has been changed since it was read",
+        "VERSION_CONFLICT",
+        "pipeline 'top_genres' is at version 4, not 3; read it again",
+    ),
+    413: _Kind("The body is larger than 256 KB", "BODY_TOO_LARGE", "the body is larger than 256 KB"),
+    415: _Kind(
+        "The body is not sent as JSON",
+        "NOT_JSON",
+        "send the body as JSON, with the header Content-Type: application/json",
+    ),
+    422: _Kind("The values are refused, with reasons", "INVALID", "limit: should be less than or equal to 200"),
+    503: _Kind("The database does not answer; try again", "DATABASE_DOWN", "the database does not answer; try again"),
+}
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The problem responses of a route, for its OpenAPI entry."""
+    return {status: _documented(status, _KINDS[status]) for status in sorted({*statuses, 503})}
+
+
+def _documented(status: int, kind: _Kind) -> dict[str, Any]:
+    title = HTTPStatus(status).phrase
+    example = Problem(title=title, status=status, code=kind.code, detail=kind.detail).model_dump(exclude_none=True)
+    return {"model": Problem, "description": kind.description, "content": {"application/json": {"example": example}}}

@@ -1,0 +1,433 @@
+"""The command `vitrine`: the only place that builds things."""
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+# Heavy modules are imported inside the commands, so that `vitrine --help` answers at once.
+if TYPE_CHECKING:
+    import threading
+
+    from rich.console import Console
+
+    from vitrine.flow import Counts
+    from vitrine.postgres import Connection
+    from vitrine.runner.dispatcher import PipelineDispatcher
+    from vitrine.runner.executor import Executed
+    from vitrine.settings import Settings
+
+FAILED, DIFFERENT, PAUSED, HELD = 1, 2, 3, 4
+
+app = typer.Typer(
+    help="Builds and keeps analytical marts: SQL in, registered transforms between, a right mart out.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Name = Annotated[str, typer.Argument(help="Name or id of the pipeline.", show_default=False)]
+Films = Annotated[int, typer.Option(min=30, max=2_000_000, help="Films in the sample cinema.")]
+Ratings = Annotated[int, typer.Option(min=100, max=50_000_000, help="Ratings in the sample cinema.")]
+
+
+def main() -> None:
+    """Run the command line; every known error is one sentence on stderr and exit code 1."""
+    from vitrine.errors import VitrineError
+
+    try:
+        app()
+    except VitrineError as exc:
+        _stop(str(exc))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _stop(text: str, code: int = FAILED) -> NoReturn:
+    sys.stderr.write(f"vitrine: {text}\n")
+    sys.exit(code)
+
+
+# -- trying it out ----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(films: Films = 1000, ratings: Ratings = 20_000) -> None:
+    """Build the sample marts on an embedded PostgreSQL, show them, prove them; leaves nothing running."""
+    console = _console()
+    settings = _settings()
+    with _embedded(console, settings) as url:
+        equal = _build_sample(console, _settings(database_url=url), films, ratings)
+    console.print(
+        f"\nThe data is kept in {settings.home}/. Next: `make serve`, then http://127.0.0.1:{settings.api_port}"
+    )
+    sys.exit(0 if equal else DIFFERENT)
+
+
+@app.command()
+def up(films: Films = 1000, ratings: Ratings = 20_000) -> None:
+    """The demo, and stay up: API, a runner, and a trickle of new ratings; Ctrl-C stops everything."""
+    from vitrine.api import server
+    from vitrine.demo import serving
+
+    console = _console()
+    settings = _settings()
+    server.listen(settings.api_host, settings.api_port).close()
+    if settings.database_url is not None:
+        from vitrine.store.migrate import migrate
+
+        migrate(settings.store_url)
+        serving.serve(console, settings, trickle=False)
+        return
+    with _embedded(console, settings) as url:
+        own = _settings(database_url=url)
+        _build_sample(console, own, films, ratings)
+        serving.serve(console, own, trickle=True)
+
+
+@app.command()
+def sample(films: Films = 1000, ratings: Ratings = 20_000) -> None:
+    """Put the sample cinema (schemas content and ugc) and its pipelines into the configured database."""
+    from vitrine.demo import story
+
+    settings = _settings()
+    with _store(settings) as store:
+        story.prepare(_console(), store, settings, films=films, ratings=ratings)
+
+
+def _build_sample(console: "Console", settings: "Settings", films: int, ratings: int) -> bool:
+    import threading
+
+    from vitrine.demo import story
+    from vitrine.store.migrate import migrate
+
+    migrate(settings.store_url)
+    with _store(settings) as store:
+        wanted = story.prepare(console, store, settings, films=films, ratings=ratings)
+        console.print("[bold]Building the marts[/]")
+        built = story.build_marts(console, store, settings, _dispatcher(settings, threading.Event()), wanted)
+        story.show_rows(console, store, built)
+        story.show_statistics(console, built)
+    return story.prove(console, settings, built)
+
+
+@contextmanager
+def _embedded(console: "Console", settings: "Settings") -> Generator[str]:
+    """The URL of our own PostgreSQL; refused where a database is configured, which is not ours to fill."""
+    from vitrine.demo.embedded import EmbeddedPostgres
+    from vitrine.errors import ConfigError
+
+    if settings.database_url is not None:
+        raise ConfigError(
+            "VITRINE_DATABASE_URL is set, and the demo brings a database of its own; unset it, or put the sample into"
+            " yours with `vitrine migrate` and `vitrine sample`",
+            code="DATABASE_SET",
+        )
+    settings.home.mkdir(parents=True, exist_ok=True)
+    server = EmbeddedPostgres(settings.home / "postgres")
+    with console.status("Starting PostgreSQL …"):
+        server.start()
+    try:
+        console.print(f"[green]✓[/] PostgreSQL, embedded, data in {settings.home}/")
+        server.ensure_database("vitrine")
+        yield server.url("vitrine")
+    finally:
+        server.stop()
+
+
+# -- the service ------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the store (schema etl) up to date; safe to repeat, safe from two processes at once."""
+    from vitrine.store.migrate import migrate as migrate_store
+
+    revision = migrate_store(_settings().store_url)
+    _console().print(f"The store is at revision {revision}.")
+
+
+@app.command()
+def api() -> None:
+    """Serve the REST API on VITRINE_API_HOST and VITRINE_API_PORT."""
+    from vitrine.api import server
+
+    settings = _logging_settings()
+    settings.source_url("default")
+    server.serve(settings, ready=lambda: _say(f"API at http://{settings.api_host}:{settings.api_port}"))
+
+
+@app.command()
+def runner(
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Pipelines to run at the same time.")] = 4,
+) -> None:
+    """Claim requested pipelines and run them; any number of runners side by side. SIGTERM releases."""
+    import os
+    import socket
+    import threading
+
+    from vitrine.runner.manager import PipelineManager
+
+    settings = _logging_settings()
+    stop = threading.Event()
+    manager = PipelineManager(
+        settings,
+        _dispatcher(settings, stop),
+        name=f"{socket.gethostname()}:{os.getpid()}",
+        concurrency=concurrency,
+        stop=stop,
+    )
+    _on_stop_signals(manager.request_stop)
+    _say("runner started")
+    manager.run()
+
+
+@app.command()
+def run(
+    name: Name,
+    allow_shrink: Annotated[
+        bool, typer.Option(help="This once, let a full load delete more than max_delete_ratio of the mart.")
+    ] = False,
+) -> None:
+    """Run one pipeline here and now. Exit code 0 done, 1 failed, 3 paused, 4 held by another runner."""
+    import socket
+    import threading
+
+    from vitrine.flow import Outcome
+    from vitrine.model import RunOptions
+    from vitrine.status import LEASED
+    from vitrine.store import pipelines
+
+    settings = _settings()
+    console = _console()
+    stop = threading.Event()
+    with _store(settings) as store:
+        pipelines.expire_leases(store)
+        with store.transaction():
+            pipeline = pipelines.lock(store, name)
+            if pipeline.status in LEASED:
+                _stop(f"'{pipeline.name}' is being run by {pipeline.lease_owner}", HELD)
+            pipelines.request_run(store, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
+            claim = pipelines.claim_next(
+                store, runner=f"{socket.gethostname()}:cli", ttl=settings.lease_ttl, only=pipeline.id
+            )
+        if claim is None:
+            _stop(f"'{pipeline.name}' waits for its next attempt at {pipeline.next_attempt_at}; pause and run it", HELD)
+        _on_stop_signals(stop.set)
+        with _bar(console, pipeline.name) as watch:
+            executed, status = _dispatcher(settings, stop).dispatch(claim, watch=watch, retry=False)
+    if executed.error is not None:
+        _stop(f"'{pipeline.name}' failed ({executed.error.code}): {executed.error}")
+    console.print(_summary(pipeline.name, executed))
+    if executed.outcome is Outcome.RELEASED:
+        console.print(f"Stopped; '{pipeline.name}' is {status} and continues where it stopped with the next run.")
+    sys.exit(PAUSED if executed.outcome is not Outcome.FINISHED else 0)
+
+
+@app.command()
+def reconcile(name: Name) -> None:
+    """Prove that a mart equals its source. Exit code 0 equal, 2 different."""
+    from vitrine import reconcile as comparing
+    from vitrine.store import pipelines
+
+    settings = _settings()
+    with _store(settings) as store:
+        pipeline = pipelines.get(store, name)
+    comparison = comparing.compare(pipeline.definition, settings)
+    console = _console()
+    console.print(_comparison_table(comparison))
+    console.print(f"{pipeline.name}: {comparison.sentence()}")
+    sys.exit(0 if comparison.equal else DIFFERENT)
+
+
+# -- configuration ----------------------------------------------------------------------------------------------------
+
+
+@app.command(name="list")
+def list_pipelines() -> None:
+    """Every pipeline with its status."""
+    from rich.table import Table
+
+    from vitrine.store import pipelines, runs
+
+    table = Table(header_style="cyan")
+    for column in ("pipeline", "status", "mode", "target", "schedule", "last run", "rows", "seconds"):
+        table.add_column(column, justify="right" if column in ("rows", "seconds") else "left")
+    with _store(_settings()) as store:
+        for pipeline in pipelines.list_page(store, limit=10_000):
+            definition = pipeline.definition
+            last = next(iter(runs.list_page(store, pipeline.id, limit=1)), None)
+            table.add_row(
+                pipeline.name,
+                pipeline.status if definition.enabled else f"{pipeline.status} (disabled)",
+                definition.mode,
+                definition.target_table,
+                definition.schedule_interval or "",
+                last.status if last else "never",
+                f"{last.rows_read:,}" if last else "",
+                f"{last.seconds:.2f}" if last and last.seconds is not None else "",
+            )
+    _console().print(table)
+
+
+@app.command()
+def status(name: Name) -> None:
+    """Status, checkpoint and last runs of one pipeline."""
+    from rich.table import Table
+
+    from vitrine.store import checkpoints, pipelines, runs
+
+    console = _console()
+    with _store(_settings()) as store:
+        pipeline = pipelines.get(store, name)
+        state = checkpoints.load(store, pipeline.id)
+        history = runs.list_page(store, pipeline.id, limit=5)
+    console.print(f"[bold]{pipeline.name}[/] is {pipeline.status}, version {pipeline.config_version}")
+    if state.position.cursor:
+        console.print(f"checkpoint: {' / '.join(state.position.cursor)}")
+    table = Table(header_style="cyan")
+    for column in ("run", "kind", "status", "started", "seconds", "read", "written", "deleted", "error"):
+        table.add_column(column)
+    for one in history:
+        seconds = f"{one.seconds:.2f}" if one.seconds is not None else ""
+        counts = (str(one.rows_read), str(one.rows_written), str(one.rows_deleted))
+        began = f"{one.started_at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(str(one.id), one.kind, one.status, began, seconds, *counts, one.error_message or "")
+    console.print(table)
+
+
+@app.command()
+def pause(name: Name) -> None:
+    """Pause a pipeline: at once if it is not running, otherwise after its current batch."""
+    from vitrine.store import pipelines
+
+    with _store(_settings()) as store:
+        _console().print(f"{name}: {pipelines.request_pause(store, name)}")
+
+
+@app.command()
+def apply(
+    folder: Annotated[Path, typer.Argument(help="A YAML file, or a folder of them.", show_default=False)],
+    state: Annotated[
+        str | None, typer.Option(help="For a changed query with a checkpoint: keep or reset it.", metavar="keep|reset")
+    ] = None,
+) -> None:
+    """Create or change pipelines from YAML files: all of them, or none."""
+    from vitrine import changes, documents
+
+    if state not in (None, "keep", "reset"):
+        _stop(f"--state is keep or reset, not '{state}'", 2)
+    settings = _settings()
+    found = documents.read_folder(folder)
+    with _store(settings) as store:
+        outcomes = changes.apply_all(store, settings, found, state)
+    for name, outcome in outcomes:
+        _console().print(f"{name}: {outcome}")
+
+
+@app.command()
+def export(folder: Annotated[Path, typer.Argument(help="Where the files go.", show_default=False)]) -> None:
+    """Write every pipeline as a YAML file that `apply` reads back."""
+    from vitrine import documents
+    from vitrine.store import pipelines
+
+    with _store(_settings()) as store:
+        found = pipelines.list_page(store, limit=10_000)
+    written = documents.write_folder(folder, found)
+    _console().print(f"{len(written)} file(s) in {folder}")
+
+
+# -- building ---------------------------------------------------------------------------------------------------------
+
+
+def _settings(**overrides: Any) -> "Settings":
+    from vitrine import settings
+
+    return settings.load(**overrides)
+
+
+def _logging_settings() -> "Settings":
+    from vitrine import observe
+
+    settings = _settings()
+    observe.configure_logging(settings.log_level)
+    return settings
+
+
+def _store(settings: "Settings") -> "Connection":
+    from vitrine.postgres import connect
+
+    return connect(settings.store_url, name="vitrine:cli")
+
+
+def _dispatcher(settings: "Settings", stop: "threading.Event") -> "PipelineDispatcher":
+    from vitrine.runner.dispatcher import PipelineDispatcher
+    from vitrine.runner.executor import PipelineExecutor
+
+    return PipelineDispatcher(settings, PipelineExecutor(settings, stop))
+
+
+def _on_stop_signals(stop: Callable[[], None]) -> None:
+    import signal
+    from types import FrameType
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def _bar(console: "Console", name: str) -> Generator[Callable[["Counts", int | None], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=True
+    ) as bars:
+        bar = bars.add_task(name, total=None)
+
+        def watch(counts: "Counts", expected: int | None) -> None:
+            bars.update(bar, completed=counts.read, total=max(expected, counts.read) if expected else None)
+
+        yield watch
+
+
+def _summary(name: str, executed: "Executed") -> str:
+    counts = executed.counts
+    return (
+        f"{name}: {executed.outcome}, {counts.read:,} rows read, {counts.written:,} written, {counts.deleted:,} deleted"
+        f" in {executed.seconds:.2f} s"
+    )
+
+
+def _comparison_table(comparison: Any) -> Any:
+    from rich.table import Table
+
+    table = Table(header_style="cyan")
+    for column in ("", "source", "target"):
+        table.add_column(column)
+    for label, field in (
+        ("rows", "rows"),
+        (f"lowest {comparison.control}", "lowest"),
+        (f"highest {comparison.control}", "highest"),
+        (f"hash over {len(comparison.columns)} column(s)", "digest"),
+    ):
+        ours, theirs = getattr(comparison.source, field), getattr(comparison.target, field)
+        table.add_row(label, str(ours), str(theirs) if ours == theirs else f"[red]{theirs}[/]")
+    return table

@@ -1,0 +1,1 @@
+"""What `vitrine demo` and `vitrine up` bring with them: a PostgreSQL, a sample cinema and its pipelines."""

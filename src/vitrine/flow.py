@@ -1,0 +1,164 @@
+"""The one loop that moves data, and the vocabulary of the parts it needs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from vitrine.model import Cursor, Row
+
+
+class Outcome(StrEnum):
+    FINISHED = "finished"
+    PAUSED = "paused"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a batch; `type_name` is spelled as the database spells it, so that it can be created again."""
+
+    name: str
+    type_name: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """What the state remembers of a read.
+
+    A cursor of one element is inclusive (everything from that value on); a full one is exclusive. The pending pair
+    belongs to cursors that carry no time: `pending_cursor` becomes the cursor once every transaction that was open at
+    `pending_since` has ended.
+    """
+
+    cursor: Cursor | None = None
+    pending_cursor: Cursor | None = None
+    pending_since: datetime | None = None
+
+
+START = Position()
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Rows exactly as COPY BINARY sent them, one element a row: nobody has looked inside."""
+
+    rows: Sequence[bytes]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Rows as Python values, for transforms and for sinks that do not speak COPY."""
+
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows, and the position to remember once they are written."""
+
+    payload: Copied | Decoded
+    columns: tuple[Column, ...]
+    position: Position
+
+    @property
+    def count(self) -> int:
+        return len(self.payload.rows)
+
+
+@dataclass(frozen=True)
+class Counts:
+    read: int = 0
+    written: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.read + other.read, self.written + other.written, self.deleted + other.deleted)
+
+
+class SourceReader(Protocol):
+    """Reads a query once, in cursor order, cut into batches."""
+
+    def batches(self, after: Position, size: int) -> Iterator[Batch]:
+        """Every remaining batch; at least one, empty if need be, so that columns and position are always told."""
+        ...
+
+    def rows_expected(self) -> int | None:
+        """An estimate, for progress; None where there is none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+Transformer = Callable[[Batch], Batch]
+
+
+class Unit(Protocol):
+    """One piece of work that becomes visible at once. `connection` lets the checkpoint join a database transaction."""
+
+    @property
+    def connection(self) -> Any: ...
+
+    def write(self, batch: Batch) -> Counts: ...
+
+
+class StateManager(Protocol):
+    """Keeps the position of a run, and tells when the run should stop."""
+
+    @property
+    def position(self) -> Position: ...
+
+    def save(self, unit: Unit, position: Position, counts: Counts) -> None:
+        """Remember the position together with the unit's rows; LeaseLost if somebody else owns the pipeline."""
+        ...
+
+    def publish(self, unit: Unit, staged: int, counts: Counts) -> None:
+        """Close the generation of a full load of `staged` rows, together with the unit's change of the target."""
+        ...
+
+    def interruption(self) -> Outcome | None:
+        """PAUSED or RELEASED when the run should end between two batches."""
+        ...
+
+
+class TargetWriter(Protocol):
+    """Writes batches, each as one unit, and makes a full load visible at its end."""
+
+    def unit(self) -> AbstractContextManager[Unit]: ...
+
+    def publish(self, state: StateManager) -> None:
+        """Make a full load visible at once; nothing to do for an incremental one."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    reader: SourceReader
+    writer: TargetWriter
+    batch_size: int
+    transforms: Sequence[Transformer] = field(default_factory=tuple)
+
+    def close(self) -> None:
+        try:
+            self.reader.close()
+        finally:
+            self.writer.close()
+
+
+def run_batches(plan: Plan, state: StateManager) -> Outcome:
+    """Move every remaining batch. Rows and checkpoint land together, or not at all."""
+    for incoming in plan.reader.batches(after=state.position, size=plan.batch_size):
+        batch = incoming
+        for transform in plan.transforms:
+            batch = transform(batch)
+        with plan.writer.unit() as unit:
+            counts = unit.write(batch)
+            state.save(unit, batch.position, counts)
+        if outcome := state.interruption():
+            return outcome
+    plan.writer.publish(state)
+    return Outcome.FINISHED

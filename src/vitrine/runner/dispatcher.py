@@ -1,0 +1,123 @@
+"""What a claimed pipeline asks for, and what the end of its run means for its status."""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from vitrine.errors import CheckpointMoved, ConfigError, DataError, LeaseLost, VitrineError
+from vitrine.flow import Outcome
+from vitrine.model import Claim
+from vitrine.postgres import Connection, connect
+from vitrine.runner.executor import Executed, PipelineExecutor, Watch
+from vitrine.settings import Settings
+from vitrine.status import Event, RunStatus, Status
+from vitrine.store import pipelines
+
+log = logging.getLogger(__name__)
+
+DELAYS = (timedelta(seconds=1), timedelta(seconds=4))
+"""Before the second and the third attempt; after that a person must look."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The event that ends a run, the run's own status, and when to try again."""
+
+    event: Event
+    run_status: RunStatus
+    attempt: int = 0
+    delay: timedelta = timedelta(0)
+
+
+def delay_before(attempt: int, error: VitrineError) -> timedelta | None:
+    """How long to wait before the next attempt; None when another one makes no sense."""
+    if isinstance(error, CheckpointMoved):
+        return timedelta(0)
+    if isinstance(error, ConfigError | DataError) or attempt > len(DELAYS):
+        return None
+    return DELAYS[attempt - 1]
+
+
+def judge(executed: Executed, attempt: int, *, retry: bool = True) -> Verdict | None:
+    """What happens to a pipeline whose run ended like this; None when it is not ours any more.
+
+    A failure after progress does not use up the attempts of a failure without.
+    """
+    match executed.outcome:
+        case Outcome.FINISHED:
+            return Verdict(Event.FINISH, RunStatus.SUCCESS)
+        case Outcome.PAUSED:
+            return Verdict(Event.PAUSED, RunStatus.PAUSED)
+        case Outcome.RELEASED:
+            return Verdict(Event.RELEASE, RunStatus.ABANDONED)
+        case None:
+            pass
+    error = executed.error
+    if error is None or isinstance(error, LeaseLost):
+        return None
+    counted = 1 if executed.batches else attempt
+    delay = delay_before(counted, error) if retry else None
+    if delay is None:
+        return Verdict(Event.FAIL, RunStatus.FAILED)
+    return Verdict(Event.RETRY, RunStatus.FAILED, attempt=counted, delay=delay)
+
+
+class PipelineDispatcher:
+    """Carries a claim through its run to the next status."""
+
+    def __init__(self, settings: Settings, executor: PipelineExecutor) -> None:
+        self._settings = settings
+        self._executor = executor
+
+    def dispatch(
+        self, claim: Claim, *, watch: Watch | None = None, retry: bool = True
+    ) -> tuple[Executed, Status | None]:
+        """Run the claim; the pipeline's new status, or None if the lease was lost on the way."""
+        log.info("run started", extra={"action": "run_started", **claim.log_fields()})
+        with connect(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
+            executed = self._executor.execute(claim, store, watch)
+        verdict = judge(executed, claim.attempt, retry=retry)
+        status = self._leave(claim, verdict, executed.error) if verdict else None
+        self._tell(claim, executed, status)
+        return executed, status
+
+    def _leave(self, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
+        # a connection of its own: the run's may be what failed
+        with connect(self._settings.store_url, name=f"vitrine:{claim.token}:leave") as store:
+            return self._leave_through(store, claim, verdict, error)
+
+    def _leave_through(
+        self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None
+    ) -> Status | None:
+        released = verdict.event is Event.RELEASE
+        return pipelines.leave(
+            store,
+            claim,
+            verdict.event,
+            verdict.run_status,
+            error_code=error.code if error else "RELEASED" if released else None,
+            error_message=str(error)
+            if error
+            else "the runner was stopped; the next one continues"
+            if released
+            else None,
+            attempt=verdict.attempt,
+            delay=verdict.delay,
+        )
+
+    def _tell(self, claim: Claim, executed: Executed, status: Status | None) -> None:
+        extra = {
+            "rows_read": executed.counts.read,
+            "rows_written": executed.counts.written,
+            "rows_deleted": executed.counts.deleted,
+            "seconds": round(executed.seconds, 3),
+            **claim.log_fields(),
+        }
+        if status is None:
+            log.warning("lease lost, run dropped", extra={"action": "lease_lost", **extra})
+        elif executed.error is not None:
+            log.error(
+                "run failed: %s", executed.error, extra={"action": "run_failed", "code": executed.error.code, **extra}
+            )
+        else:
+            log.info("run ended, pipeline %s", status, extra={"action": "run_ended", **extra})

@@ -1,0 +1,100 @@
+"""One run: lease, flow, outcome."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vitrine import plan
+from vitrine.errors import VitrineError
+from vitrine.flow import Counts, Outcome, run_batches
+from vitrine.model import Claim
+from vitrine.postgres import Connection
+from vitrine.runner.lease import Lease
+from vitrine.settings import Settings
+from vitrine.store import runs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Executed:
+    """How a run ended: an outcome, or the error that ended it; and what it moved."""
+
+    outcome: Outcome | None
+    error: VitrineError | None
+    counts: Counts
+    batches: int
+    seconds: float
+
+
+Watch = Callable[[Counts, int | None], None]
+"""Told after every batch: the counts so far, and how many rows are expected once that is known."""
+
+
+class Progress:
+    """What a run has moved so far; a listener may watch."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self.counts = Counts()
+        self.batches = 0
+        self._watch = watch
+
+    def add(self, counts: Counts) -> None:
+        self.counts += counts
+        self.batches += 1 if counts.read else 0
+        if self._watch is not None:
+            self._watch(self.counts, None)
+
+    def expect(self, rows: int) -> None:
+        if self._watch is not None:
+            self._watch(self.counts, rows)
+
+
+class PipelineExecutor:
+    """Executes a claimed run in this process, under its lease. Statuses are the dispatcher's business."""
+
+    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+        self._settings = settings
+        self._stop = stop
+
+    def execute(self, claim: Claim, store: Connection, watch: Watch | None = None) -> Executed:
+        """Never raises for a failure of the run itself: the error is part of the result."""
+        began = time.monotonic()
+        progress = Progress(watch)
+        outcome, error = None, None
+        try:
+            outcome = self._move(claim, store, progress)
+        except VitrineError as exc:
+            error = exc
+        except Exception as exc:  # user code and drivers may raise anything; the run must be closed
+            log.exception("unexpected error", extra={"action": "unexpected_error", **claim.log_fields()})
+            error = VitrineError(
+                f"unexpected {type(exc).__name__}; the runner's log has the details", code="UNEXPECTED"
+            )
+        return Executed(outcome, error, progress.counts, progress.batches, time.monotonic() - began)
+
+    def _move(self, claim: Claim, store: Connection, progress: Progress) -> Outcome:
+        settings = self._settings
+        with Lease(settings.store_url, claim, ttl=settings.lease_ttl, interval=settings.heartbeat_interval) as lease:
+            prepared = plan.build(
+                claim,
+                settings,
+                store,
+                interruption=lambda: self._interruption(lease),
+                on_progress=progress.add,
+            )
+            try:
+                if prepared.rows_expected is not None:
+                    runs.expect_rows(store, claim, prepared.rows_expected)
+                    progress.expect(prepared.rows_expected)
+                return run_batches(prepared.plan, prepared.state)
+            finally:
+                prepared.plan.close()
+
+    def _interruption(self, lease: Lease) -> Outcome | None:
+        lease.check()
+        if lease.pause_requested:
+            return Outcome.PAUSED
+        return Outcome.RELEASED if self._stop.is_set() else None

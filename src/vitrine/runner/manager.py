@@ -1,0 +1,113 @@
+"""One tick after another: schedules, dead leases, claims up to the free slots."""
+
+import logging
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import psycopg
+
+from vitrine.errors import TransientError, VitrineError
+from vitrine.model import Claim
+from vitrine.postgres import Connection, connect
+from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.settings import Settings
+from vitrine.store import pipelines, runs
+
+log = logging.getLogger(__name__)
+
+LONGEST_BACKOFF = 30.0
+
+
+class PipelineManager:
+    """A runner process: polls the store, which is the truth; a NOTIFY only shortens the wait."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        dispatcher: PipelineDispatcher,
+        *,
+        name: str,
+        concurrency: int,
+        stop: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._dispatcher = dispatcher
+        self._name = name
+        self._concurrency = concurrency
+        self._stop = stop
+        self._wake = threading.Event()
+        self._running: set[Future[None]] = set()
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
+
+    def request_stop(self) -> None:
+        """Claim nothing more; runs release their pipelines after the current batch."""
+        self._stop.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Work until asked to stop. A database that is away is waited for, longer and longer."""
+        listener = threading.Thread(target=self._listen, name="listen", daemon=True)
+        listener.start()
+        backoff = 0.5
+        while not self._stop.is_set():
+            try:
+                with connect(self._settings.store_url, name="vitrine:runner") as store:
+                    self._work(store)
+                backoff = 0.5
+            except TransientError as exc:
+                log.warning("waiting for the database: %s", exc, extra={"action": "database_away", "seconds": backoff})
+                self._stop.wait(backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+        self._threads.shutdown(wait=True)
+        self._say_goodbye()
+
+    def _work(self, store: Connection) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            self.tick(store)
+            self._wake.wait(self._settings.poll_interval.total_seconds())
+
+    def tick(self, store: Connection) -> None:
+        """Everything that is due now."""
+        runs.runner_alive(store, self._name)
+        pipelines.fire_schedules(store)
+        for row in pipelines.expire_leases(store):
+            log.warning(
+                "lease expired, pipeline %s",
+                row["status"],
+                extra={"action": "lease_expired", "pipeline": row["name"], "token": row["lease_token"]},
+            )
+        self._running = {future for future in self._running if not future.done()}
+        while len(self._running) < self._concurrency and not self._stop.is_set():
+            claim = pipelines.claim_next(store, runner=self._name, ttl=self._settings.lease_ttl)
+            if claim is None:
+                return
+            self._running.add(self._threads.submit(self._dispatch, claim))
+
+    def _dispatch(self, claim: Claim) -> None:
+        try:
+            self._dispatcher.dispatch(claim)
+        except VitrineError as exc:
+            # the lease runs out by itself and the next runner continues
+            log.error("run left behind: %s", exc, extra={"action": "run_left", **claim.log_fields()})
+        finally:
+            self._wake.set()
+
+    def _listen(self) -> None:
+        """Wake up when somebody asks for a run; on its own direct connection, which may fail at will."""
+        while not self._stop.is_set():
+            try:
+                with connect(self._settings.store_url, name="vitrine:listen") as connection:
+                    connection.execute("LISTEN vitrine")
+                    while not self._stop.is_set():
+                        for _ in connection.notifies(timeout=1.0, stop_after=1):
+                            self._wake.set()
+            except (VitrineError, psycopg.Error):
+                self._stop.wait(5.0)
+
+    def _say_goodbye(self) -> None:
+        try:
+            with connect(self._settings.store_url, name="vitrine:runner") as store:
+                runs.runner_gone(store, self._name)
+        except TransientError:
+            log.info("the database is away; this runner will be forgotten", extra={"action": "goodbye_unheard"})

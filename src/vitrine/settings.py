@@ -1,0 +1,123 @@
+"""One frozen Settings: the only place that reads the environment."""
+
+import os
+import re
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from vitrine.errors import ConfigError
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(value: object) -> timedelta:
+    """`30s`, `5m`, `1h`, `250ms` or plain seconds."""
+    if isinstance(value, timedelta):
+        return value
+    matched = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", str(value).strip())
+    if matched is None:
+        raise ValueError("give a duration such as 30s, 5m or 1h")
+    return timedelta(seconds=float(matched[1]) * _UNITS[matched[2] or "s"])
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _postgres_url(value: object) -> object:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    if not re.match(r"^postgres(ql)?://", text):
+        raise ValueError("give a URL such as postgresql://user:password@host:5432/database")
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
+
+
+class Settings(BaseSettings):
+    """Everything that differs between installations. Secrets are SecretStr: they show as ******."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="VITRINE_",
+        env_nested_delimiter="__",
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+    )
+
+    # None: no database is configured, and `demo` and `up` start the embedded one
+    database_url: PostgresUrl | None = Field(
+        default=None, validation_alias=AliasChoices("VITRINE_DATABASE_URL", "DATABASE_URL", "database_url")
+    )
+    sources: dict[str, PostgresUrl] = Field(default_factory=dict[str, SecretStr])
+    allowed_source_schemas: Names = ("content", "ugc")
+    allowed_targets: Names = ("analytics.*", "es:*")
+    transform_modules: Names = ()
+    lease_ttl: Duration = timedelta(seconds=30)
+    heartbeat_interval: Duration = timedelta(seconds=5)
+    poll_interval: Duration = timedelta(seconds=1)
+    home: Path = Path(".vitrine")
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(default=8000, ge=1, le=65535)
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+
+    @cached_property
+    def store_url(self) -> str:
+        """The database that holds store and marts; ConfigError when none is named."""
+        if self.database_url is None:
+            raise ConfigError(
+                "no database is configured: set VITRINE_DATABASE_URL=postgresql://user:password@host:5432/database"
+                " (or use `vitrine demo`, which brings its own)",
+                code="NO_DATABASE",
+            )
+        return self.database_url.get_secret_value()
+
+    def source_url(self, name: str) -> str:
+        """The connection of a named source; `default` is the store's own unless it is given another account."""
+        lowered = {key.lower(): url for key, url in self.sources.items()}
+        if name in lowered:
+            return lowered[name].get_secret_value()
+        if name == "default":
+            return self.store_url
+        known = ", ".join(sorted({"default", *lowered}))
+        raise ConfigError(
+            f"unknown source '{name}'; configured: {known}. Add it with VITRINE_SOURCES__{name.upper()}=postgresql://…",
+            code="UNKNOWN_SOURCE",
+        )
+
+
+def load(**overrides: Any) -> Settings:
+    """Read environment and `.env`; a wrong value raises ConfigError naming its variable, never its value."""
+    try:
+        settings = Settings(**overrides)
+    except ValidationError as exc:
+        raise ConfigError("; ".join(_sentence(dict(error)) for error in exc.errors()), code="SETTINGS") from None
+    if settings.heartbeat_interval >= settings.lease_ttl:
+        raise ConfigError(
+            "VITRINE_HEARTBEAT_INTERVAL must be shorter than VITRINE_LEASE_TTL, or every lease would expire",
+            code="SETTINGS",
+        )
+    return settings
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    first, *rest = (str(part) for part in error["loc"])
+    variable = first if first.isupper() else f"VITRINE_{first.upper()}"
+    suffix = "".join(f"__{part.upper()}" for part in rest if not part.isdigit())
+    reason = str(error["msg"]).removeprefix("Value error, ")
+    return f"{variable}{suffix} is not valid: {reason[:1].lower()}{reason[1:]}"
+
+
+def child_environment(url: str) -> dict[str, str]:
+    """The environment of a process we start: ours, with this database."""
+    return {**os.environ, "VITRINE_DATABASE_URL": url}

@@ -1,0 +1,1 @@
+"""Where rows go, one file per kind of target."""

@@ -1,0 +1,81 @@
+"""Rows as COPY BINARY sends them: finding a field, and printing a cursor without rounding it."""
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)
+TRAILER = b"\xff\xff"
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_LENGTH = struct.Struct("!i")
+_LONG = struct.Struct("!q")
+_INT = struct.Struct("!i")
+_SHORT = struct.Struct("!h")
+
+INT2, INT4, INT8 = 21, 23, 20
+TEXT, VARCHAR, BPCHAR, NAME = 25, 1043, 1042, 19
+UUID_OID = 2950
+DATE, TIMESTAMP, TIMESTAMPTZ = 1082, 1114, 1184
+
+INTEGERS = frozenset({INT2, INT4, INT8})
+TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
+
+
+def fields(row: bytes, wanted: Sequence[int]) -> tuple[bytes | None, ...]:
+    """The fields at these positions (ascending or not), None for NULL."""
+    found: dict[int, bytes | None] = {}
+    last = max(wanted)
+    offset = 2
+    for index in range(last + 1):
+        (length,) = _LENGTH.unpack_from(row, offset)
+        offset += 4
+        if index in wanted:
+            found[index] = None if length < 0 else row[offset : offset + length]
+        offset += max(length, 0)
+    return tuple(found[index] for index in wanted)
+
+
+def all_fields(row: bytes) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    offset, end = 2, len(row)
+    while offset < end:
+        (length,) = _LENGTH.unpack_from(row, offset)
+        offset += 4
+        values.append(None if length < 0 else row[offset : offset + length])
+        offset += max(length, 0)
+    return values
+
+
+def number(type_oid: int, raw: bytes) -> int:
+    """An integer as itself; a time as Postgres counts it: days or microseconds since 2000, infinities at the ends."""
+    if type_oid in (INT4, DATE):
+        return _INT.unpack(raw)[0]
+    return _SHORT.unpack(raw)[0] if type_oid == INT2 else _LONG.unpack(raw)[0]
+
+
+def printer(type_oid: int) -> Callable[[bytes], str | None] | None:
+    """How to print values of a type as Postgres does under UTC and ISO; None where only Postgres itself can tell.
+
+    The printer returns None for a value it cannot print exactly (infinity, years Python does not have).
+    """
+    if type_oid in INTEGERS:
+        return lambda raw: str(number(type_oid, raw))
+    if type_oid in (TEXT, VARCHAR, NAME):
+        return lambda raw: raw.decode()
+    if type_oid == UUID_OID:
+        return lambda raw: str(UUID(bytes=raw))
+    if type_oid in (TIMESTAMP, TIMESTAMPTZ):
+        return lambda raw: _print_time(type_oid, raw)
+    return None
+
+
+def _print_time(type_oid: int, raw: bytes) -> str | None:
+    try:
+        moment = _EPOCH + timedelta(microseconds=_LONG.unpack(raw)[0])
+    except OverflowError:
+        return None
+    text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
+    fraction = f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else ""
+    return f"{text}{fraction}+00" if type_oid == TIMESTAMPTZ else f"{text}{fraction}"

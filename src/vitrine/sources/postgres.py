@@ -1,0 +1,481 @@
+"""Rows out of Postgres: one query, one snapshot, streamed by COPY in cursor order and cut into batches."""
+
+import select
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import psycopg
+from psycopg import sql
+from psycopg.abc import Transformer as AnyTransformer
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus, Format
+
+from vitrine.errors import ConfigError, DataError
+from vitrine.flow import Batch, Column, Copied, Decoded, Position
+from vitrine.model import Cursor, Measure, Options, Row
+from vitrine.policy import ReadOnlySql
+from vitrine.postgres import PRINTING, Connection, connect, fetch_extended, measure, translated
+from vitrine.postgres import raw as raw_sql
+from vitrine.sources import binary, horizon
+from vitrine.sources.tracking import EndTracker, PendingTracker, TimeTracker, Tracker
+
+# Constants, the one thing sent by the simple protocol; the query itself goes by the extended one
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;" + PRINTING
+_PATIENCE = """
+    ; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;
+    SET LOCAL idle_in_transaction_session_timeout = '10min'
+"""
+
+# The first value a cursor of this type can have, for `$1` before there is a checkpoint
+_MINIMUM = {
+    binary.INT2: "-32768",
+    binary.INT4: "-2147483648",
+    binary.INT8: "-9223372036854775808",
+    binary.DATE: "-infinity",
+    binary.TIMESTAMP: "-infinity",
+    binary.TIMESTAMPTZ: "-infinity",
+}
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A column of the query: `type_oid` is how COPY BINARY encodes it (a domain's base type)."""
+
+    name: str
+    type_oid: int
+    type_name: str
+    is_enum: bool
+
+
+class PostgresReader:
+    """A SourceReader over one read-only query.
+
+    `cursor_columns` give the order: the key columns of a full load, (incremental_key, incremental_id_key) otherwise.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        query: ReadOnlySql,
+        cursor_columns: Sequence[str],
+        *,
+        incremental: bool,
+        options: Options,
+        name: str,
+        decode: bool = False,
+    ) -> None:
+        self._url = url
+        self._name = name
+        self._query = query
+        self._incremental = incremental
+        self._options = options
+        self._asking = connect(url, name=name, side="source")
+        self._streaming: Connection | None = None
+        try:
+            self.columns = self._describe()
+            self._cursor = tuple(self._index(column) for column in cursor_columns)
+            self._decoders = self._make_decoders() if decode else None
+        except BaseException:
+            self._asking.close()
+            raise
+
+    def close(self) -> None:
+        self._asking.close()
+        if self._streaming is not None:
+            self._streaming.close()
+
+    def cursor_types(self) -> str:
+        """Names and types of the cursor, which a checkpoint is only valid for."""
+        return ", ".join(f"{self.columns[index].name} {self.columns[index].type_name}" for index in self._cursor)
+
+    def rows_expected(self) -> int | None:
+        """The planner's estimate."""
+        if self._query.uses_checkpoint:
+            return None  # the estimate depends on a checkpoint that is not known here
+        with translated("source query"), self._reading() as connection:
+            answer = connection.execute(
+                sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw_sql(self._query.text))
+            ).fetchone()
+        return int(answer["QUERY PLAN"][0]["Plan"]["Plan Rows"]) if answer else None
+
+    def measure(self, types: Mapping[str, str], control: str) -> Measure:
+        """The figures of the whole query, whatever the checkpoint."""
+        relation = sql.SQL("({})").format(raw_sql(self._bound_query(None)))
+        with translated("source query"), self._reading() as connection:
+            return measure(connection, relation, types, control)
+
+    def batches(self, after: Position, size: int) -> Iterator[Batch]:
+        # The horizon is read once, before the first snapshot: a later snapshot of the same run must not move it,
+        # or a row that committed between the two below the cursor would be skipped.
+        tracker = self._tracker(after)
+        cursor, finished, told = after.cursor, False, False
+        while not finished:
+            stream = self._stream(cursor, checkpoint=after.cursor, size=size)
+            finished = yield from self._cut(stream, tracker, told=told)
+            cursor, told = stream.end, True
+
+    def _cut(self, stream: "_Stream", tracker: Tracker, *, told: bool) -> Generator[Batch, None, bool]:
+        """Batches of one snapshot; returns whether the query is exhausted, or the snapshot merely too old."""
+        opened = time.monotonic()
+        for rows in stream.chunks():
+            told = True
+            yield self._batch(rows, tracker.after(stream.raw_end, stream.end))
+            if time.monotonic() - opened > self._options.snapshot_max_age.total_seconds():
+                stream.close()
+                return False
+        final = tracker.finished()
+        if not told or final is not None:
+            yield self._batch([], final or tracker.start)
+        return True
+
+    def _batch(self, rows: list[bytes], position: Position) -> Batch:
+        columns = tuple(Column(column.name, column.type_name) for column in self.columns)
+        payload = Copied(rows) if self._decoders is None else Decoded([self._decode(row) for row in rows])
+        return Batch(payload, columns, position)
+
+    # -- the query ------------------------------------------------------------------------------------------------
+
+    def _describe(self) -> tuple[SourceColumn, ...]:
+        """Names and types of the query's columns, as Postgres itself sees them."""
+        described = self._prepare(self._query.text)  # a $1 in it takes its type from where it stands
+        names = [name for name, _, _ in described]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"source query: column '{repeated[0]}' appears twice; rename one with AS", code="COLUMNS")
+        return tuple(self._type_of(*column) for column in described)
+
+    def _prepare(self, text: str) -> list[tuple[str, int, int]]:
+        with translated("source query"), self._reading() as connection:
+            pgconn = connection.pgconn
+            for result in (pgconn.prepare(b"", text.encode()), pgconn.describe_prepared(b"")):
+                _raise_failed(result)
+            return [
+                ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
+                for index in range(result.nfields)
+            ]
+
+    def _type_of(self, name: str, oid: int, modifier: int) -> SourceColumn:
+        with translated("source query"), self._reading() as connection:
+            row = connection.execute(
+                "SELECT format_type(%(oid)s, %(modifier)s) AS name, base.oid AS base, base.typtype = 'e' AS is_enum"
+                "  FROM pg_type t JOIN pg_type base ON base.oid = coalesce(nullif(t.typbasetype, 0), t.oid)"
+                " WHERE t.oid = %(oid)s",
+                {"oid": oid, "modifier": modifier},
+            ).fetchone()
+        if row is None:
+            raise ConfigError(f"source query: column '{name}' has no usable type; cast it", code="COLUMNS")
+        return SourceColumn(name, row["base"], row["name"], row["is_enum"])
+
+    def _index(self, column: str) -> int:
+        names = [found.name for found in self.columns]
+        if column not in names:
+            raise ConfigError(
+                f"the source query has no column '{column}', which the pipeline names as key or cursor;"
+                f" it has: {', '.join(names)}",
+                code="SCHEMA_CHANGED",
+            )
+        return names.index(column)
+
+    def _bound_query(self, checkpoint: Cursor | None) -> str:
+        if not self._query.uses_checkpoint:
+            return self._query.text
+        column = self.columns[self._cursor[0]]
+        value = checkpoint[0] if checkpoint else _MINIMUM.get(column.type_oid, "")
+        return self._query.bind(value, column.type_name)
+
+    def _copy_statement(self, cursor: Cursor | None, checkpoint: Cursor | None) -> sql.Composed:
+        source = sql.SQL("({}) AS q").format(raw_sql(self._bound_query(checkpoint)))
+        if not self._incremental:
+            # a whole-table read through a random key's index is slow; the fence makes the planner sort instead
+            source = sql.SQL("(SELECT * FROM {} OFFSET 0) AS q").format(source)
+        return sql.SQL("COPY (SELECT q.* FROM {source} {where} ORDER BY {order}) TO STDOUT (FORMAT binary)").format(
+            source=source, where=self._where(cursor), order=sql.SQL(", ").join(self._names())
+        )
+
+    def _names(self) -> list[sql.Composable]:
+        return [sql.Identifier("q", self.columns[index].name) for index in self._cursor]
+
+    def _where(self, cursor: Cursor | None) -> sql.Composable:
+        first = self._names()[0]
+        if not self._incremental:
+            # IS NOT FALSE keeps keys with a NULL in them, which are a data error to be told, not rows to be lost
+            return sql.SQL("WHERE ({}) IS NOT FALSE").format(self._beyond(cursor)) if cursor else sql.SQL("")
+        if self._options.on_null_cursor == "ignore":
+            return sql.SQL("WHERE {}").format(
+                self._beyond(cursor) if cursor else sql.SQL("{} IS NOT NULL").format(first)
+            )
+        return sql.SQL("WHERE ({}) OR {} IS NULL").format(self._beyond(cursor), first) if cursor else sql.SQL("")
+
+    def _beyond(self, cursor: Cursor) -> sql.Composed:
+        values = [
+            sql.SQL("CAST({} AS {})").format(sql.Literal(value), raw_sql(self.columns[index].type_name))
+            for value, index in zip(cursor, self._cursor, strict=False)
+        ]
+        if len(cursor) < len(self._cursor):
+            return sql.SQL("{} >= {}").format(self._names()[0], values[0])
+        return sql.SQL("ROW({}) > ROW({})").format(sql.SQL(", ").join(self._names()), sql.SQL(", ").join(values))
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _stream(self, cursor: Cursor | None, *, checkpoint: Cursor | None, size: int) -> "_Stream":
+        if self._streaming is None or self._streaming.closed:
+            self._streaming = connect(self._url, name=self._name, side="source")
+        statement = self._copy_statement(cursor, checkpoint)
+        return _Stream(
+            self._streaming,
+            statement.as_string(self._streaming),
+            cursor=cursor,
+            cursor_columns=self._cursor,
+            print_cursor=self._print_cursor,
+            size=size,
+            max_bytes=self._options.max_batch_bytes,
+        )
+
+    def _print_cursor(self, raw: Sequence[bytes | None]) -> Cursor:
+        names = [self.columns[index].name for index in self._cursor]
+        if None in raw:
+            column = names[list(raw).index(None)]
+            hint = "; give them a value, or set options.on_null_cursor: ignore" if self._incremental else ""
+            count = self._count_nulls(column)
+            raise DataError(f"{count} row(s) of the source have NULL in '{column}'{hint}", code="NULL_CURSOR")
+        values = cast(Sequence[bytes], raw)
+        return tuple(self._print(self.columns[index], value) for index, value in zip(self._cursor, values, strict=True))
+
+    def _print(self, column: SourceColumn, raw: bytes) -> str:
+        printer = binary.printer(column.type_oid)
+        text = raw.decode() if column.is_enum else printer(raw) if printer else None
+        return text if text is not None else self._ask_print(column, raw)
+
+    def _ask_print(self, column: SourceColumn, raw: bytes) -> str:
+        with translated("source"), self._reading() as connection:
+            result = connection.pgconn.exec_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
+            _raise_failed(result)
+            return (result.get_value(0, 0) or b"").decode()
+
+    def _count_nulls(self, column: str) -> int:
+        query = raw_sql(self._bound_query(None))
+        statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL").format(
+            query, sql.Identifier("q", column)
+        )
+        with translated("source query"), self._reading() as connection:
+            row = fetch_extended(connection, statement)
+        return row["nulls"] if row else 0
+
+    def _reading(self) -> "_ReadOnly":
+        return _ReadOnly(self._asking)
+
+    # -- how far the checkpoint may go ----------------------------------------------------------------------------
+
+    def _tracker(self, after: Position) -> Tracker:
+        column = self.columns[self._cursor[0]]
+        if not self._incremental or (self._options.cursor_is_monotonic and column.type_oid not in binary.TIMES):
+            return EndTracker(after)
+        if column.type_oid in binary.TIMES:
+            return self._time_tracker(after, column)
+        if column.type_oid not in binary.INTEGERS:
+            raise ConfigError(
+                f"incremental_key '{column.name}' is of type {column.type_name}, which does not grow with time; use a"
+                " time or an integer, or promise it with options.cursor_is_monotonic: true",
+                code="CURSOR_TYPE",
+            )
+        if self._options.lookback is not None:
+            raise ConfigError("options.lookback needs a time as incremental_key, not an integer", code="CURSOR_TYPE")
+        seen = horizon.read(self._asking)
+        return PendingTracker(after, seen, self._options.horizon_margin, column.type_oid, self._clock)
+
+    def _time_tracker(self, after: Position, column: SourceColumn) -> TimeTracker:
+        if self._options.lookback is not None:
+            bound, margin = self._clock(), self._options.lookback
+        else:
+            bound, margin = horizon.read(self._asking).at, self._options.horizon_margin
+        if bound is None:
+            return TimeTracker(after, column.type_oid, None, after)
+        number, text, behind = self._time_bound(bound, margin, column, after)
+        return TimeTracker(after, column.type_oid, number, after if behind else Position((text,)))
+
+    def _clock(self) -> datetime:
+        """The source's clock."""
+        with translated("source"), self._reading() as connection:
+            row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
+        if row is None:
+            raise ConfigError("the source did not tell the time", code="HORIZON_UNAVAILABLE")
+        return row["now"]
+
+    def _time_bound(
+        self, bound: datetime, margin: timedelta, column: SourceColumn, after: Position
+    ) -> tuple[int, str, bool]:
+        """The bound as a number and as text of the cursor's type, and whether the checkpoint is already beyond it."""
+        zoned = column.type_oid == binary.TIMESTAMPTZ
+        moment = sql.SQL("(%(bound)s::timestamptz - %(margin)s::interval)")
+        local = moment if zoned else sql.SQL("({} AT TIME ZONE %(zone)s)").format(moment)
+        statement = sql.SQL(
+            "SELECT bound::text AS text, bound <= {checkpoint} AS behind,"
+            "       CASE WHEN %(is_date)s THEN bound::date - '2000-01-01'::date"
+            "            ELSE (extract(epoch FROM bound) * 1000000)::bigint - 946684800000000 END AS number"
+            "  FROM (SELECT CAST({local} AS {type}) AS bound) AS b"
+        ).format(
+            checkpoint=sql.SQL("CAST(%(checkpoint)s AS {})").format(raw_sql(column.type_name)),
+            local=local,
+            type=raw_sql(column.type_name),
+        )
+        arguments = {
+            "bound": bound,
+            "margin": margin,
+            "zone": self._options.cursor_timezone,
+            "checkpoint": after.cursor[0] if after.cursor else "-infinity",
+            "is_date": column.type_oid == binary.DATE,
+        }
+        with translated("source"), self._reading() as connection:
+            row = connection.execute(statement, arguments).fetchone()
+        if row is None:
+            raise ConfigError("the source did not tell the time", code="HORIZON_UNAVAILABLE")
+        return row["number"], row["text"], row["behind"]
+
+    # -- decoding, for transforms ---------------------------------------------------------------------------------
+
+    def _make_decoders(self) -> list[Callable[[bytes], Any]]:
+        transformer = Transformer(self._asking)
+        return [self._decoder(transformer, column) for column in self.columns]
+
+    def _decoder(self, transformer: AnyTransformer, column: SourceColumn) -> Callable[[bytes], Any]:
+        if column.is_enum:
+            return lambda raw: raw.decode()
+        if psycopg.adapters.types.get(column.type_oid) is None:
+            raise ConfigError(
+                f"column '{column.name}' is of type {column.type_name}, which a transform cannot see; cast it in the"
+                " query, for example to text",
+                code="COLUMNS",
+            )
+        return transformer.get_loader(column.type_oid, Format.BINARY).load
+
+    def _decode(self, row: bytes) -> Row:
+        decoders = self._decoders or []
+        return {
+            column.name: None if raw is None else decode(raw)
+            for column, decode, raw in zip(self.columns, decoders, binary.all_fields(row), strict=True)
+        }
+
+
+class _ReadOnly:
+    """A short read-only transaction on a connection of the reader."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Connection:
+        self._connection.execute(_BEGIN + _PATIENCE)
+        return self._connection
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._connection.closed:
+            self._connection.execute("ROLLBACK")
+
+
+class _Stream:
+    """One COPY out of one snapshot, as chunks of rows; `end` is where the last chunk ended."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        statement: str,
+        *,
+        cursor: Cursor | None,
+        cursor_columns: Sequence[int],
+        print_cursor: Callable[[Sequence[bytes | None]], Cursor],
+        size: int,
+        max_bytes: int,
+    ) -> None:
+        self.end = cursor
+        self.raw_end: Sequence[bytes] = ()
+        self._connection = connection
+        self._statement = statement
+        self._cursor_columns = cursor_columns
+        self._print_cursor = print_cursor
+        self._size = size
+        self._max_bytes = max_bytes
+
+    def chunks(self) -> Iterator[list[bytes]]:
+        with translated("source query"):
+            self._connection.execute(_BEGIN + _PATIENCE)
+            chunk: list[bytes] = []
+            volume = 0
+            for row in _copy_out(self._connection, self._statement):
+                if len(chunk) == self._size or volume >= self._max_bytes:
+                    yield self._closed(chunk, following=row)
+                    chunk, volume = [], 0
+                chunk.append(row)
+                volume += len(row)
+            if chunk:
+                yield self._closed(chunk, following=None)
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Give up the rest of the query; the connection ends with it, as an unread COPY cannot be left."""
+        self._connection.close()
+
+    def _closed(self, chunk: list[bytes], following: bytes | None) -> list[bytes]:
+        raw = binary.fields(chunk[-1], self._cursor_columns)
+        self.end = self._print_cursor(raw)
+        self.raw_end = cast(Sequence[bytes], raw)
+        if following is not None and binary.fields(following, self._cursor_columns) == raw:
+            raise DataError(
+                f"two rows of the source have the same key or cursor ({', '.join(self.end)}); a JOIN may repeat rows,"
+                " or the key is not unique",
+                code="DUPLICATE_KEY",
+            )
+        return chunk
+
+
+def _copy_out(connection: Connection, statement: str) -> Iterator[bytes]:
+    """Rows of a COPY … TO STDOUT (FORMAT binary), sent by the extended protocol: one statement, nothing behind it."""
+    pgconn = connection.pgconn
+    pgconn.send_query_params(statement.encode(), None)
+    _flush(connection)
+    first = True
+    _raise_failed(_next_result(connection), wanted=ExecStatus.COPY_OUT)
+    while True:
+        # asynchronous, because the blocking call would hold the interpreter's lock and with it the heartbeat
+        length, data = pgconn.get_copy_data(1)
+        if length == 0:
+            _wait_readable(connection)
+            pgconn.consume_input()
+            continue
+        if length < 0:
+            break
+        row = bytes(data)
+        if first:
+            row, first = row[len(binary.HEADER) :], False
+        if row and row != binary.TRAILER:
+            yield row
+    while (result := _next_result(connection)) is not None:
+        _raise_failed(result)
+
+
+def _flush(connection: Connection) -> None:
+    while connection.pgconn.flush():
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN | select.POLLOUT)
+        poll.poll(1000)
+        connection.pgconn.consume_input()
+
+
+def _next_result(connection: Connection) -> Any:
+    pgconn = connection.pgconn
+    while pgconn.is_busy():
+        _wait_readable(connection)
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
+def _wait_readable(connection: Connection) -> None:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    poll.poll(1000)
+
+
+def _raise_failed(result: Any, wanted: ExecStatus | None = None) -> None:
+    accepted = {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK} if wanted is None else {wanted}
+    if result is not None and result.status not in accepted:
+        raise psycopg.errors.error_from_result(result)

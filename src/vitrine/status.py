@@ -1,0 +1,94 @@
+"""Statuses of a pipeline, the events that move them, and the one table that says how."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Status(StrEnum):
+    IDLE = "IDLE"
+    RUN_REQUESTED = "RUN_REQUESTED"
+    RUNNING = "RUNNING"
+    PAUSE_REQUESTED = "PAUSE_REQUESTED"
+    PAUSED = "PAUSED"
+    FAILED = "FAILED"
+
+
+class Event(StrEnum):
+    RUN = "run"
+    SCHEDULE = "schedule"
+    CLAIM = "claim"
+    PAUSE = "pause"
+    PAUSED = "paused"
+    FINISH = "finish"
+    FAIL = "fail"
+    RETRY = "retry"
+    RELEASE = "release"
+    EXPIRE = "expire"
+    CRASH_LOOP = "crash_loop"
+
+
+class RunStatus(StrEnum):
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    PAUSED = "PAUSED"
+    ABANDONED = "ABANDONED"
+
+
+LEASED = frozenset({Status.RUNNING, Status.PAUSE_REQUESTED})
+"""The statuses in which a runner holds the pipeline."""
+
+# A pair that is absent is refused. A status that maps to itself accepts the event and stays
+# (`run` while RUNNING notes `rerun`, which `finish` then turns into RUN_REQUESTED: see `next_status`).
+NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
+    {
+        (Status.IDLE, Event.RUN): Status.RUN_REQUESTED,
+        (Status.FAILED, Event.RUN): Status.RUN_REQUESTED,
+        (Status.PAUSED, Event.RUN): Status.RUN_REQUESTED,
+        (Status.RUN_REQUESTED, Event.RUN): Status.RUN_REQUESTED,
+        (Status.RUNNING, Event.RUN): Status.RUNNING,
+        (Status.PAUSE_REQUESTED, Event.RUN): Status.RUNNING,
+        (Status.IDLE, Event.SCHEDULE): Status.RUN_REQUESTED,
+        (Status.RUN_REQUESTED, Event.CLAIM): Status.RUNNING,
+        (Status.RUN_REQUESTED, Event.PAUSE): Status.PAUSED,
+        (Status.IDLE, Event.PAUSE): Status.PAUSED,
+        (Status.RUNNING, Event.PAUSE): Status.PAUSE_REQUESTED,
+        (Status.PAUSED, Event.PAUSE): Status.PAUSED,
+        (Status.PAUSE_REQUESTED, Event.PAUSE): Status.PAUSE_REQUESTED,
+        (Status.PAUSE_REQUESTED, Event.PAUSED): Status.PAUSED,
+        (Status.RUNNING, Event.FINISH): Status.IDLE,
+        (Status.PAUSE_REQUESTED, Event.FINISH): Status.PAUSED,
+        (Status.RUNNING, Event.FAIL): Status.FAILED,
+        (Status.PAUSE_REQUESTED, Event.FAIL): Status.FAILED,
+        (Status.RUNNING, Event.RETRY): Status.RUN_REQUESTED,
+        (Status.PAUSE_REQUESTED, Event.RETRY): Status.PAUSED,
+        (Status.RUNNING, Event.RELEASE): Status.RUN_REQUESTED,
+        (Status.PAUSE_REQUESTED, Event.RELEASE): Status.PAUSED,
+        (Status.RUNNING, Event.EXPIRE): Status.RUN_REQUESTED,
+        (Status.PAUSE_REQUESTED, Event.EXPIRE): Status.PAUSED,
+        (Status.RUNNING, Event.CRASH_LOOP): Status.FAILED,
+    }
+)
+
+
+def steps(event: Event) -> list[tuple[Status, Status]]:
+    """The (from, to) pairs of one event, in the order of the table."""
+    return [(old, new) for (old, happened), new in NEXT.items() if happened is event]
+
+
+def next_status(status: Status, event: Event, *, rerun: bool = False) -> Status | None:
+    """Where the event leads, or None where it is refused. `rerun` is the only second look."""
+    if event is Event.FINISH and status is Status.RUNNING and rerun:
+        return Status.RUN_REQUESTED
+    return NEXT.get((status, event))
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for docs/architecture.md."""
+    arrows: dict[tuple[Status, Status], list[str]] = {}
+    for (old, event), new in NEXT.items():
+        arrows.setdefault((old, new), []).append(event.value)
+    arrows.setdefault((Status.RUNNING, Status.RUN_REQUESTED), []).append("finish with rerun")
+    lines = [f"    {old} --> {new}: {', '.join(events)}" for (old, new), events in arrows.items() if old is not new]
+    return "\n".join(["stateDiagram-v2", "    [*] --> IDLE", *lines])

@@ -1,0 +1,216 @@
+"""Checkpoints in the store: the StateManager that saves a position in the transaction of its rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from psycopg import sql
+from psycopg.rows import DictRow
+
+from vitrine.errors import CheckpointMoved, DataError, LeaseLost
+from vitrine.flow import Counts, Outcome, Position, Unit
+from vitrine.model import Claim, Cursor, PipelineId
+from vitrine.postgres import Connection, translated
+from vitrine.status import Status
+from vitrine.store.database import execute, fetch_all, fetch_one
+
+
+@dataclass(frozen=True)
+class State:
+    """What is remembered of a pipeline's reads."""
+
+    position: Position
+    cursor_fingerprint: str | None  # types of cursor and key; None before the first checkpoint
+    generation: int
+    generation_open: bool  # a full load is half built
+    generation_cursor: Cursor | None
+    generation_rows: int
+    generation_fingerprint: str | None
+    batch_seq: int
+    updated_at: datetime | None
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.position.cursor is not None or self.position.pending_cursor is not None
+
+
+BLANK = State(Position(), None, 0, False, None, 0, None, 0, None)
+
+
+def load(connection: Connection, pipeline_id: PipelineId) -> State:
+    row = fetch_one(connection, "get_state", id=pipeline_id)
+    return _state(row) if row else BLANK
+
+
+def reset(connection: Connection, pipeline_id: PipelineId) -> None:
+    """The next run reads everything again."""
+    execute(connection, "reset_state", id=pipeline_id)
+    drop_staging(connection, pipeline_id)
+
+
+def open_state(connection: Connection, claim: Claim) -> State:
+    """The state an incremental run starts from. LeaseLost if the pipeline is no longer ours."""
+    with connection.transaction():
+        return _state(_take_over(connection, claim, timedelta(0)))
+
+
+def open_generation(connection: Connection, claim: Claim, fingerprint: str, max_staging_age: timedelta) -> State:
+    """The full load to go on with: the half-built one while its query is the same and its staging young, or a new."""
+    with connection.transaction():
+        row = _take_over(connection, claim, max_staging_age)
+        same = row["generation_open"] and row["generation_fingerprint"] == fingerprint and not row["generation_is_old"]
+        if same and (row["generation_cursor"] is None or _has_staging(connection, claim, row["generation"])):
+            return _state(row)
+        drop_staging(connection, claim.pipeline_id)
+        new = fetch_one(
+            connection, "open_generation", id=claim.pipeline_id, fingerprint=fingerprint, batch_seq=row["batch_seq"]
+        )
+        if new is None:
+            raise CheckpointMoved("the state was changed while the full load began")
+        return _state(new)
+
+
+def staging_name(pipeline_id: PipelineId, generation: int) -> str:
+    """Where a full load collects its rows, in schema etl."""
+    return f"stage_{pipeline_id.hex}_g{generation}"
+
+
+def drop_staging(connection: Connection, pipeline_id: PipelineId) -> None:
+    """Remove what half-built loads of the pipeline left; generations are never numbered twice."""
+    for row in fetch_all(connection, "list_staging", pattern=f"^stage_{pipeline_id.hex}_g[0-9]+$"):
+        with translated("store"):
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("etl", row["name"])))
+
+
+def _take_over(connection: Connection, claim: Claim, max_staging_age: timedelta) -> DictRow:
+    _hold(connection, claim)
+    row = fetch_one(connection, "open_state", id=claim.pipeline_id, token=claim.token, max_staging_age=max_staging_age)
+    if row is None:
+        raise CheckpointMoved("the state vanished while the run began")
+    return row
+
+
+def _has_staging(connection: Connection, claim: Claim, generation: int) -> bool:
+    return bool(fetch_all(connection, "list_staging", pattern=f"^{staging_name(claim.pipeline_id, generation)}$"))
+
+
+class PostgresState:
+    """A run's StateManager: token check and checkpoint join the transaction that wrote the rows."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        state: State,
+        *,
+        fingerprint: str,
+        full: bool,
+        interruption: Callable[[], Outcome | None],
+        on_progress: Callable[[Counts], None] = lambda counts: None,
+    ) -> None:
+        self._claim = claim
+        self._state = state
+        self._full = full
+        self._fingerprint = fingerprint
+        self._batch_seq = state.batch_seq
+        self._staged = state.generation_rows
+        self._interruption = interruption
+        self._on_progress = on_progress
+        self._pause_seen = False
+        if not full and state.cursor_fingerprint not in (None, fingerprint):
+            raise DataError(
+                f"the checkpoint was made with cursor and key ({state.cursor_fingerprint}), the query now has"
+                f" ({fingerprint}); reset the state to read everything again",
+                code="STATE_MISMATCH",
+            )
+
+    @property
+    def position(self) -> Position:
+        return Position(self._state.generation_cursor) if self._full else self._state.position
+
+    def save(self, unit: Unit, position: Position, counts: Counts) -> None:
+        connection: Connection = unit.connection
+        self._hold(connection)
+        if self._full:
+            self._advance(connection, "save_generation", cursor=_array(position.cursor), rows=counts.read)
+            self._staged += counts.read
+        else:
+            self._advance(
+                connection,
+                "save_cursor",
+                cursor=_array(position.cursor),
+                pending_cursor=_array(position.pending_cursor),
+                pending_since=position.pending_since,
+                fingerprint=self._fingerprint,
+            )
+        self._count(connection, counts, batches=1 if counts.read else 0)
+
+    def publish(self, unit: Unit, staged: int, counts: Counts) -> None:
+        self._hold(unit.connection)
+        if staged != self._staged:
+            raise DataError(
+                f"staging holds {staged} rows where {self._staged} were loaded; somebody changed it. Reset the state",
+                code="STAGING_MISMATCH",
+            )
+        self._advance(unit.connection, "close_generation")
+        self._count(unit.connection, counts, batches=0)
+
+    def interruption(self) -> Outcome | None:
+        return Outcome.PAUSED if self._pause_seen else self._interruption()
+
+    def _hold(self, connection: Connection) -> None:
+        self._pause_seen = _hold(connection, self._claim) is Status.PAUSE_REQUESTED
+
+    def _advance(self, connection: Connection, name: str, **arguments: Any) -> None:
+        row = fetch_one(
+            connection,
+            name,
+            id=self._claim.pipeline_id,
+            token=self._claim.token,
+            batch_seq=self._batch_seq,
+            **arguments,
+        )
+        if row is None:
+            raise CheckpointMoved("the checkpoint is not where this run left it")
+        self._batch_seq = row["batch_seq"]
+
+    def _count(self, connection: Connection, counts: Counts, *, batches: int) -> None:
+        execute(
+            connection,
+            "count_batch",
+            run_id=self._claim.run_id,
+            read=counts.read,
+            written=counts.written,
+            deleted=counts.deleted,
+            batches=batches,
+        )
+        self._on_progress(counts)
+
+
+def _hold(connection: Connection, claim: Claim) -> Status:
+    row = fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token)
+    if row is None:
+        raise LeaseLost(f"pipeline '{claim.definition.name}' has been taken over; this run writes nothing more")
+    return Status(row["status"])
+
+
+def _array(cursor: Cursor | None) -> list[str] | None:
+    return list(cursor) if cursor is not None else None
+
+
+def _cursor(values: list[str] | None) -> Cursor | None:
+    return tuple(values) if values is not None else None
+
+
+def _state(row: DictRow) -> State:
+    return State(
+        position=Position(_cursor(row["cursor"]), _cursor(row["pending_cursor"]), row["pending_since"]),
+        cursor_fingerprint=row["cursor_fingerprint"],
+        generation=row["generation"],
+        generation_open=row["generation_open"],
+        generation_cursor=_cursor(row["generation_cursor"]),
+        generation_rows=row["generation_rows"],
+        generation_fingerprint=row["generation_fingerprint"],
+        batch_seq=row["batch_seq"],
+        updated_at=row["updated_at"],
+    )

@@ -1,0 +1,60 @@
+"""The store's named statements."""
+
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any, LiteralString, cast
+
+import psycopg
+from psycopg.rows import DictRow
+
+from vitrine.errors import ConfigError
+from vitrine.postgres import Connection, safe_message, translated
+
+
+@cache
+def _statements() -> Mapping[str, LiteralString]:
+    text = files("vitrine.store").joinpath("queries.sql").read_text("utf-8")
+    parts = re.split(r"^-- (\w+) --$", text, flags=re.MULTILINE)
+    return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def statement(name: str) -> LiteralString:
+    """A statement of queries.sql by its name."""
+    return _statements()[name]
+
+
+def statement_names() -> list[str]:
+    return sorted(_statements())
+
+
+def fetch_all(connection: Connection, name: str, /, **arguments: Any) -> list[DictRow]:
+    with _store_errors():
+        return connection.execute(statement(name), arguments).fetchall()
+
+
+def fetch_one(connection: Connection, name: str, /, **arguments: Any) -> DictRow | None:
+    with _store_errors():
+        return connection.execute(statement(name), arguments).fetchone()
+
+
+def execute(connection: Connection, name: str, /, **arguments: Any) -> int:
+    """Rows touched."""
+    with _store_errors():
+        return connection.execute(statement(name), arguments).rowcount
+
+
+@contextmanager
+def _store_errors() -> Generator[None]:
+    """A store that was never migrated gets its remedy; violated constraints stay what they are for the caller."""
+    try:
+        with translated("store", code=None):
+            yield
+    except ConfigError as exc:
+        cause = exc.__cause__
+        if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+            text = f"the store is not up to date ({safe_message(cause)}); run `vitrine migrate`"
+            raise ConfigError(text, code="NOT_MIGRATED") from cause
+        raise

@@ -1,0 +1,49 @@
+"""Bring the store's schema up to date; harmless twice, harmless from two processes at once."""
+
+from pathlib import Path
+
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from vitrine.errors import ConfigError, TransientError
+from vitrine.postgres import safe_message
+
+LOCK = 0x76697472696E65  # "vitrine": the one advisory lock of migrations
+SCHEMAS = ("etl", "analytics")
+
+
+def migrate(url: str) -> str:
+    """Apply what is missing and return the revision reached. Waits for another process that is migrating."""
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: _connect(url))
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    try:
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+            for schema in SCHEMAS:
+                _ensure_schema(connection, schema)
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            found = connection.execute(sqlalchemy.text("SELECT version_num FROM etl.alembic_version"))
+            return str(found.scalar_one())
+    except OperationalError as exc:
+        raise TransientError(f"cannot migrate: {safe_message(exc.orig)}", code="DATABASE_DOWN") from exc
+    except DBAPIError as exc:
+        raise ConfigError(f"cannot migrate: {safe_message(exc.orig)}", code="MIGRATION") from exc
+    finally:
+        engine.dispose()
+
+
+def _connect(url: str):
+    import psycopg
+
+    return psycopg.connect(url, prepare_threshold=None, connect_timeout=10)
+
+
+def _ensure_schema(connection: sqlalchemy.Connection, name: str) -> None:
+    # CREATE SCHEMA IF NOT EXISTS asks for CREATE on the database even where the schema is there
+    exists = sqlalchemy.text("SELECT to_regnamespace(:name) IS NOT NULL")
+    if not connection.execute(exists, {"name": name}).scalar_one():
+        connection.execute(sqlalchemy.schema.CreateSchema(name))

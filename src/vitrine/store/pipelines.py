@@ -1,0 +1,277 @@
+"""Pipelines in the store: their definitions, and the events that move their statuses."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
+
+from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
+from vitrine.model import Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
+from vitrine.postgres import Connection
+from vitrine.status import Event, RunStatus, Status, steps
+from vitrine.store import checkpoints
+from vitrine.store.database import execute, fetch_all, fetch_one
+
+MAX_ATTEMPTS = 3
+PLAIN = RunOptions()
+
+
+def get(connection: Connection, key: str | UUID) -> Pipeline:
+    """By id or by name; NotFound otherwise."""
+    return _found(fetch_one(connection, "get_pipeline", **_names(key)), key)
+
+
+def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> list[Pipeline]:
+    return [_pipeline(row) for row in fetch_all(connection, "list_pipelines", after=after, limit=limit)]
+
+
+def create(connection: Connection, definition: Definition, pipeline_id: UUID | None = None) -> Pipeline:
+    """A new pipeline, IDLE; ConfigError if its name or target is taken."""
+    with connection.transaction():
+        with _unique(definition):
+            row = fetch_one(connection, "insert_pipeline", id=pipeline_id, **_columns(definition))
+        if row is None:
+            raise NotFound("the store returned no id for the new pipeline")
+        _write_steps(connection, row["id"], definition)
+        return get(connection, row["id"])
+
+
+def lock(connection: Connection, key: str | UUID) -> Pipeline:
+    """Inside a transaction: nobody else changes, claims or deletes the pipeline until it ends."""
+    return _found(fetch_one(connection, "lock_pipeline", **_names(key)), key)
+
+
+def update(connection: Connection, pipeline_id: PipelineId, definition: Definition) -> Pipeline:
+    """Store a changed definition; disabling a running pipeline pauses it."""
+    with connection.transaction():
+        with _unique(definition):
+            execute(connection, "update_pipeline", id=pipeline_id, **_columns(definition))
+        execute(connection, "delete_steps", id=pipeline_id)
+        _write_steps(connection, pipeline_id, definition)
+        return get(connection, pipeline_id)
+
+
+def delete(connection: Connection, key: str | UUID) -> None:
+    """Remove a pipeline with its history; TransitionRefused while a runner holds it. The target stays."""
+    with connection.transaction():
+        pipeline = lock(connection, key)
+        if fetch_one(connection, "delete_pipeline", id=pipeline.id) is None:
+            raise TransitionRefused(
+                f"pipeline '{pipeline.name}' is being run by {pipeline.lease_owner}; pause it first", code="RUNNING"
+            )
+        checkpoints.drop_staging(connection, pipeline.id)
+
+
+def request_run(
+    connection: Connection, key: str | UUID, *, trigger: str, options: RunOptions = PLAIN
+) -> tuple[Status, RequestId]:
+    """Ask for a run; the same request id comes back while that run has not started."""
+    # Locked first: an UPDATE that waits for another one keeps the step of the status it saw before, and finds no row
+    with connection.transaction():
+        pipeline = lock(connection, key)
+        row = fetch_one(
+            connection,
+            "request_run",
+            id=pipeline.id,
+            trigger=trigger,
+            options=Jsonb(asdict(options)),
+            **_pairs(Event.RUN),
+        )
+        if row is None:
+            raise TransitionRefused(f"pipeline '{pipeline.name}' is disabled; enable it first", code="DISABLED")
+        execute(connection, "notify", name=pipeline.name)
+    return Status(row["status"]), RequestId(row["request_id"])
+
+
+def request_pause(connection: Connection, key: str | UUID) -> Status:
+    """PAUSED at once, or PAUSE_REQUESTED until the current batch is done; refused for a FAILED pipeline."""
+    with connection.transaction():
+        pipeline = lock(connection, key)
+        row = fetch_one(connection, "request_pause", id=pipeline.id, **_pairs(Event.PAUSE))
+    if row is None:
+        raise TransitionRefused(
+            f"pipeline '{pipeline.name}' is FAILED: there is nothing to pause; run it, or disable it"
+        )
+    return Status(row["status"])
+
+
+def fire_schedules(connection: Connection) -> list[str]:
+    """Consume every due time; names of the pipelines that will run for it."""
+    rows = fetch_all(connection, "fire_schedules", **_pairs(Event.SCHEDULE))
+    return [row["name"] for row in rows if row["status"] == Status.RUN_REQUESTED]
+
+
+def expire_leases(connection: Connection) -> list[DictRow]:
+    """Take dead leases away and end what is left of their holders' sessions."""
+    events = [(event, *pair) for event in (Event.EXPIRE, Event.CRASH_LOOP) for pair in steps(event)]
+    event, old, new = (list(column) for column in zip(*events, strict=True))
+    rows = fetch_all(connection, "expire_leases", event=event, old=old, new=new, max_attempts=MAX_ATTEMPTS)
+    for row in rows:
+        fetch_all(connection, "terminate_sessions", token=row["lease_token"])
+    return rows
+
+
+def claim_next(connection: Connection, *, runner: str, ttl: timedelta, only: PipelineId | None = None) -> Claim | None:
+    """Take one requested pipeline under a new token and open its run; None when there is nothing to take."""
+    with connection.transaction():
+        row = fetch_one(connection, "claim_next", runner=runner, ttl=ttl, only=only, **_pairs(Event.CLAIM))
+        if row is None:
+            return None
+        pipeline = _pipeline(row)
+        opened = fetch_one(
+            connection,
+            "open_run",
+            pipeline_id=pipeline.id,
+            request_id=pipeline.request_id,
+            attempt=pipeline.attempt,
+            trigger=row["requested_trigger"] or "api",
+            kind=pipeline.definition.mode,
+            config=Jsonb(pipeline.definition.model_dump(mode="json")),
+            runner=runner,
+            token=row["lease_token"],
+        )
+    return Claim(
+        pipeline_id=pipeline.id,
+        definition=pipeline.definition,
+        run_id=RunId(opened["id"] if opened else 0),
+        token=row["lease_token"],
+        attempt=pipeline.attempt,
+        options=RunOptions(**row["requested_options"]),
+        config_version=pipeline.config_version,
+    )
+
+
+def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | None:
+    """Prolong the lease; the pipeline's status, or None when the lease is lost."""
+    row = fetch_one(connection, "heartbeat", id=claim.pipeline_id, token=claim.token, ttl=ttl)
+    return Status(row["status"]) if row else None
+
+
+def leave(
+    connection: Connection,
+    claim: Claim,
+    event: Event,
+    run_status: RunStatus,
+    *,
+    error_code: str | None = None,
+    error_message: str | None = None,
+    attempt: int = 0,
+    delay: timedelta = timedelta(0),
+) -> Status | None:
+    """Let go of the lease and close the run, together; None (nothing touched) when the lease was lost before."""
+    with connection.transaction():
+        if fetch_one(connection, "lock_pipeline", **_names(claim.pipeline_id)) is None:
+            return None
+        fetch_one(connection, "lock_pipeline", **_names(claim.pipeline_id))  # see request_run
+        row = fetch_one(
+            connection,
+            "leave",
+            id=claim.pipeline_id,
+            token=claim.token,
+            event=event,
+            attempt=attempt,
+            delay=delay,
+            **_pairs(event),
+        )
+        if row is None:
+            return None
+        execute(
+            connection,
+            "close_run",
+            run_id=claim.run_id,
+            status=run_status,
+            error_code=error_code,
+            error_message=error_message,
+        )
+    return Status(row["status"])
+
+
+def _pairs(event: Event) -> dict[str, Any]:
+    old, new = (list(column) for column in zip(*steps(event), strict=True))
+    return {"old": old, "new": new}
+
+
+def _names(key: str | UUID) -> dict[str, Any]:
+    try:
+        return {"id": key if isinstance(key, UUID) else UUID(key), "name": ""}
+    except ValueError:
+        return {"id": None, "name": str(key).replace("\0", "")}
+
+
+def _found(row: DictRow | None, key: str | UUID) -> Pipeline:
+    if row is None:
+        raise NotFound(f"there is no pipeline '{key}'; `vitrine list` shows what there is")
+    return _pipeline(row)
+
+
+def _columns(definition: Definition) -> dict[str, Any]:
+    columns = definition.model_dump(exclude={"tasks", "options"})
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    return {
+        **columns,
+        "key_columns": list(definition.key_columns),
+        "interval": definition.interval,
+        "options": Jsonb(options),
+    }
+
+
+def _write_steps(connection: Connection, pipeline_id: UUID, definition: Definition) -> None:
+    for step in definition.tasks:
+        execute(
+            connection,
+            "insert_step",
+            id=pipeline_id,
+            **(step.model_dump() | {"options": Jsonb(step.options)}),
+        )
+
+
+@contextmanager
+def _unique(definition: Definition) -> Generator[None]:
+    """A violated unique index becomes a sentence."""
+    try:
+        yield
+    except DataError as exc:
+        violated = exc.__cause__
+        if not isinstance(violated, psycopg.errors.UniqueViolation):
+            raise
+        taken = {
+            "one_pipeline_per_target": (
+                "TARGET_TAKEN",
+                f"another enabled pipeline already writes to '{definition.target_table}'; one pipeline per target",
+            ),
+            "etl_pipelines_name_key": ("NAME_TAKEN", f"there is already a pipeline '{definition.name}'"),
+            "etl_pipelines_pkey": ("ID_TAKEN", "another pipeline has this id"),
+        }
+        if (constraint := violated.diag.constraint_name or "") not in taken:
+            raise
+        code, text = taken[constraint]
+        raise ConfigError(text, code=code) from exc
+
+
+_DEFINITION_FIELDS: Sequence[str] = tuple(Definition.model_fields)
+
+
+def _pipeline(row: DictRow) -> Pipeline:
+    fields = {name: row[name] for name in _DEFINITION_FIELDS}
+    return Pipeline(
+        id=row["id"],
+        definition=Definition.model_validate(fields),
+        status=Status(row["status"]),
+        config_version=row["config_version"],
+        request_id=row["request_id"],
+        rerun_request_id=row["rerun_request_id"],
+        requested_at=row["requested_at"],
+        attempt=row["attempt"],
+        next_attempt_at=row["next_attempt_at"],
+        next_due_at=row["next_due_at"],
+        lease_owner=row["lease_owner"],
+        lease_expires_at=row["lease_expires_at"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )

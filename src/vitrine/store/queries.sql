@@ -1,0 +1,311 @@
+-- Statements on our own tables, each with a name and a sentence. Times come from the database's clock only.
+
+-- get_pipeline --
+-- One pipeline by id or by name
+SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
+               FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+  FROM etl.etl_pipelines p
+ WHERE p.id = %(id)s::uuid OR p.name = %(name)s;
+
+-- lock_pipeline --
+-- The same, held against every other change until the transaction ends
+SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
+               FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+  FROM etl.etl_pipelines p
+ WHERE p.id = %(id)s::uuid OR p.name = %(name)s
+   FOR UPDATE OF p;
+
+-- list_pipelines --
+-- Pipelines by name, one page after the name given
+SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
+               FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+  FROM etl.etl_pipelines p
+ WHERE p.name > %(after)s
+ ORDER BY p.name
+ LIMIT %(limit)s;
+
+-- insert_pipeline --
+-- A new pipeline, IDLE; due one interval from now if it has a schedule
+INSERT INTO etl.etl_pipelines (id, name, description, type, source_type, source, source_query, python_task,
+       target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, enabled, schedule_interval,
+       next_due_at, options)
+VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(type)s, %(source_type)s, %(source)s,
+       %(source_query)s, %(python_task)s, %(target_table)s, %(mode)s, %(incremental_key)s, %(incremental_id_key)s,
+       %(key_columns)s, %(batch_size)s, %(enabled)s, %(schedule_interval)s,
+       now() + %(interval)s::interval, %(options)s)
+RETURNING id;
+
+-- update_pipeline --
+-- A changed definition; disabling a RUNNING pipeline fires `pause` in the same statement
+UPDATE etl.etl_pipelines
+   SET name = %(name)s, description = %(description)s, type = %(type)s, source_type = %(source_type)s,
+       source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
+       target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
+       incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
+       enabled = %(enabled)s, options = %(options)s,
+       next_due_at = CASE WHEN schedule_interval IS DISTINCT FROM %(schedule_interval)s
+                          THEN now() + %(interval)s::interval ELSE next_due_at END,
+       schedule_interval = %(schedule_interval)s,
+       status = CASE WHEN enabled AND NOT %(enabled)s AND status = 'RUNNING' THEN 'PAUSE_REQUESTED' ELSE status END,
+       config_version = config_version + 1, updated_at = now()
+ WHERE id = %(id)s
+RETURNING id;
+
+-- delete_steps --
+-- Every step of a pipeline, before its new ones are inserted
+DELETE FROM etl.etl_pipeline_tasks WHERE pipeline_id = %(id)s;
+
+-- insert_step --
+-- One step of a task plan
+INSERT INTO etl.etl_pipeline_tasks (pipeline_id, order_index, task_type, body, source_table, target_table, options)
+VALUES (%(id)s, %(order_index)s, %(task_type)s, %(body)s, %(source_table)s, %(target_table)s, %(options)s);
+
+-- delete_pipeline --
+-- A pipeline with its steps, state and history, unless somebody holds it
+DELETE FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token IS NULL RETURNING id;
+
+-- request_run --
+-- `run`: a waiting or paused request keeps its id; while RUNNING, one more run is noted under an id of its own
+UPDATE etl.etl_pipelines p
+   SET status = step.new,
+       request_id = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED')
+                         THEN coalesce(p.request_id, p.rerun_request_id, gen_random_uuid()) ELSE p.request_id END,
+       rerun = CASE WHEN step.old = 'RUNNING' THEN true
+                    WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN p.rerun AND p.request_id IS NOT NULL
+                    ELSE p.rerun END,
+       rerun_request_id = CASE WHEN step.old = 'RUNNING' THEN coalesce(p.rerun_request_id, gen_random_uuid())
+                               WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') AND p.request_id IS NULL THEN NULL
+                               ELSE p.rerun_request_id END,
+       requested_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN now() ELSE p.requested_at END,
+       requested_options = CASE WHEN step.old = 'PAUSE_REQUESTED' THEN p.requested_options ELSE %(options)s END,
+       requested_trigger = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN %(trigger)s
+                                ELSE p.requested_trigger END,
+       attempt = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN 0 ELSE p.attempt END,
+       next_attempt_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN NULL ELSE p.next_attempt_at END,
+       updated_at = now()
+  FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
+ WHERE p.id = %(id)s AND p.status = step.old AND p.enabled
+RETURNING p.status, CASE WHEN step.old = 'RUNNING' THEN p.rerun_request_id ELSE p.request_id END AS request_id;
+
+-- request_pause --
+-- `pause`: at once where nobody runs it, between two batches where somebody does
+UPDATE etl.etl_pipelines p
+   SET status = step.new, updated_at = now()
+  FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
+ WHERE p.id = %(id)s AND p.status = step.old
+RETURNING p.status;
+
+-- fire_schedules --
+-- Every due time is consumed once, whoever comes first; it starts a run only where the status allows one
+UPDATE etl.etl_pipelines p
+   SET next_due_at = CASE WHEN p.next_due_at + p.schedule_interval::interval > now()
+                          THEN p.next_due_at ELSE now() END + p.schedule_interval::interval,
+       status = coalesce(step.new, p.status),
+       request_id = CASE WHEN step.new IS NULL THEN p.request_id ELSE gen_random_uuid() END,
+       requested_at = CASE WHEN step.new IS NULL THEN p.requested_at ELSE now() END,
+       requested_options = CASE WHEN step.new IS NULL THEN p.requested_options ELSE '{}' END,
+       requested_trigger = CASE WHEN step.new IS NULL THEN p.requested_trigger ELSE 'schedule' END,
+       attempt = CASE WHEN step.new IS NULL THEN p.attempt ELSE 0 END,
+       next_attempt_at = CASE WHEN step.new IS NULL THEN p.next_attempt_at END
+  FROM (SELECT id, status FROM etl.etl_pipelines
+         WHERE enabled AND next_due_at <= now() FOR UPDATE SKIP LOCKED) AS due
+  LEFT JOIN unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new) ON step.old = due.status
+ WHERE p.id = due.id
+RETURNING p.name, p.status;
+
+-- expire_leases --
+-- A dead lease: back to the queue (or PAUSED); FAILED when this attempt made no progress and was the last allowed
+WITH dead AS (
+    SELECT p.id, p.lease_token, coalesce(r.batches, 0) > 0 AS moved,
+           p.status = 'RUNNING' AND coalesce(r.batches, 0) = 0 AND p.attempt >= %(max_attempts)s AS crash_loop
+      FROM etl.etl_pipelines p
+      LEFT JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.status = 'RUNNING'
+     WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
+       FOR UPDATE OF p SKIP LOCKED
+), freed AS (
+    UPDATE etl.etl_pipelines p
+       SET status = step.new, lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
+           attempt = CASE WHEN dead.moved OR step.new IN ('FAILED', 'PAUSED') THEN 0 ELSE p.attempt END,
+           request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END, updated_at = now()
+      FROM dead
+      JOIN unnest(%(event)s::text[], %(old)s::text[], %(new)s::text[]) AS step(event, old, new)
+        ON step.event = CASE WHEN dead.crash_loop THEN 'crash_loop' ELSE 'expire' END
+     WHERE p.id = dead.id AND p.lease_token = dead.lease_token AND p.status = step.old
+    RETURNING p.id, p.name, p.status, dead.lease_token, dead.crash_loop
+), closed AS (
+    UPDATE etl.etl_runs r
+       SET status = 'ABANDONED', finished_at = clock_timestamp(),
+           error_code = CASE WHEN freed.crash_loop THEN 'CRASH_LOOP' ELSE 'LEASE_EXPIRED' END,
+           error_message = CASE WHEN freed.crash_loop
+               THEN 'the runner died three times in a row without finishing a batch; look at its logs, then run again'
+               ELSE 'the runner stopped sending heartbeats; the next run continues from the checkpoint' END
+      FROM freed WHERE r.pipeline_id = freed.id AND r.status = 'RUNNING'
+)
+SELECT * FROM freed;
+
+-- terminate_sessions --
+-- End the sessions of a lost holder: a stopped process in the middle of a COPY counts as active, no timeout ends it
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+ WHERE application_name = 'vitrine:' || %(token)s::text AND usename = current_user AND pid <> pg_backend_pid();
+
+-- claim_next --
+-- Take the oldest requested pipeline that no other runner is taking at this moment
+UPDATE etl.etl_pipelines p
+   SET status = step.new, lease_token = nextval('etl.fencing_seq'), lease_owner = %(runner)s,
+       lease_expires_at = clock_timestamp() + %(ttl)s::interval,
+       attempt = p.attempt + 1, next_attempt_at = NULL, updated_at = now()
+  FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
+ WHERE p.id = (SELECT id FROM etl.etl_pipelines
+                WHERE status = 'RUN_REQUESTED' AND enabled
+                  AND (next_attempt_at IS NULL OR next_attempt_at <= now())
+                  AND (%(only)s::uuid IS NULL OR id = %(only)s::uuid)
+                ORDER BY requested_at, id LIMIT 1
+                  FOR UPDATE SKIP LOCKED)
+   AND p.status = step.old
+RETURNING p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
+                  FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks;
+
+-- open_run --
+-- The attempt's row of history, with the configuration it captured
+INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, kind, config, runner, lease_token)
+VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(kind)s, %(config)s, %(runner)s, %(token)s)
+RETURNING id;
+
+-- heartbeat --
+-- Prolong a live lease; no row back means it is lost, and an expired one never revives itself
+UPDATE etl.etl_pipelines
+   SET lease_expires_at = clock_timestamp() + %(ttl)s::interval
+ WHERE id = %(id)s AND lease_token = %(token)s AND lease_expires_at > clock_timestamp()
+RETURNING status;
+
+-- leave --
+-- The holder lets go: one event, guarded by the token; `finish` with a noted rerun goes back to the queue
+UPDATE etl.etl_pipelines p
+   SET status = CASE WHEN step.again AND p.rerun THEN 'RUN_REQUESTED' ELSE step.new END,
+       lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
+       request_id = CASE WHEN step.again AND p.rerun THEN p.rerun_request_id
+                         WHEN %(event)s IN ('finish', 'fail') THEN NULL ELSE p.request_id END,
+       requested_at = CASE WHEN step.again AND p.rerun THEN now() ELSE p.requested_at END,
+       requested_options = CASE WHEN %(event)s IN ('finish', 'fail') AND NOT p.rerun THEN '{}'
+                                ELSE p.requested_options END,
+       rerun = p.rerun AND NOT step.again,
+       rerun_request_id = CASE WHEN NOT step.again THEN p.rerun_request_id END,
+       attempt = CASE WHEN %(event)s = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
+                      WHEN %(event)s = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
+       next_attempt_at = CASE WHEN %(event)s = 'retry' AND step.new = 'RUN_REQUESTED'
+                              THEN clock_timestamp() + %(delay)s::interval END,
+       updated_at = now()
+  FROM (SELECT old, new, %(event)s = 'finish' AND old = 'RUNNING' AS again
+          FROM unnest(%(old)s::text[], %(new)s::text[]) AS pairs(old, new)) AS step
+ WHERE p.id = %(id)s AND p.lease_token = %(token)s AND p.status = step.old
+RETURNING p.status;
+
+-- close_run --
+-- The end of an attempt
+UPDATE etl.etl_runs
+   SET status = %(status)s, finished_at = clock_timestamp(), error_code = %(error_code)s,
+       error_message = left(%(error_message)s, 2000)
+ WHERE id = %(run_id)s AND status = 'RUNNING';
+
+-- expect_rows --
+-- The planner's estimate, for progress
+UPDATE etl.etl_runs SET rows_expected = %(rows)s WHERE id = %(run_id)s;
+
+-- hold_lease --
+-- Fence: nobody takes the pipeline over before this transaction ends; no row back means it is not mine (ETL01)
+SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE;
+
+-- get_state --
+-- What is remembered of a pipeline's reads
+SELECT * FROM etl.etl_state WHERE pipeline_id = %(id)s;
+
+-- open_state --
+-- The state a run starts from, made on the first run
+INSERT INTO etl.etl_state (pipeline_id, lease_token) VALUES (%(id)s, %(token)s)
+    ON CONFLICT (pipeline_id) DO UPDATE SET lease_token = %(token)s
+RETURNING *, generation_started_at < clock_timestamp() - %(max_staging_age)s::interval AS generation_is_old;
+
+-- list_staging --
+-- Staging tables by a pattern of their name
+SELECT relname::text AS name FROM pg_class
+ WHERE relnamespace = 'etl'::regnamespace AND relkind = 'r' AND relname ~ %(pattern)s;
+
+-- open_generation --
+-- A new full load: the next staging table, nothing read yet
+UPDATE etl.etl_state
+   SET generation = generation + 1, generation_open = true, generation_cursor = NULL, generation_rows = 0,
+       generation_started_at = clock_timestamp(), generation_fingerprint = %(fingerprint)s,
+       batch_seq = batch_seq + 1, updated_at = now()
+ WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s
+RETURNING *;
+
+-- save_cursor --
+-- The checkpoint of an incremental batch, if nobody moved it meanwhile (no row: ETL02)
+UPDATE etl.etl_state
+   SET cursor = %(cursor)s, pending_cursor = %(pending_cursor)s, pending_since = %(pending_since)s,
+       cursor_fingerprint = %(fingerprint)s, batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+ WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s
+RETURNING batch_seq;
+
+-- save_generation --
+-- The checkpoint of a staged batch, if nobody moved it meanwhile (no row: ETL02)
+UPDATE etl.etl_state
+   SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(rows)s,
+       batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+ WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open
+RETURNING batch_seq;
+
+-- close_generation --
+-- The full load is applied; its staging is no longer wanted
+UPDATE etl.etl_state
+   SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
+       batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+ WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open
+RETURNING batch_seq;
+
+-- reset_state --
+-- Forget what was read; the generation number stays, so that a staging name is never used twice
+UPDATE etl.etl_state
+   SET cursor = NULL, pending_cursor = NULL, pending_since = NULL, cursor_fingerprint = NULL, generation_open = false,
+       generation_cursor = NULL, generation_rows = 0, batch_seq = batch_seq + 1, updated_at = now()
+ WHERE pipeline_id = %(id)s;
+
+-- count_batch --
+-- What a batch did, on the run's row of history
+UPDATE etl.etl_runs
+   SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
+       rows_deleted = rows_deleted + %(deleted)s, batches = batches + %(batches)s
+ WHERE id = %(run_id)s;
+
+-- list_runs --
+-- History of a pipeline, newest first
+SELECT * FROM etl.etl_runs WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
+
+-- last_run_of_request --
+-- The newest attempt of a request
+SELECT * FROM etl.etl_runs WHERE request_id = %(request_id)s ORDER BY id DESC LIMIT 1;
+
+-- pipeline_of_request --
+-- The pipeline a request is still waiting, running or paused in
+SELECT id, name, status, request_id = %(request_id)s AS current FROM etl.etl_pipelines
+ WHERE request_id = %(request_id)s OR rerun_request_id = %(request_id)s;
+
+-- get_run --
+-- One attempt
+SELECT * FROM etl.etl_runs WHERE id = %(run_id)s;
+
+-- runner_alive --
+-- A runner process says that it is there
+INSERT INTO etl.etl_runners (name) VALUES (%(name)s) ON CONFLICT (name) DO UPDATE SET seen_at = now();
+
+-- runner_gone --
+-- A runner process leaves; those that were killed are forgotten after a day
+DELETE FROM etl.etl_runners WHERE name = %(name)s OR seen_at < now() - interval '1 day';
+
+-- count_live_runners --
+-- Runner processes seen within the time given
+SELECT count(*) AS alive FROM etl.etl_runners WHERE seen_at > now() - %(within)s::interval;
+
+-- notify --
+-- Shorten a runner's wait; polling remains the truth
+SELECT pg_notify('vitrine', %(name)s);

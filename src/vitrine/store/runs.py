@@ -1,0 +1,92 @@
+"""History in the store: runs, the requests that caused them, and the runners that are alive."""
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from psycopg.rows import DictRow
+
+from vitrine.errors import NotFound
+from vitrine.model import Claim, PipelineId, RequestId, Run, RunId
+from vitrine.postgres import Connection
+from vitrine.status import RunStatus, Status
+from vitrine.store.database import execute, fetch_all, fetch_one
+
+NEWEST = RunId(2**63 - 1)
+
+RequestState = Literal["pending", "running", "paused", "succeeded", "failed"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What has become of a run request."""
+
+    id: RequestId
+    pipeline_id: PipelineId
+    state: RequestState
+    run: Run | None  # None: no attempt has started yet
+
+
+def list_page(connection: Connection, pipeline_id: PipelineId, *, limit: int = 20, before: RunId = NEWEST) -> list[Run]:
+    """Newest first."""
+    return [_run(row) for row in fetch_all(connection, "list_runs", id=pipeline_id, limit=limit, before=before)]
+
+
+def get(connection: Connection, run_id: RunId) -> Run:
+    row = fetch_one(connection, "get_run", run_id=run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id}")
+    return _run(row)
+
+
+def expect_rows(connection: Connection, claim: Claim, rows: int) -> None:
+    execute(connection, "expect_rows", run_id=claim.run_id, rows=rows)
+
+
+def get_request(connection: Connection, request_id: UUID) -> Request:
+    """Pending, running or paused as its pipeline says; otherwise as its last attempt ended."""
+    waiting = fetch_one(connection, "pipeline_of_request", request_id=request_id)
+    last = fetch_one(connection, "last_run_of_request", request_id=request_id)
+    run = _run(last) if last else None
+    if waiting is not None:
+        state = _waiting_state(Status(waiting["status"]), current=waiting["current"])
+        return Request(RequestId(request_id), waiting["id"], state, run)
+    if run is None:
+        raise NotFound(f"there is no request {request_id}")
+    state = "succeeded" if run.status is RunStatus.SUCCESS else "failed"
+    return Request(RequestId(request_id), run.pipeline_id, state, run)
+
+
+def _waiting_state(status: Status, *, current: bool) -> RequestState:
+    match status:
+        case Status.RUNNING | Status.PAUSE_REQUESTED:
+            return "running" if current else "pending"
+        case Status.PAUSED:
+            return "paused"
+        case Status.FAILED:
+            return "failed"
+        case _:
+            return "pending"
+
+
+def runner_alive(connection: Connection, name: str) -> None:
+    execute(connection, "runner_alive", name=name)
+
+
+def runner_gone(connection: Connection, name: str) -> None:
+    execute(connection, "runner_gone", name=name)
+
+
+def count_live_runners(connection: Connection, within: timedelta) -> int:
+    row = fetch_one(connection, "count_live_runners", within=within)
+    return row["alive"] if row else 0
+
+
+_FIELDS = tuple(field.name for field in fields(Run))
+
+
+def _run(row: DictRow) -> Run:
+    values: dict[str, Any] = {name: row[name] for name in _FIELDS}
+    values["status"] = RunStatus(row["status"])
+    return Run(**values)

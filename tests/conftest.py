@@ -1,0 +1,79 @@
+"""One embedded PostgreSQL a session, a fresh migrated database with a small cinema for every test that asks."""
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from vitrine.demo import cinema
+from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.postgres import Connection, connect
+from vitrine.settings import Settings
+from vitrine.store.migrate import migrate
+
+FILMS, RATINGS = 60, 900
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_outside_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the developer's shell or a `.env` says must not reach a test."""
+    for name in list(os.environ):
+        if name.startswith("VITRINE_") and not name.startswith("VITRINE_TEST"):
+            monkeypatch.delenv(name)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.setitem(Settings.model_config, "env_file", None)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    version = int(os.environ.get("VITRINE_TEST_POSTGRES", "18"))
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), version=version, port=free_port(), fast=True)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def template(postgres: EmbeddedPostgres) -> str:
+    name = "vitrine_template"
+    postgres.ensure_database(name)
+    migrate(postgres.url(name))
+    with connect(postgres.url(name), name="tests") as connection:
+        cinema.create_schema(connection)
+        cinema.fill(connection, films=FILMS, ratings=RATINGS)
+    return name
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    """A fresh, migrated database of its own, with a small cinema in it."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
+        yield postgres.tcp_url(name)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def settings(database_url: str) -> Settings:
+    return Settings.model_validate(
+        {"database_url": database_url, "lease_ttl": "2s", "heartbeat_interval": "300ms", "poll_interval": "100ms"}
+    )
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[Connection]:
+    with connect(database_url, name="tests") as opened:
+        yield opened
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,541 @@
+"""Source queries: one harmless SELECT passes, everything else is refused with the right code."""
+
+import re
+import subprocess
+import sys
+import threading
+from bisect import bisect_left
+from pathlib import Path
+
+import postgast
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrine.errors import ConfigError
+from vitrine.policy import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, read_only
+
+SCHEMAS = ("content", "ugc")
+
+FILMS = "content.film_work"
+
+ACCEPTED = [
+    "SELECT 1",
+    "SELECT f.id, f.title, f.rating FROM content.film_work f WHERE f.rating >= 7.5 ORDER BY f.id LIMIT 10 OFFSET 5",
+    'select F.ID as "Id" from CONTENT.film_work as F',
+    "SELECT * FROM content.film_work WHERE updated_at > $1 ORDER BY updated_at, id",
+    "SELECT id FROM content.film_work WHERE title LIKE '50%' OR title ILIKE '%s' OR title = ':name {} $2'",
+    """SELECT f.id, f.title,
+              array_agg(DISTINCT g.name ORDER BY g.name) FILTER (WHERE g.id IS NOT NULL) AS genres,
+              count(DISTINCT p.id) FILTER (WHERE pf.role = 'actor') AS actors,
+              max(greatest(f.updated_at, g.updated_at, p.updated_at)) AS modified
+         FROM content.film_work f
+         LEFT JOIN content.genre_film_work gf ON gf.film_work_id = f.id
+         LEFT JOIN content.genre g ON g.id = gf.genre_id
+         LEFT JOIN content.person_film_work pf ON pf.film_work_id = f.id
+         LEFT JOIN content.person p ON p.id = pf.person_id
+        WHERE f.updated_at > $1 OR g.updated_at > $1
+        GROUP BY f.id HAVING count(*) > 0""",
+    """SELECT f.id, coalesce(json_agg(DISTINCT jsonb_build_object('id', p.id, 'name', p.full_name)), '[]'::json)
+         FROM content.film_work f, content.person p GROUP BY 1""",
+    """SELECT f.*, row_number() OVER (PARTITION BY f.type ORDER BY f.rating DESC NULLS LAST) AS place,
+              avg(f.rating) OVER w, lag(f.title, 1, '') OVER (w ROWS BETWEEN 3 PRECEDING AND CURRENT ROW)
+         FROM content.film_work f WINDOW w AS (PARTITION BY f.type)""",
+    """WITH liked AS (SELECT film_id, count(*) AS likes FROM ugc.likes GROUP BY film_id),
+            best AS MATERIALIZED (SELECT * FROM liked WHERE likes > 100)
+       SELECT f.id, b.likes FROM content.film_work f JOIN best b ON b.film_id = f.id""",
+    "SELECT type, extract(year FROM creation_date) AS y, count(*) FROM content.film_work GROUP BY ROLLUP (1, 2)",
+    """SELECT type, GROUPING(type), sum(rating)
+         FROM content.film_work GROUP BY GROUPING SETS ((type), CUBE (rating), ())""",
+    "SELECT DISTINCT ON (type) type, title FROM content.film_work ORDER BY type, rating DESC",
+    "SELECT id FROM content.film_work UNION ALL (SELECT id FROM content.person EXCEPT SELECT id FROM ugc.users)",
+    "SELECT v.id, v.label FROM (VALUES (1, 'a'), (2, 'b')) AS v (id, label)",
+    """SELECT f.id, l.n FROM content.film_work f CROSS JOIN LATERAL (SELECT count(*) n
+         FROM ugc.likes WHERE film_id = f.id) l""",
+    """SELECT id FROM content.film_work f WHERE EXISTS (SELECT 1
+         FROM ugc.likes l WHERE l.film_id = f.id) AND id IN (1, 2)""",
+    """SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY rating), string_agg(title, ', ' ORDER BY title)
+         FROM content.film_work""",
+    """SELECT CASE WHEN rating > 8 THEN 'top' ELSE 'rest' END, nullif(title, ''), rating::numeric(3, 1)
+         FROM content.film_work""",
+    """SELECT type::content.film_type, ARRAY[1, 2]::int[], tags[1], tags[2:3], (array_agg(title))[1]
+         FROM content.film_work GROUP BY 1""",
+    "SELECT e.key, e.value FROM content.film_work f, jsonb_each(f.extra) AS e",
+    "SELECT t.tag, t.n FROM content.film_work f, unnest(f.tags) WITH ORDINALITY AS t (tag, n)",
+    "SELECT r.a FROM content.film_work f, jsonb_to_record(f.extra) AS r (a int, b text)",
+    "SELECT d::date FROM generate_series($1::timestamptz, now(), interval '1 day') AS d",
+    "SELECT trim(both ' ' from title), substring(title from 1 for 3), position('a' in title) FROM content.film_work",
+    """SELECT created_at AT TIME ZONE 'UTC', date_trunc('day', created_at), current_date, current_timestamp
+         FROM content.film_work""",
+    """SELECT title LIKE 'a!%' ESCAPE '!', title SIMILAR TO 'a|b', title ~* '^the', title COLLATE \"C\"
+         FROM content.film_work""",
+    """SELECT JSON_OBJECT('id': id, 'title': title ABSENT ON NULL), JSON_ARRAYAGG(title ORDER BY id)
+         FROM content.film_work GROUP BY id""",
+    """SELECT extra -> 'a' ->> 'b', extra #>> '{a,b}', JSON_VALUE(extra, '$.a' RETURNING int), extra IS JSON
+         FROM content.film_work""",
+    "SELECT a OPERATOR(pg_catalog.+) b, pg_catalog.lower(title), make_interval(days => 3) FROM content.film_work",
+    "SELECT 'it''s', E'tab\\t', U&'\\0061', $$dollar$$, x'ff', 1e3, -1, true, NULL FROM content.film_work",
+    'SELECT "Ünïcode"."select" FROM content."Ünïcode"',
+    "TABLE content.film_work",
+    "SELECT id FROM content.film_work; -- the end",
+]
+
+SLEEP = "pg_sleep(1)"
+
+POSITIONS_OF_A_CALL = {
+    "select list": "SELECT {}",
+    "where": f"SELECT 1 FROM {FILMS} WHERE {{}} IS NULL",
+    "having": f"SELECT count(*) FROM {FILMS} HAVING {{}} IS NULL",
+    "order by": f"SELECT 1 FROM {FILMS} ORDER BY {{}}",
+    "limit": "SELECT 1 LIMIT {}",
+    "offset": "SELECT 1 OFFSET {}",
+    "join on": f"SELECT 1 FROM {FILMS} a JOIN {FILMS} b ON {{}} IS NULL",
+    "values": "VALUES ({})",
+    "values in from": "SELECT * FROM (VALUES (1, {})) v",
+    "function in from": "SELECT * FROM {}",
+    "lateral function": f"SELECT * FROM {FILMS}, LATERAL {{}}",
+    "lateral subquery": f"SELECT * FROM {FILMS}, LATERAL (SELECT {{}}) s",
+    "rows from": "SELECT * FROM ROWS FROM (generate_series(1, 2), {})",
+    "argument of a function in from": "SELECT * FROM generate_series(1, {})",
+    "argument": "SELECT lower({})",
+    "named argument": "SELECT make_interval(days => {})",
+    "variadic argument": "SELECT concat(VARIADIC ARRAY[{}])",
+    "filter": "SELECT count(*) FILTER (WHERE {} IS NULL)",
+    "over partition": "SELECT count(*) OVER (PARTITION BY {})",
+    "over order": "SELECT count(*) OVER (ORDER BY {})",
+    "window frame": "SELECT count(*) OVER (ROWS BETWEEN {} PRECEDING AND CURRENT ROW)",
+    "window frame end": "SELECT count(*) OVER (ROWS BETWEEN CURRENT ROW AND {} FOLLOWING)",
+    "window clause": "SELECT 1 WINDOW w AS (ORDER BY {})",
+    "order in aggregate": f"SELECT array_agg(id ORDER BY {{}}) FROM {FILMS}",
+    "within group": "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY {})",
+    "case condition": "SELECT CASE WHEN {} IS NULL THEN 1 END",
+    "case subject": "SELECT CASE {} WHEN 1 THEN 1 END",
+    "case result": "SELECT CASE WHEN true THEN {} END",
+    "case else": "SELECT CASE WHEN true THEN 1 ELSE {} END",
+    "array": "SELECT ARRAY[1, {}]",
+    "array subquery": "SELECT ARRAY(SELECT {})",
+    "subscript": f"SELECT tags[{{}}] FROM {FILMS}",
+    "slice": f"SELECT tags[1:{{}}] FROM {FILMS}",
+    "cte": "WITH a AS (SELECT {}) SELECT 1",
+    "unused nested cte": "SELECT (WITH a AS (SELECT {}) SELECT 1)",
+    "scalar subquery": "SELECT (SELECT {})",
+    "from subquery": "SELECT 1 FROM (SELECT {}) s",
+    "exists": "SELECT EXISTS (SELECT {})",
+    "in list": "SELECT 1 IN (2, {})",
+    "in subquery": "SELECT 1 IN (SELECT {})",
+    "any": "SELECT 1 = ANY ({})",
+    "between": "SELECT 1 BETWEEN 0 AND {}",
+    "like": "SELECT 'a' LIKE {}",
+    "row": "SELECT ROW(1, {})",
+    "implicit row": "SELECT (1, {}) = (1, 2)",
+    "coalesce": "SELECT COALESCE(NULL, {})",
+    "greatest": "SELECT GREATEST(1, {})",
+    "nullif": "SELECT NULLIF(1, {})",
+    "cast": "SELECT CAST({} AS text)",
+    "double colon": "SELECT {}::text",
+    "collate": 'SELECT {} COLLATE "C"',
+    "at time zone": "SELECT now() AT TIME ZONE {}",
+    "operator": "SELECT 1 + {}",
+    "not": "SELECT NOT {}",
+    "and": "SELECT true AND {}",
+    "is null": "SELECT {} IS NULL",
+    "is true": "SELECT {} IS NOT TRUE",
+    "is distinct": "SELECT 1 IS DISTINCT FROM {}",
+    "distinct on": "SELECT DISTINCT ON ({}) 1",
+    "group by": "SELECT 1 GROUP BY {}",
+    "grouping sets": "SELECT 1 GROUP BY GROUPING SETS (({}), ())",
+    "cube": "SELECT 1 GROUP BY CUBE ({})",
+    "union": "SELECT 1 UNION SELECT {}",
+    "json object": "SELECT JSON_OBJECT('a': {})",
+    "json array": "SELECT JSON_ARRAY({})",
+    "json aggregate": "SELECT JSON_ARRAYAGG({})",
+    "json default": "SELECT JSON_VALUE('{{}}', '$.a' DEFAULT {} ON EMPTY)",
+    "json passing": "SELECT JSON_EXISTS('{{}}', '$.a' PASSING {} AS x)",
+    "is json": "SELECT {} IS JSON",
+    "whole expansion": "SELECT ({}).*",
+    "subscripted": "SELECT ({})[1]",
+}
+
+REFUSED = [
+    # G1: data-modifying queries inside WITH
+    ("WITH gone AS (DELETE FROM content.film_work RETURNING *) SELECT * FROM gone", "NODE"),
+    ("WITH new AS (INSERT INTO content.film_work VALUES (1) RETURNING *) SELECT * FROM new", "NODE"),
+    ("SELECT * FROM (WITH u AS (UPDATE content.film_work SET id = 1 RETURNING 1) SELECT * FROM u) x", "NODE"),
+    ("WITH m AS (MERGE INTO content.a USING content.b ON true WHEN MATCHED THEN DELETE RETURNING 1) SELECT 1", "NODE"),
+    # G2: a SELECT that creates
+    ("SELECT * INTO t FROM content.film_work", "INTO"),
+    ("SELECT 1 INTO TEMP t UNION SELECT 2", "INTO"),
+    ("CREATE TABLE t AS SELECT 1", "NOT_SELECT"),
+    ("CREATE VIEW v AS SELECT 1", "NOT_SELECT"),
+    # G4: built-in functions with effects, or with eyes
+    *(
+        (f"SELECT {call}", "FUNC")
+        for call in """pg_terminate_backend(1)|pg_cancel_backend(1)|pg_advisory_lock(1)|pg_notify('a','b')
+            |set_config('a','b',true)|nextval('s')|setval('s',1)|lo_create(0)|lo_import('/etc/passwd')|lo_unlink(1)
+            |pg_read_file('x')|pg_ls_dir('/')|dblink('x','y')|dblink_exec('x','y')|query_to_xml('select 1',true,true,'')
+            |database_to_xml(true,true,'')|table_to_xml('x',true,true,'')|ts_stat('select 1')|pg_stat_get_activity(1)
+            |pg_show_all_settings()|pg_logical_emit_message(true,'a','b')|current_setting('x')|version()|txid_current()
+            |repeat('x', 1000000000)|random()|clock_timestamp()|pg_catalog.pg_sleep(1)|content.lower('x')
+            |db.pg_catalog.lower('x')|current_user|session_user|user|current_role|current_catalog|current_schema
+            |system_user|to_regclass('x')|has_table_privilege('x','select')|inet_client_addr()""".replace(
+            "\n", ""
+        ).split("|")
+    ),
+    # x.f is also f(x): in PostgreSQL each of these sleeps
+    ("SELECT (0.3::float8).pg_sleep", "FUNC"),
+    ("SELECT ($1).pg_sleep", "FUNC"),
+    ("SELECT ((ARRAY[1])[1]).pg_sleep", "FUNC"),
+    ("SELECT x.pg_sleep FROM generate_series(1, 1) x", "FUNC"),
+    ("SELECT x.lo_unlink FROM unnest(ARRAY[1]) x", "FUNC"),
+    ("SELECT x.nextval FROM unnest(ARRAY['s']) x", "FUNC"),
+    ("SELECT x.lo_unlink FROM generate_series(1, 1) x(y)", "FUNC"),
+    ("SELECT lo_unlink.lo_unlink FROM generate_series(1, 1) lo_unlink(y)", "FUNC"),
+    ("SELECT generate_series.lo_unlink FROM generate_series(1, 1)", "FUNC"),
+    ("SELECT x.lo_unlink FROM ROWS FROM (generate_series(1, 1)) x", "FUNC"),
+    (
+        "SELECT x.lo_unlink FROM generate_series(1, 1) x WHERE 1 IN (SELECT 1 FROM generate_series(1, 1) x(lo_unlink))",
+        "FUNC",
+    ),
+    ("SELECT (SELECT x.lo_unlink) FROM generate_series(1, 1) x", "FUNC"),
+    ("SELECT f.pg_restore_relation_stats FROM content.film_work f", "FUNC"),
+    ("SELECT x.pg_sleep FROM CAST(0.3 AS float8) x", "NODE"),
+    # G6: more than one statement
+    ("SELECT 1; SELECT 2", "MULTIPLE_STATEMENTS"),
+    ("SELECT 1;/* */DELETE FROM content.film_work", "MULTIPLE_STATEMENTS"),
+    ("COMMIT; DELETE FROM content.film_work", "MULTIPLE_STATEMENTS"),
+    # G7: an open comment
+    ("SELECT 1 /*", "SYNTAX"),
+    # G8: names in disguise
+    ('SELECT * FROM U&"\\0073ecret".t', "SCHEMA"),
+    ('SELECT * FROM "secret".t', "SCHEMA"),
+    ('SELECT * FROM "Content".film_work', "SCHEMA"),
+    ('SELECT "pg_sleep"(1)', "FUNC"),
+    ('SELECT U&"pg\\005fsleep"(1)', "FUNC"),
+    ("SELECT PG_Sleep(1)", "FUNC"),
+    ('SELECT pg_catalog."pg_sleep"(1)', "FUNC"),
+    # G9: a table without schema
+    ("SELECT * FROM film_work", "UNQUALIFIED"),
+    ("SELECT * FROM pg_class", "UNQUALIFIED"),
+    ("SELECT * FROM pg_temp.film_work", "SCHEMA"),
+    ("SELECT * FROM other.content.film_work", "SCHEMA"),
+    ("WITH a AS (SELECT * FROM a) SELECT * FROM a", "UNQUALIFIED"),
+    ("WITH a AS (SELECT * FROM b), b AS (SELECT 1) SELECT * FROM a", "UNQUALIFIED"),
+    ("SELECT * FROM (WITH a AS (SELECT 1) SELECT * FROM a) x, a", "UNQUALIFIED"),
+    ("(WITH a AS (SELECT 1) SELECT * FROM a) UNION SELECT * FROM a", "UNQUALIFIED"),
+    ('WITH a AS (SELECT 1) SELECT * FROM "A"', "UNQUALIFIED"),
+    # G10: a CTE does not stand for a table of another schema
+    ("WITH t AS (SELECT 1) SELECT * FROM secret.t", "SCHEMA"),
+    # G16: the catalog, by name or by type
+    ("SELECT * FROM pg_catalog.pg_authid", "SCHEMA"),
+    ("SELECT * FROM information_schema.tables", "SCHEMA"),
+    ("SELECT * FROM pg_stat_activity", "UNQUALIFIED"),
+    ("SELECT 'secret.t'::regclass", "NODE"),
+    ("SELECT CAST('secret.t' AS pg_catalog.regclass)", "NODE"),
+    ("SELECT '{secret.t}'::regclass[]", "NODE"),
+    ("SELECT '{secret.t}'::_regclass", "NODE"),
+    ("SELECT regrole 'postgres'", "NODE"),
+    ("SELECT 'postgres=r/postgres'::aclitem", "NODE"),
+    ("SELECT * FROM jsonb_to_record('{}') AS r (a regclass)", "NODE"),
+    ("SELECT JSON_VALUE('{}', '$.a' RETURNING regclass)", "NODE"),
+    ("SELECT 1::secret.t", "SCHEMA"),
+    ("SELECT 1 OPERATOR(secret.+) 2", "SCHEMA"),
+    ("SELECT 1 OPERATOR(content.+) 2", "SCHEMA"),
+    ("SELECT 1 OPERATOR(secret.=) ANY (SELECT 1)", "SCHEMA"),
+    ("SELECT 1 ORDER BY 1 USING OPERATOR(secret.<)", "SCHEMA"),
+    ("SELECT 'a' COLLATE secret.c", "SCHEMA"),
+    # G17: locks, samples, table functions, recursion
+    *(
+        (f"SELECT * FROM content.film_work FOR {lock}", "LOCKING")
+        for lock in ("UPDATE", "SHARE", "NO KEY UPDATE", "KEY SHARE")
+    ),
+    ("SELECT * FROM (SELECT * FROM content.film_work FOR UPDATE SKIP LOCKED) x", "LOCKING"),
+    ("SELECT * FROM content.film_work TABLESAMPLE SYSTEM (1)", "NODE"),
+    ("SELECT * FROM XMLTABLE('/a' PASSING '<a/>' COLUMNS b text)", "NODE"),
+    ("SELECT * FROM JSON_TABLE('{}', '$' COLUMNS (a int)) t", "NODE"),
+    ("WITH RECURSIVE a AS (SELECT 1 UNION ALL SELECT * FROM a) SELECT * FROM a", "NODE"),
+    ("SELECT xmlelement(NAME a)", "NODE"),
+    # G19: statements that are no SELECT
+    *(
+        (statement, "NOT_SELECT")
+        for statement in (
+            "COPY (SELECT 1) TO PROGRAM 'sh'",
+            "DO $$ BEGIN END $$",
+            "CALL p()",
+            "SET ROLE postgres",
+            "EXPLAIN ANALYZE SELECT 1",
+            "LISTEN x",
+            "PREPARE p AS SELECT 1",
+            "EXECUTE p",
+            "LOCK TABLE content.film_work",
+            "DELETE FROM content.film_work",
+            "TRUNCATE content.film_work",
+            "DECLARE c CURSOR FOR SELECT 1",
+        )
+    ),
+    # G20: bytes and nothing
+    ("SELECT 1\0", "NUL"),
+    ("SELECT '" + "x" * 65536 + "'", "TOO_COMPLEX"),
+    ("SELECT '" + "ж" * 33000 + "'", "TOO_COMPLEX"),
+    ("SELECT '\ud800'", "SYNTAX"),
+    ("", "EMPTY"),
+    (" ; -- nothing", "EMPTY"),
+    ("SELEC 1", "SYNTAX"),
+    # G21: only $1 is a parameter
+    ("SELECT $2", "PARAM"),
+    ("SELECT $0", "PARAM"),
+    ("SELECT * FROM content.film_work WHERE id = $1 AND title = $3", "PARAM"),
+    ("SELECT %s", "SYNTAX"),
+    ("SELECT :name", "SYNTAX"),
+    ("SELECT {}", "SYNTAX"),
+    ("SELECT ?", "SYNTAX"),
+]
+
+
+def refusal_of(sql: str) -> ConfigError:
+    with pytest.raises(ConfigError) as refusal:
+        read_only(sql, SCHEMAS)
+    return refusal.value
+
+
+def same_query(one: str, other: str) -> bool:
+    return postgast.fingerprint(one) == postgast.fingerprint(other)
+
+
+@pytest.mark.parametrize("sql", ACCEPTED)
+def test_a_realistic_query_is_accepted_and_keeps_its_meaning(sql: str) -> None:
+    query = read_only(sql, SCHEMAS)
+    assert same_query(query.text, sql)
+    assert read_only(query.text, SCHEMAS) == query
+    assert query.uses_checkpoint == bool(re.search(r"\$1\b", sql))
+
+
+def test_a_query_tells_which_tables_it_reads() -> None:
+    query = read_only("WITH a AS (SELECT * FROM ugc.likes) SELECT * FROM content.film_work f, a, (SELECT 1) s", SCHEMAS)
+    assert query.relations == {("ugc", "likes"), ("content", "film_work")}
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"), REFUSED, ids=[sql[:60].encode("ascii", "replace").decode() for sql, _ in REFUSED]
+)
+def test_a_hostile_query_is_refused_with_its_code(sql: str, code: str) -> None:
+    assert refusal_of(sql).code == code
+
+
+@pytest.mark.parametrize("position", POSITIONS_OF_A_CALL)
+def test_a_forbidden_function_is_found_wherever_it_stands(position: str) -> None:
+    template = POSITIONS_OF_A_CALL[position]
+    refusal = refusal_of(template.format(SLEEP))
+    assert refusal.code == "FUNC"
+    assert "pg_sleep" in str(refusal)
+    read_only(template.format("abs(1)"), SCHEMAS)
+
+
+def test_a_refusal_names_the_thing_and_the_remedy() -> None:
+    assert "DeleteStmt" in str(refusal_of("WITH d AS (DELETE FROM content.a RETURNING 1) SELECT 1"))
+    assert "docs/source-sql.md" in str(refusal_of("SELECT pg_sleep(1)"))
+    assert str(refusal_of("SELECT * FROM secret.t")).endswith("content, ugc")
+    assert "'secret.t'" in str(refusal_of("SELECT * FROM secret.t"))
+    assert "'film_work'" in str(refusal_of("SELECT * FROM film_work"))
+    assert "$2" in str(refusal_of("SELECT $2"))
+
+
+def test_a_cte_named_like_a_table_does_not_hide_it() -> None:
+    query = read_only("WITH film_work AS (SELECT 1) SELECT * FROM content.film_work, film_work", SCHEMAS)
+    assert query.relations == {("content", "film_work")}
+
+
+def test_a_cte_is_seen_by_later_ctes_and_by_subqueries() -> None:
+    sql = "WITH a AS (SELECT 1 x), b AS (SELECT * FROM a) SELECT (SELECT x FROM a) FROM b WHERE 1 IN (SELECT x FROM a)"
+    assert read_only(sql, ()).relations == frozenset()
+
+
+def test_a_trailing_comment_cannot_swallow_what_follows() -> None:
+    query = read_only("SELECT id FROM content.film_work --", SCHEMAS)
+    assert query.text == "SELECT id FROM content.film_work"
+
+
+def test_a_query_without_checkpoint_binds_to_itself() -> None:
+    query = read_only("SELECT '$1' -- $1", SCHEMAS)
+    assert not query.uses_checkpoint
+    assert query.bind("7", "bigint") == query.text == "SELECT '$1'"
+
+
+def test_a_checkpoint_replaces_the_parameter_but_not_its_image_in_strings_and_comments() -> None:
+    query = read_only("SELECT '$1', $1 /* $1 */ FROM content.t WHERE a > $1 -- $1", SCHEMAS)
+    assert query.bind("7", "bigint") == "SELECT '$1', '7'::bigint FROM content.t WHERE a > '7'::bigint"
+
+
+@pytest.mark.parametrize("literal", ["it's", "' OR true --", "\\", "\\' OR true --", "$1", "%s", "", "ж\n"])
+def test_a_checkpoint_stays_one_literal_whatever_it_contains(literal: str) -> None:
+    bound = read_only("SELECT id FROM content.t WHERE a > $1 AND b", SCHEMAS).bind(literal, "text")
+    where = postgast.parse(bound).stmts[0].stmt.select_stmt.where_clause
+    assert len(where.bool_expr.args) == 2
+    assert where.bool_expr.args[0].a_expr.rexpr.type_cast.arg.a_const.sval.sval == literal
+
+
+@pytest.mark.parametrize(
+    "type_name",
+    [
+        "timestamp with time zone",
+        "timestamp(3) without time zone",
+        "bigint",
+        "numeric(10,2)",
+        "pg_catalog.int4",
+        "uuid",
+        "text[]",
+        "character varying(20)",
+        "interval day to second(3)",
+        '"char"',
+        "content.film_type",
+        'content."Odd Type"',
+    ],
+)
+@pytest.mark.parametrize("literal", ["2024-01-01", None])
+def test_a_checkpoint_is_cast_to_the_type_of_its_column(type_name: str, literal: str | None) -> None:
+    bound = read_only("SELECT $1", SCHEMAS).bind(literal, type_name)
+    expected = "NULL" if literal is None else f"'{literal}'"
+    assert same_query(bound, f"SELECT CAST({expected} AS {type_name})")
+    assert f"SELECT {expected}::" in bound
+
+
+@pytest.mark.parametrize("type_name", ["", "int; drop table x", "int, 1", "int from content.x", "int)", "int + 1", "1"])
+def test_a_type_that_is_more_than_a_type_is_refused(type_name: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_only("SELECT $1", SCHEMAS).bind("7", type_name)
+    assert refusal.value.code == "SYNTAX"
+
+
+def test_a_checkpoint_with_a_nul_is_refused() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_only("SELECT $1", SCHEMAS).bind("a\0b", "text")
+    assert refusal.value.code == "NUL"
+
+
+@pytest.mark.parametrize(
+    ("before", "core", "after", "start"),
+    [
+        ("", "SELECT $1", " || a", ""),
+        ("", "SELECT 1 FROM content.a", " JOIN content.b ON x = $1", ""),
+        ("", "SELECT $1", " UNION ALL SELECT $1", ""),
+        ("(SELECT ", "$1", ")", "SELECT "),
+    ],
+    ids=["operators", "joins", "unions", "subqueries"],
+)
+def test_the_deepest_accepted_query_can_still_be_bound(before: str, core: str, after: str, start: str) -> None:
+    def build(times: int) -> str:
+        return start + before * times + core + after * times
+
+    deepest = bisect_left(range(200), True, key=lambda n: is_too_complex(build(n))) - 1
+    assert deepest > 10
+    assert "$1" not in read_only(build(deepest), SCHEMAS).bind("7", "numeric(10,2)")
+
+
+def is_too_complex(sql: str) -> bool:
+    try:
+        read_only(sql, SCHEMAS)
+    except ConfigError as refusal:
+        return refusal.code == "TOO_COMPLEX"
+    return False
+
+
+HOSTILE_NESTING = """
+from vitrine.errors import ConfigError
+from vitrine.policy import read_only
+
+def fill(before, repeated, middle="", closing=""):
+    times = 64000 // len(repeated + closing)
+    return before + repeated * times + middle + closing * times
+
+queries = [
+    "select " + "(" * 5000 + "1" + ")" * 5000,
+    "select 1" + "+1" * 32000,
+    "select 1" + " union select 1" * 20000,
+    fill("select 1", " union select 1"),
+    fill("select ", "not ", "true"),
+    fill("select ", "- ", "a"),
+    fill("select ", "(select ", "1", ")"),
+    fill("select ", "case when ", "a", " then 1 end"),
+    fill("select ", "array[", "1", "]"),
+    fill("select a", " collate x"),
+    fill("select 1 from content.a", " join content.b on true"),
+    fill("", "with a as (", "select 1", ") select 1"),
+    "with " + ",".join(f"a{n} as (select 1)" for n in range(3000)) + " select 1",
+    "select a in (" + "1," * 30000 + "1)",
+    "select '" + "x" * 10_000_000 + "'",
+]
+for query in queries:
+    try:
+        read_only(query, {"content"})
+        print("accepted", query[:40])
+    except ConfigError as refusal:
+        print(refusal.code)
+"""
+
+
+def test_hostile_nesting_ends_in_a_refusal_and_the_process_lives() -> None:
+    done = subprocess.run([sys.executable, "-c", HOSTILE_NESTING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) == {"TOO_COMPLEX"}
+
+
+def test_the_stack_of_other_threads_stays_as_it_was() -> None:
+    usual = threading.stack_size(1024 * 1024)
+    try:
+        read_only("SELECT 1", SCHEMAS)
+        refusal_of("SELEC")
+        assert threading.stack_size() == 1024 * 1024
+    finally:
+        threading.stack_size(usual)
+
+
+def test_a_query_that_reads_differently_when_written_back_is_refused() -> None:
+    refusal = refusal_of("SELECT 't'::boolean")
+    assert (refusal.code, "written back" in str(refusal)) == ("TOO_COMPLEX", True)
+
+
+TOKENS = re.compile(r"'[^']*'|\w+|\S")
+STRANGERS = (
+    *("(", ")", "[", "]", "[1]", ",", ";", ".", "*", "$1", "$2", "'x'", "E'\\''", 'U&"a"', '"', "\\", "--", "/*", "*/"),
+    *("SELECT", "FROM", "WHERE", "WITH", "AS", "UNION", "LATERAL", "DISTINCT", "OVER", "FILTER", "LIMIT", "COLLATE"),
+    *("NULL", "NOT", "AND", "IS", "BETWEEN", "ROW", "ARRAY", "FOR UPDATE", "INTO t", "DELETE", "::text", "::regclass"),
+    *("secret.t", "content.person", "film_work", "generate_series(1,2)", "pg_sleep(1)", ".pg_sleep"),
+)
+
+
+@st.composite
+def mutated_queries(draw: st.DrawFn) -> str:
+    tokens = TOKENS.findall(draw(st.sampled_from(ACCEPTED)))
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(tokens)))
+        length = draw(st.integers(0, 3))
+        tokens[place : place + length] = draw(
+            st.lists(st.sampled_from(STRANGERS) | st.sampled_from(tokens or ["1"]), max_size=3)
+        )
+    return " ".join(tokens)
+
+
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@given(mutated_queries())
+def test_a_mutated_query_is_refused_or_reads_only_what_it_may(sql: str) -> None:
+    try:
+        query = read_only(sql, SCHEMAS)
+    except ConfigError:
+        return
+    assert read_only(query.text, SCHEMAS) == query
+    assert {schema for schema, _ in query.relations} <= set(SCHEMAS)
+    assert not re.search(r"pg_sleep\s*\(", query.text.replace("'pg_sleep(1)'", ""))
+    if query.uses_checkpoint:
+        assert read_only(query.bind("1", "bigint"), SCHEMAS).relations == query.relations
+
+
+def test_no_function_is_allowed_that_acts_or_looks_around() -> None:
+    suspicious = re.compile(
+        r"pg_|lo_|dblink|.*_to_xml|txid_|has_|inet_|set|current_|nextval|currval|lastval|ts_|xml|repeat$|random"
+    )
+    assert [name for name in sorted(ALLOWED_FUNCTIONS) if suspicious.match(name)] == []
+
+
+def test_the_guide_lists_exactly_the_allowed_functions() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "source-sql.md").read_text()
+    for group, names in FUNCTION_GROUPS.items():
+        assert f"**{group}**: {', '.join(f'`{name}`' for name in sorted(names))}" in guide

@@ -1,0 +1,103 @@
+"""Targets: a strict grammar inside an allow-list."""
+
+import pytest
+
+from vitrine.errors import ConfigError
+from vitrine.policy import Target, check_target, is_allowed_target
+
+DEFAULT = ("analytics.*", "es:*")
+LONGEST = "a" * 63
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("analytics.film_mart", Target("postgres", "analytics", "film_mart")),
+        ("analytics._x9", Target("postgres", "analytics", "_x9")),
+        (f"analytics.{LONGEST}", Target("postgres", "analytics", LONGEST)),
+        ("es:movies", Target("es", None, "movies")),
+        ("es:movies-2024_v1", Target("es", None, "movies-2024_v1")),
+        ("es:" + "a" * 100, Target("es", None, "a" * 100)),
+    ],
+)
+def test_a_well_formed_target_is_taken_apart_and_put_together_again(text: str, target: Target) -> None:
+    assert check_target(text, DEFAULT) == target
+    assert str(target) == text
+    assert is_allowed_target(text, DEFAULT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'analytics."x; drop"',
+        "analytics.x--",
+        "analytics.x;drop",
+        "ANALYTICS.X",
+        "analytics.X",
+        "analytics.фильм",
+        "analytics.x\n",
+        "analytics.x ",
+        " analytics.x",
+        "analytics.x\0",
+        "analytics.9x",
+        "analytics.x-y",
+        "analytics.a.b",
+        "analytics.",
+        "analytics.*",
+        ".x",
+        "x",
+        "",
+        "*",
+        f"analytics.{LONGEST}a",
+        f"{LONGEST}a.x",
+        "es:",
+        "es:Movies",
+        "es:_all",
+        "es:-x",
+        "es:*",
+        "es:a,b",
+        "es:a/b",
+        "es:..",
+        "es:movies\n",
+        "es:" + "a" * 101,
+        "ES:movies",
+        "file:x",
+    ],
+)
+def test_a_malformed_target_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_target(text, ("*",))
+    assert refusal.value.code == "BAD_TARGET"
+    assert not is_allowed_target(text, ("*",))
+
+
+@pytest.mark.parametrize("text", ["content.film_work", "public.x", "analytics2.x"])
+def test_a_target_outside_the_allow_list_is_refused_with_the_list(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"analytics\.\*, es:\*") as refusal:
+        check_target(text, DEFAULT)
+    assert refusal.value.code == "TARGET_NOT_ALLOWED"
+    assert not is_allowed_target(text, DEFAULT)
+
+
+@pytest.mark.parametrize(
+    "text", ["pg_catalog.x", "pg_toast.x", "pg_temp.x", "information_schema.x", "etl.etl_pipelines"]
+)
+@pytest.mark.parametrize("allowed", ["*", "*.*"])
+def test_a_reserved_schema_is_refused_whatever_the_allow_list_says(text: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_target(text, (allowed, text))
+    assert refusal.value.code == "TARGET_NOT_ALLOWED"
+    assert not is_allowed_target(text, (allowed, text))
+
+
+def test_an_exact_entry_allows_that_name_only() -> None:
+    allowed = ("analytics.films", "es:movies")
+    assert is_allowed_target("analytics.films", allowed)
+    assert is_allowed_target("es:movies", allowed)
+    assert not is_allowed_target("analytics.films2", allowed)
+    assert not is_allowed_target("es:movies2", allowed)
+
+
+def test_an_empty_allow_list_allows_nothing() -> None:
+    assert not is_allowed_target("analytics.films", ())
+    assert not is_allowed_target("es:movies", ())
