@@ -53,9 +53,7 @@ def database_url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
     """A fresh, migrated database of its own, with a small cinema in it."""
     name = f"test_{next(_numbers)}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
         yield postgres.tcp_url(name)
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 

@@ -118,8 +118,8 @@ class StateManager(Protocol):
         """Close the generation of a full load of `staged` rows, together with the unit's change of the target."""
         ...
 
-    def interruption(self) -> Outcome | None:
-        """PAUSED or RELEASED when the run should end between two batches."""
+    def committed(self, counts: Counts) -> Outcome | None:
+        """Told once a unit is visible to everybody; PAUSED or RELEASED when the run should end here."""
         ...
 
 
@@ -128,7 +128,7 @@ class TargetWriter(Protocol):
 
     def unit(self) -> AbstractContextManager[Unit]: ...
 
-    def publish(self, state: StateManager) -> None:
+    def publish(self, state: StateManager) -> Counts:
         """Make a full load visible at once; nothing to do for an incremental one."""
         ...
 
@@ -158,7 +158,7 @@ def run_batches(plan: Plan, state: StateManager) -> Outcome:
         with plan.writer.unit() as unit:
             counts = unit.write(batch)
             state.save(unit, batch.position, counts)
-        if outcome := state.interruption():
+        if outcome := state.committed(counts):
             return outcome
-    plan.writer.publish(state)
+    state.committed(plan.writer.publish(state))
     return Outcome.FINISHED

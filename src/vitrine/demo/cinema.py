@@ -63,9 +63,7 @@ def fill(connection: Connection[Any], *, films: int = 1000, ratings: int = 20000
         connection.execute(_script("cinema_data.sql"))
         connection.execute(_script("cinema_schema.sql"))
         with connection.cursor(row_factory=class_row(Counts)) as cursor:
-            counts = cursor.execute(_COUNT).fetchone()
-    assert counts is not None
-    return counts
+            return cursor.execute(_COUNT).fetchall()[0]
 
 
 def add_ratings(connection: Connection[Any], count: int) -> int:
@@ -75,4 +73,4 @@ def add_ratings(connection: Connection[Any], count: int) -> int:
 
 
 def _script(name: str) -> bytes:
-    return resources.files(__package__).joinpath(name).read_bytes()
+    return resources.files("vitrine.demo").joinpath(name).read_bytes()

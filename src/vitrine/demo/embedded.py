@@ -227,8 +227,7 @@ class EmbeddedPostgres:
         settings |= {
             "listen_addresses": "" if self.port is None else "127.0.0.1",
             "port": str(self._socket_port),
-            # the setting is a comma-separated list, so the one name in it is quoted
-            "unix_socket_directories": '"{}"'.format(str(self._socket_folder).replace('"', '""')),
+            "unix_socket_directories": str(self._socket_folder),
         }
         lines = [f"{name} = '{_escape(value)}'\n" for name, value in settings.items()]
         access = "local all all trust\n" + ("" if self.port is None else "host all all 127.0.0.1/32 trust\n")
@@ -291,13 +290,14 @@ class EmbeddedPostgres:
 
     @property
     def _socket_folder(self) -> Path:
-        """The data directory, or where its name is too long for a socket, a short one that follows from it."""
+        """The data directory, or where its name does not suit a socket, a short one that follows from it."""
         short = Path(tempfile.gettempdir()) / f"vitrine-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
         for candidate in (self._data, short):
-            if len(os.fsencode(candidate / ".s.PGSQL.65535")) <= _SOCKET_PATH_LIMIT:
+            # libpq takes a comma for the end of one host among several
+            if len(os.fsencode(candidate / ".s.PGSQL.65535")) <= _SOCKET_PATH_LIMIT and "," not in str(candidate):
                 return candidate
         raise ConfigError(
-            f"{self.folder} and {short} are both too long for a unix socket: name a shorter folder with VITRINE_HOME",
+            f"{self.folder} and {short} are both too long for a unix socket, or have a comma: name another folder with VITRINE_HOME",
             code="FOLDER",
         )
 

@@ -26,7 +26,7 @@ from vitrine.store import pipelines
 from vitrine.store.pipelines import claim_next
 
 SHOWN_ROWS = 3
-SHOWN_WIDTH = 36
+SHOWN_WIDTH = 24
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def _first_shown(pipeline: Pipeline) -> sql.Composable:
 
 def _rows_table(title: str, rows: list[dict[str, Any]], width: int) -> Table:
     """As many columns as fit on one line each; the title tells how many there are more."""
-    cells = {name: [_cell(row[name]) for row in rows] for name in rows[0]} if rows else {"(empty)": []}
+    names = list(rows[0]) if rows else []
+    cells = {name: [_cell(row[name]) for row in rows] for name in names}
     shown = _fitting(cells, width)
     more = len(cells) - len(shown)
     caption = f"{title}  (+{more} more columns)" if more else title

@@ -78,15 +78,16 @@ class PostgresWriter:
             self._connection.execute(PRINTING + _PATIENCE)
             yield PostgresUnit(self, self._connection)
 
-    def publish(self, state: StateManager) -> None:
+    def publish(self, state: StateManager) -> Counts:
         if self._load is None:
-            return
+            return Counts()
         self._build_staging_key()
         with self.unit() as unit:
             staged = self._count(self._staging) if self._exists(self._staging) else 0
             counts = self._apply_staging()
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
             state.publish(unit, staged, counts)
+        return counts
 
     # -- for reconcile --------------------------------------------------------------------------------------------
 

@@ -155,7 +155,8 @@ class PostgresState:
         self._advance(unit.connection, "close_generation")
         self._count(unit.connection, counts, batches=0)
 
-    def interruption(self) -> Outcome | None:
+    def committed(self, counts: Counts) -> Outcome | None:
+        self._on_progress(counts)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
 
     def _hold(self, connection: Connection) -> None:
@@ -184,7 +185,6 @@ class PostgresState:
             deleted=counts.deleted,
             batches=batches,
         )
-        self._on_progress(counts)
 
 
 def _hold(connection: Connection, claim: Claim) -> Status:

@@ -1,0 +1,64 @@
+"""Pipelines run in this process, and the check that a mart equals its query."""
+
+import threading
+from typing import Any
+
+from psycopg import sql
+
+from vitrine import changes
+from vitrine.model import Definition, Pipeline, RunOptions
+from vitrine.postgres import Connection
+from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.runner.executor import Executed, PipelineExecutor, Watch
+from vitrine.settings import Settings
+from vitrine.store import pipelines
+
+
+def create(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
+    """A pipeline with short defaults for everything a test does not care about."""
+    return changes.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
+
+
+def run(
+    connection: Connection,
+    settings: Settings,
+    pipeline: Pipeline,
+    *,
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
+    allow_shrink: bool = False,
+) -> Executed:
+    """One run, here and now."""
+    pipelines.request_run(connection, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
+    claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
+    assert claim is not None
+    dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, stop or threading.Event()))
+    executed, _ = dispatcher.dispatch(claim, watch=watch, retry=False)
+    return executed
+
+
+def succeed(connection: Connection, settings: Settings, pipeline: Pipeline, **options: Any) -> Executed:
+    executed = run(connection, settings, pipeline, **options)
+    assert executed.error is None, executed.error
+    return executed
+
+
+def differences(connection: Connection, query: str, target: str, key: str) -> list[dict[str, Any]]:
+    """Rows missing in the target, extra in it, or with another image; none when the mart is right."""
+    schema, table = target.split(".")
+    statement = sql.SQL(
+        "SELECT coalesce(s.{key}, t.{key})::text AS key, s IS NULL AS extra, t IS NULL AS missing"
+        "  FROM ({query}) AS s FULL JOIN (SELECT {columns} FROM {target}) AS t USING ({key})"
+        " WHERE s IS NULL OR t IS NULL OR s::record OPERATOR(pg_catalog.*<>) t::record"
+    ).format(
+        key=sql.Identifier(key),
+        query=sql.SQL(query),  # pyright: ignore[reportArgumentType]
+        columns=sql.SQL(", ").join(map(sql.Identifier, _columns(connection, query))),
+        target=sql.Identifier(schema, table),
+    )
+    return connection.execute(statement).fetchall()
+
+
+def _columns(connection: Connection, query: str) -> list[str]:
+    cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(query)))  # pyright: ignore[reportArgumentType]
+    return [column.name for column in cursor.description or ()]
