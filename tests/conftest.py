@@ -3,7 +3,9 @@
 import itertools
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
-def _no_outside_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the developer's shell or a `.env` says must not reach a test."""
     for name in list(os.environ):
         if name.startswith("VITRINE_") and not name.startswith("VITRINE_TEST"):
@@ -30,10 +32,12 @@ def _no_outside_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def postgres() -> Iterator[EmbeddedPostgres]:
     version = int(os.environ.get("VITRINE_TEST_POSTGRES", "18"))
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), version=version, port=free_port(), fast=True)
-    with server:
+    with (
+        tempfile.TemporaryDirectory(prefix="vitrine-tests-", ignore_cleanup_errors=True) as folder,
+        EmbeddedPostgres(Path(folder), version=version, port=free_port(), fast=True) as server,
+    ):
         yield server
 
 

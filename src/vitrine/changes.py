@@ -20,7 +20,7 @@ StateChoice = Literal["keep", "reset"]
 QUERY = frozenset({"source_query", "python_task", "tasks", "source"})
 # Where reading stands: a checkpoint of another cursor, key or target means nothing
 IDENTITY = frozenset({"target_table", "mode", "incremental_key", "incremental_id_key", "key_columns"})
-TEARING = QUERY | IDENTITY
+TEARING = QUERY | IDENTITY | {"state"}
 
 
 def create(
@@ -53,9 +53,11 @@ def change(
         changed = changed_fields(old.definition, new)
         if not changed and state != "reset":
             return old
-        _refuse_tearing(old, changed)
-        has_checkpoint = checkpoints.load(connection, old.id).has_checkpoint
-        if must_reset(changed, has_checkpoint=has_checkpoint, state=state):
+        _refuse_tearing(old, changed | {"state"} if state == "reset" else changed)
+        known = checkpoints.load(connection, old.id)
+        if must_reset(changed, has_checkpoint=known.has_checkpoint, state=state) or (
+            changed & TEARING and not known.has_checkpoint  # a half-built load of the old definition
+        ):
             checkpoints.reset(connection, old.id)
         return pipelines.update(connection, old.id, new)
 
@@ -122,7 +124,7 @@ def apply_all(
                     wanted = UUID(str(document["id"])) if document.get("id") else None
                     create(connection, settings, definition, wanted)
                     outcomes.append((definition.name, "created"))
-                elif old.definition == definition:
+                elif old.definition == definition and state != "reset":
                     outcomes.append((definition.name, "unchanged"))
                 else:
                     change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)

@@ -109,7 +109,7 @@ def _build_sample(console: "Console", settings: "Settings", films: int, ratings:
     with _store(settings) as store:
         wanted = story.prepare(console, store, settings, films=films, ratings=ratings)
         console.print("[bold]Building the marts[/]")
-        built = story.build_marts(console, store, settings, _dispatcher(settings, threading.Event()), wanted)
+        built = story.build_marts(console, store, settings, _foreground(settings, threading.Event()), wanted)
         story.show_rows(console, store, built)
         story.show_statistics(console, built)
     return story.prove(console, settings, built)
@@ -118,6 +118,8 @@ def _build_sample(console: "Console", settings: "Settings", films: int, ratings:
 @contextmanager
 def _embedded(console: "Console", settings: "Settings") -> Generator[str]:
     """The URL of our own PostgreSQL; refused where a database is configured, which is not ours to fill."""
+    import signal
+
     from vitrine.demo.embedded import EmbeddedPostgres
     from vitrine.errors import ConfigError
 
@@ -129,6 +131,8 @@ def _embedded(console: "Console", settings: "Settings") -> Generator[str]:
         )
     settings.home.mkdir(parents=True, exist_ok=True)
     server = EmbeddedPostgres(settings.home / "postgres")
+    # as Ctrl-C does: what was started is stopped
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with console.status("Starting PostgreSQL …"):
         server.start()
     try:
@@ -147,7 +151,7 @@ def migrate() -> None:
     """Bring the store (schema etl) up to date; safe to repeat, safe from two processes at once."""
     from vitrine.store.migrate import migrate as migrate_store
 
-    revision = migrate_store(_settings().store_url)
+    revision = migrate_store(_service_settings().store_url)
     _console().print(f"The store is at revision {revision}.")
 
 
@@ -173,6 +177,7 @@ def runner(
     from vitrine.runner.manager import PipelineManager
 
     settings = _logging_settings()
+    settings.source_url("default")
     stop = threading.Event()
     manager = PipelineManager(
         settings,
@@ -202,7 +207,7 @@ def run(
     from vitrine.status import LEASED
     from vitrine.store import pipelines
 
-    settings = _settings()
+    settings = _service_settings()
     console = _console()
     stop = threading.Event()
     with _store(settings) as store:
@@ -219,7 +224,7 @@ def run(
             _stop(f"'{pipeline.name}' waits for its next attempt at {pipeline.next_attempt_at}; pause and run it", HELD)
         _on_stop_signals(stop.set)
         with _bar(console, pipeline.name) as watch:
-            executed, status = _dispatcher(settings, stop).dispatch(claim, watch=watch, retry=False)
+            executed, status = _foreground(settings, stop).dispatch(claim, watch=watch, retry=False)
     if executed.error is not None:
         _stop(f"'{pipeline.name}' failed ({executed.error.code}): {executed.error}")
     console.print(_summary(pipeline.name, executed))
@@ -234,7 +239,7 @@ def reconcile(name: Name) -> None:
     from vitrine import reconcile as comparing
     from vitrine.store import pipelines
 
-    settings = _settings()
+    settings = _service_settings()
     with _store(settings) as store:
         pipeline = pipelines.get(store, name)
     comparison = comparing.compare(pipeline.definition, settings)
@@ -250,14 +255,17 @@ def reconcile(name: Name) -> None:
 @app.command(name="list")
 def list_pipelines() -> None:
     """Every pipeline with its status."""
+    from rich import box
     from rich.table import Table
 
     from vitrine.store import pipelines, runs
 
-    table = Table(header_style="cyan")
+    table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("pipeline", "status", "mode", "target", "schedule", "last run", "rows", "seconds"):
-        table.add_column(column, justify="right" if column in ("rows", "seconds") else "left")
-    with _store(_settings()) as store:
+        table.add_column(
+            column, justify="right" if column in ("rows", "seconds") else "left", no_wrap=column == "pipeline"
+        )
+    with _store(_service_settings()) as store:
         for pipeline in pipelines.list_page(store, limit=10_000):
             definition = pipeline.definition
             last = next(iter(runs.list_page(store, pipeline.id, limit=1)), None)
@@ -277,19 +285,20 @@ def list_pipelines() -> None:
 @app.command()
 def status(name: Name) -> None:
     """Status, checkpoint and last runs of one pipeline."""
+    from rich import box
     from rich.table import Table
 
     from vitrine.store import checkpoints, pipelines, runs
 
     console = _console()
-    with _store(_settings()) as store:
+    with _store(_service_settings()) as store:
         pipeline = pipelines.get(store, name)
         state = checkpoints.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     console.print(f"[bold]{pipeline.name}[/] is {pipeline.status}, version {pipeline.config_version}")
     if state.position.cursor:
         console.print(f"checkpoint: {' / '.join(state.position.cursor)}")
-    table = Table(header_style="cyan")
+    table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("run", "kind", "status", "started", "seconds", "read", "written", "deleted", "error"):
         table.add_column(column)
     for one in history:
@@ -305,7 +314,7 @@ def pause(name: Name) -> None:
     """Pause a pipeline: at once if it is not running, otherwise after its current batch."""
     from vitrine.store import pipelines
 
-    with _store(_settings()) as store:
+    with _store(_service_settings()) as store:
         _console().print(f"{name}: {pipelines.request_pause(store, name)}")
 
 
@@ -321,7 +330,7 @@ def apply(
 
     if state not in (None, "keep", "reset"):
         _stop(f"--state is keep or reset, not '{state}'", 2)
-    settings = _settings()
+    settings = _service_settings()
     found = documents.read_folder(folder)
     with _store(settings) as store:
         outcomes = changes.apply_all(store, settings, found, state)
@@ -335,7 +344,7 @@ def export(folder: Annotated[Path, typer.Argument(help="Where the files go.", sh
     from vitrine import documents
     from vitrine.store import pipelines
 
-    with _store(_settings()) as store:
+    with _store(_service_settings()) as store:
         found = pipelines.list_page(store, limit=10_000)
     written = documents.write_folder(folder, found)
     _console().print(f"{len(written)} file(s) in {folder}")
@@ -350,10 +359,21 @@ def _settings(**overrides: Any) -> "Settings":
     return settings.load(**overrides)
 
 
+def _service_settings() -> "Settings":
+    """The settings of a command that needs a database: the configured one, or the demo's while that is up."""
+    from vitrine.demo.embedded import EmbeddedPostgres
+
+    settings = _settings()
+    if settings.database_url is not None:
+        return settings
+    url = EmbeddedPostgres(settings.home / "postgres").running_url()
+    return settings if url is None else _settings(database_url=url)
+
+
 def _logging_settings() -> "Settings":
     from vitrine import observe
 
-    settings = _settings()
+    settings = _service_settings()
     observe.configure_logging(settings.log_level)
     return settings
 
@@ -369,6 +389,14 @@ def _dispatcher(settings: "Settings", stop: "threading.Event") -> "PipelineDispa
     from vitrine.runner.executor import PipelineExecutor
 
     return PipelineDispatcher(settings, PipelineExecutor(settings, stop))
+
+
+def _foreground(settings: "Settings", stop: "threading.Event") -> "PipelineDispatcher":
+    """A dispatcher without its log lines: the command itself tells how the run ended."""
+    import logging
+
+    logging.getLogger("vitrine.runner.dispatcher").setLevel(logging.CRITICAL)
+    return _dispatcher(settings, stop)
 
 
 def _on_stop_signals(stop: Callable[[], None]) -> None:
@@ -397,9 +425,8 @@ def _say(text: str) -> None:
 def _bar(console: "Console", name: str) -> Generator[Callable[["Counts", int | None], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with Progress(
-        TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=True
-    ) as bars:
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         bar = bars.add_task(name, total=None)
 
         def watch(counts: "Counts", expected: int | None) -> None:
@@ -417,9 +444,10 @@ def _summary(name: str, executed: "Executed") -> str:
 
 
 def _comparison_table(comparison: Any) -> Any:
+    from rich import box
     from rich.table import Table
 
-    table = Table(header_style="cyan")
+    table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("", "source", "target"):
         table.add_column(column)
     for label, field in (

@@ -20,7 +20,15 @@ def read_folder(folder: Path) -> list[Document]:
     files = [folder] if folder.is_file() else sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
     if not files:
         raise ConfigError(f"folder '{folder}' has no .yaml file", code="NO_FILE")
-    return [(file.name, read_text(file.name, file.read_text("utf-8"))) for file in files]
+    return [(file.name, _read_file(file)) for file in files]
+
+
+def _read_file(file: Path) -> Mapping[str, Any]:
+    try:
+        text = file.read_text("utf-8")
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{file.name}: this is not a text in UTF-8", code="YAML") from exc
+    return read_text(file.name, text)
 
 
 def read_text(name: str, text: str) -> Mapping[str, Any]:
@@ -30,6 +38,9 @@ def read_text(name: str, text: str) -> Mapping[str, Any]:
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 0
         raise ConfigError(f"{name}, line {line}: {exc.problem}", code="YAML") from exc
+    except yaml.reader.ReaderError as exc:
+        line = text.count("\n", 0, exc.position) + 1
+        raise ConfigError(f"{name}, line {line}: {exc.reason}", code="YAML") from exc
     if not isinstance(document, dict):
         raise ConfigError(f"{name}: a pipeline is a mapping of fields, such as name: top_genres", code="YAML")
     return document  # pyright: ignore[reportUnknownVariableType]
@@ -56,7 +67,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _print_string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    # a block would read every one of these back as a line feed
+    style = '"' if any(character in text for character in "\r\x85\u2028\u2029") else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)  # pyright: ignore[reportUnknownMemberType]
 
 

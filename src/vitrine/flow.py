@@ -1,10 +1,14 @@
 """The one loop that moves data, and the vocabulary of the parts it needs."""
 
+import contextlib
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from types import TracebackType
 from typing import Any, Protocol
 
 from vitrine.model import Cursor, Row
@@ -89,6 +93,10 @@ class SourceReader(Protocol):
         """An estimate, for progress; None where there is none."""
         ...
 
+    def cancel(self) -> None:
+        """Give up the read under way; may be called from another thread than the one that reads."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -116,6 +124,10 @@ class StateManager(Protocol):
 
     def publish(self, unit: Unit, staged: int, counts: Counts) -> None:
         """Close the generation of a full load of `staged` rows, together with the unit's change of the target."""
+        ...
+
+    def discard(self, unit: Unit) -> None:
+        """Forget the generation of a full load: what was staged cannot be applied."""
         ...
 
     def committed(self, counts: Counts) -> Outcome | None:
@@ -151,14 +163,60 @@ class Plan:
 
 def run_batches(plan: Plan, state: StateManager) -> Outcome:
     """Move every remaining batch. Rows and checkpoint land together, or not at all."""
-    for incoming in plan.reader.batches(after=state.position, size=plan.batch_size):
-        batch = incoming
-        for transform in plan.transforms:
-            batch = transform(batch)
-        with plan.writer.unit() as unit:
-            counts = unit.write(batch)
-            state.save(unit, batch.position, counts)
-        if outcome := state.committed(counts):
-            return outcome
+    with ReadAhead(plan.reader, after=state.position, size=plan.batch_size) as batches:
+        for incoming in batches:
+            batch = incoming
+            for transform in plan.transforms:
+                batch = transform(batch)
+            with plan.writer.unit() as unit:
+                counts = unit.write(batch)
+                state.save(unit, batch.position, counts)
+            if outcome := state.committed(counts):
+                return outcome
     state.committed(plan.writer.publish(state))
     return Outcome.FINISHED
+
+
+class ReadAhead:
+    """A reader's batches, the next one read in a thread of its own while this one is written."""
+
+    def __init__(self, reader: SourceReader, *, after: Position, size: int) -> None:
+        self._reader = reader
+        self._after = after
+        self._size = size
+        self._ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=1)
+        self._given_up = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
+
+    def __enter__(self) -> Iterator[Batch]:
+        self._thread.start()
+        return self._batches()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._given_up.set()
+        while self._thread.is_alive():
+            self._drain()
+            self._reader.cancel()
+            self._thread.join(0.05)
+
+    def _batches(self) -> Iterator[Batch]:
+        while (item := self._ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def _read(self) -> None:
+        try:
+            for batch in self._reader.batches(self._after, self._size):
+                self._ready.put(batch)
+                if self._given_up.is_set():
+                    return
+            self._ready.put(None)
+        except BaseException as exc:  # noqa: BLE001  raised again in the thread that writes
+            self._ready.put(exc)
+
+    def _drain(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._ready.get_nowait()

@@ -40,8 +40,8 @@ def print_duration(value: timedelta) -> str:
     seconds = value.total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds and seconds % size == 0:
-            return f"{seconds / size:g}{unit}"
-    return f"{seconds:g}s"
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 Duration = Annotated[
@@ -154,7 +154,7 @@ class Definition(BaseModel):
     @classmethod
     def _interval(cls, value: str | None) -> str | None:
         if value is not None and (
-            not re.fullmatch(r"\d+[smhd]", value) or parse_duration(value) < timedelta(seconds=1)
+            not re.fullmatch(r"[0-9]+[smhd]", value) or parse_duration(value) < timedelta(seconds=1)
         ):
             raise ValueError("give an interval of at least a second such as 30s, 5m or 1h")
         return value

@@ -31,12 +31,6 @@ class Design:
     target: Target
     tasks: tuple[str, ...]  # names of registered transforms, in order
 
-    @property
-    def fingerprint(self) -> str:
-        """Of everything that decides the rows of a full load."""
-        text = "\0".join((self.query.text, str(self.target), *self.tasks))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
 
 def check(definition: Definition, settings: Settings) -> Design:
     """Every rule that needs no database; ConfigError tells all that are broken."""
@@ -165,9 +159,9 @@ def build(
     definition = claim.definition
     design = check(definition, settings)
     full = definition.mode is Mode.FULL
-    state, load = _open_load(claim, design, store) if full else (checkpoints.open_state(store, claim), None)
-    plan = _assemble(definition, settings, design, load, name=f"vitrine:{claim.token}")
+    plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}")
     try:
+        state = _open_load(claim, design, plan, store) if full else checkpoints.open_state(store, claim)
         manager = PostgresState(
             claim,
             state,
@@ -184,18 +178,15 @@ def build(
 
 def build_comparison(definition: Definition, settings: Settings) -> PostgresPlan:
     """Source and target of a definition, to look at and not to write."""
-    return _assemble(definition, settings, check(definition, settings), None, name="vitrine:reconcile")
+    return _assemble(definition, settings, check(definition, settings), name="vitrine:reconcile")
 
 
-def _assemble(
-    definition: Definition, settings: Settings, design: Design, load: FullLoad | None, *, name: str
-) -> PostgresPlan:
+def _assemble(definition: Definition, settings: Settings, design: Design, *, name: str) -> PostgresPlan:
     writer = PostgresWriter(
         settings.store_url,
         design.target,
         key_columns=definition.key_columns,
         touch_column=definition.options.touch_column,
-        load=load,
         name=name,
     )
     full = definition.mode is Mode.FULL
@@ -216,15 +207,22 @@ def _assemble(
     return PostgresPlan(reader, writer, definition.batch_size, transforms)
 
 
-def _open_load(claim: Claim, design: Design, store: Connection) -> tuple[State, FullLoad]:
-    options = claim.definition.options
-    state = checkpoints.open_generation(store, claim, design.fingerprint, options.max_staging_age)
-    return state, FullLoad(
-        staging=checkpoints.staging_name(claim.pipeline_id, state.generation),
-        fresh=state.generation_cursor is None,
-        max_delete_ratio=options.max_delete_ratio,
-        allow_shrink=claim.options.allow_shrink,
+def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connection) -> State:
+    """Begin or continue a full load; staged rows are only good for the same query, columns, key and order."""
+    definition = claim.definition
+    columns = (f"{column.name} {column.type_name}" for column in plan.reader.columns)
+    parts = (design.query.text, definition.source, str(design.target), *design.tasks, *columns, *plan.writer.key)
+    fingerprint = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    state = checkpoints.open_generation(store, claim, fingerprint, definition.options.max_staging_age)
+    plan.writer.begin_load(
+        FullLoad(
+            staging=checkpoints.staging_name(claim.pipeline_id, state.generation),
+            fresh=state.generation_cursor is None,
+            max_delete_ratio=definition.options.max_delete_ratio,
+            allow_shrink=claim.options.allow_shrink,
+        )
     )
+    return state
 
 
 def _incremental_cursor(definition: Definition, key: tuple[str, ...]) -> tuple[str, str]:

@@ -7,9 +7,10 @@ from typing import LiteralString, cast
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 
-from vitrine.errors import DataError, TransientError, group_of
+from vitrine.errors import ConfigError, DataError, TransientError, group_of
 from vitrine.model import Measure
 
 Connection = psycopg.Connection[DictRow]
@@ -17,6 +18,7 @@ Connection = psycopg.Connection[DictRow]
 
 def connect(url: str, *, name: str, side: str = "database") -> Connection:
     """One connection, fit for PgBouncer: nothing relies on session state. `name` shows in pg_stat_activity."""
+    check_url(url, side)
     with translated(side):
         return psycopg.Connection[DictRow].connect(
             url,
@@ -29,6 +31,21 @@ def connect(url: str, *, name: str, side: str = "database") -> Connection:
             keepalives_interval=10,
             keepalives_count=3,
         )
+
+
+def check_url(url: str, side: str) -> None:
+    """ConfigError for a URL that cannot be read; libpq's own message would quote the password."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        parts = {"host": "@"}
+    # what follows an unencoded @ is taken for the host, what precedes an unencoded / for the port
+    if "@" in str(parts.get("host", "")) or not re.fullmatch(r"[0-9,]*", str(parts.get("port", ""))):
+        raise ConfigError(
+            f"{side}: the database URL cannot be read; special characters in its password must be percent-encoded"
+            " (@ as %40, / as %2F)",
+            code="BAD_URL",
+        ) from None
 
 
 def safe_message(exc: BaseException | None) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from vitrine.errors import ConfigError
 
+LONGEST = timedelta(days=3650)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -19,10 +20,13 @@ def parse_duration(value: object) -> timedelta:
     """`30s`, `5m`, `1h`, `250ms` or plain seconds."""
     if isinstance(value, timedelta):
         return value
-    matched = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", str(value).strip())
+    matched = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)?", str(value).strip())
     if matched is None:
         raise ValueError("give a duration such as 30s, 5m or 1h")
-    return timedelta(seconds=float(matched[1]) * _UNITS[matched[2] or "s"])
+    seconds = float(matched[1]) * _UNITS[matched[2] or "s"]
+    if seconds > LONGEST.total_seconds():
+        raise ValueError(f"give a duration of at most {LONGEST.days} days")
+    return timedelta(seconds=seconds)
 
 
 def _split(value: object) -> object:
@@ -102,6 +106,12 @@ def load(**overrides: Any) -> Settings:
         settings = Settings(**overrides)
     except ValidationError as exc:
         raise ConfigError("; ".join(_sentence(dict(error)) for error in exc.errors()), code="SETTINGS") from None
+    except SettingsError:
+        # the one setting of several parts, and its text may hold passwords
+        raise ConfigError(
+            "VITRINE_SOURCES is not valid: give each source a variable of its own, VITRINE_SOURCES__<NAME>=postgresql://…",
+            code="SETTINGS",
+        ) from None
     if settings.heartbeat_interval >= settings.lease_ttl:
         raise ConfigError(
             "VITRINE_HEARTBEAT_INTERVAL must be shorter than VITRINE_LEASE_TTL, or every lease would expire",

@@ -861,3 +861,11 @@ def test_the_process_answers_until_it_is_told_to_stop(database_url: str, number:
         assert process.stdout.read() == "put away\n"
         assert process.wait(timeout=30) == 0
         assert process.stderr.read() == ""
+
+
+def test_a_page_of_another_site_changes_nothing(client: TestClient) -> None:
+    client.post("/pipelines", json=GENRES)
+    refused = client.post("/pipelines/top_genres/run", headers={"Origin": "http://evil.example"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "OTHER_ORIGIN")
+    allowed = client.post("/pipelines/top_genres/run", headers={"Origin": "http://testserver"})
+    assert allowed.status_code == 202

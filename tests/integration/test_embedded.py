@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 from vitrine.demo.embedded import EmbeddedPostgres
 
-server = EmbeddedPostgres(Path(sys.argv[1]), fast=True)
+server = EmbeddedPostgres(Path(sys.argv[1]))
 server.start()
 with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
     connection.execute("CREATE TABLE kept (n integer)")
@@ -102,7 +102,7 @@ def test_stopping_twice_and_stopping_what_never_ran_is_harmless(tmp_path: Path) 
 
 def test_the_server_of_a_killed_owner_is_taken_over(tmp_path: Path) -> None:
     kill_an_owner(tmp_path / "pg")
-    server = EmbeddedPostgres(tmp_path / "pg", fast=True)
+    server = EmbeddedPostgres(tmp_path / "pg")
     left_behind = postmaster(server)
     with server:
         assert postmaster(server) == left_behind
@@ -112,14 +112,14 @@ def test_the_server_of_a_killed_owner_is_taken_over(tmp_path: Path) -> None:
 
 def test_a_server_left_behind_with_other_settings_is_started_anew(tmp_path: Path) -> None:
     kill_an_owner(tmp_path / "pg")
-    with EmbeddedPostgres(tmp_path / "pg", fast=False) as server:
-        assert ask(server, b"SELECT current_setting('fsync')") == "on"
+    with EmbeddedPostgres(tmp_path / "pg", fast=True) as server:
+        assert ask(server, b"SELECT current_setting('fsync')") == "off"
         assert ask(server, b"SELECT to_regclass('kept') IS NOT NULL") is True
 
 
 def test_a_server_killed_together_with_its_owner_is_started_anew(tmp_path: Path) -> None:
     kill_an_owner(tmp_path / "pg")
-    server = EmbeddedPostgres(tmp_path / "pg", fast=True)
+    server = EmbeddedPostgres(tmp_path / "pg")
     os.kill(postmaster(server), signal.SIGKILL)
     with server:
         assert ask(server, b"SELECT to_regclass('kept') IS NOT NULL") is True

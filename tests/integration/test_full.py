@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.running import create, differences, run, succeed
+from vitrine import changes
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, raw
@@ -160,6 +161,54 @@ def test_another_query_does_not_continue_an_old_staging(
     assert executed.counts.read == 60
     assert differences(connection, changed, TARGET, "id") == []
     assert staging_tables(connection) == []
+
+
+def test_another_key_does_not_continue_an_old_staging(connection: Connection, settings: Settings) -> None:  # I1
+    numbers = create_films(
+        connection,
+        settings,
+        source_query="SELECT n, -n AS m FROM (SELECT count(*) OVER (ORDER BY id) AS n FROM ugc.ratings) AS r",
+        key_columns=["n"],
+    )
+    stop = threading.Event()
+    stop.set()
+    run(connection, settings, numbers, stop=stop)
+    pipelines.request_pause(connection, numbers.id)
+    numbers = changes.change(connection, settings, numbers.id, {"key_columns": ["m"]})
+    assert succeed(connection, settings, numbers).counts.read == 900
+    assert connection.execute("SELECT count(*) AS n FROM analytics.films").fetchone() == {"n": 900}
+
+
+def test_staged_rows_that_cannot_be_applied_are_read_anew_once_the_source_is_repaired(
+    connection: Connection, settings: Settings
+) -> None:
+    connection.execute("CREATE TABLE content.shelf (id integer, title text)")
+    connection.execute("INSERT INTO content.shelf VALUES (1, 'a'), (2, 'b'), (2, 'c'), (3, 'd')")
+    shelf = create_films(connection, settings, source_query="SELECT id, title FROM content.shelf", batch_size=100)
+    failed = run(connection, settings, shelf).error
+    assert failed is not None
+    assert failed.code == "DUPLICATE_KEY"
+    connection.execute("DELETE FROM content.shelf WHERE title = 'c'")
+    succeed(connection, settings, shelf)
+    assert differences(connection, "SELECT id, title FROM content.shelf", TARGET, "id") == []
+
+
+def test_a_missing_target_gets_the_rights_that_its_schema_gives_by_default(
+    connection: Connection, settings: Settings, films: Pipeline
+) -> None:  # I5
+    connection.execute("DROP ROLE IF EXISTS analyst")
+    connection.execute("CREATE ROLE analyst")
+    try:
+        connection.execute("ALTER DEFAULT PRIVILEGES IN SCHEMA analytics GRANT SELECT ON TABLES TO analyst")
+        succeed(connection, settings, films)
+        row = connection.execute(
+            "SELECT has_table_privilege('analyst', 'analytics.films', 'SELECT') AS reads,"
+            " has_table_privilege('analyst', 'analytics.films', 'INSERT') AS writes"
+        ).fetchone()
+        assert row == {"reads": True, "writes": False}
+    finally:
+        connection.execute("DROP OWNED BY analyst")
+        connection.execute("DROP ROLE analyst")
 
 
 def test_an_old_staging_starts_anew(connection: Connection, settings: Settings) -> None:  # I1

@@ -89,3 +89,20 @@ def test_every_mart_of_the_demo_is_proven_equal(connection: Connection, settings
     comparison = reconcile.compare(pipeline.definition, settings)
     assert comparison.equal
     assert comparison.source.rows > 0
+
+
+def test_rows_that_the_pipeline_ignores_are_not_missed(connection: Connection, settings: Settings) -> None:
+    connection.execute("ALTER TABLE ugc.ratings ALTER modified DROP NOT NULL")
+    connection.execute("UPDATE ugc.ratings SET modified = NULL WHERE score = 7")
+    ratings = create(
+        connection,
+        settings,
+        source_query="SELECT id, score, modified FROM ugc.ratings",
+        target_table="analytics.ratings",
+        mode="incremental",
+        incremental_key="modified",
+        key_columns=["id"],
+        options={"on_null_cursor": "ignore"},
+    )
+    succeed(connection, settings, ratings)
+    assert reconcile.compare(ratings.definition, settings).equal

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from typing import Any, NoReturn, cast
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -64,6 +65,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _check(request: Request, body: bytes) -> None:
+    _check_origin(request)
     if not body:
         return
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -76,6 +78,15 @@ def _check(request: Request, body: bytes) -> None:
         )
     for reason in _complaints(_parse(body)):
         raise Refused(problems.respond(422, "INVALID", reason))
+
+
+def _check_origin(request: Request) -> None:
+    """A page of another site can send a request without a body to a loopback address; its browser tells whose it is."""
+    origin = request.headers.get("origin")
+    if origin is None or request.method in ("GET", "HEAD", "OPTIONS"):
+        return
+    if urlsplit(origin).netloc != request.headers.get("host"):
+        raise Refused(problems.respond(403, "OTHER_ORIGIN", "a page of another site may not change anything here"))
 
 
 def _parse(body: bytes) -> Any:

@@ -123,6 +123,10 @@ class EmbeddedPostgres:
             raise ConfigError("this embedded PostgreSQL has no TCP port: give it one with port=…", code="NO_TCP")
         return f"postgresql://{quote(user)}@127.0.0.1:{self.port}/{quote(database)}"
 
+    def running_url(self, database: str = "vitrine") -> str | None:
+        """The URL of a server that somebody keeps up on this folder, or None."""
+        return self.url(database) if self._socket.exists() else None
+
     def ensure_database(self, name: str) -> None:
         """Afterwards a database of that name exists."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
@@ -297,7 +301,8 @@ class EmbeddedPostgres:
             if len(os.fsencode(candidate / ".s.PGSQL.65535")) <= _SOCKET_PATH_LIMIT and "," not in str(candidate):
                 return candidate
         raise ConfigError(
-            f"{self.folder} and {short} are both too long for a unix socket, or have a comma: name another folder with VITRINE_HOME",
+            f"neither {self.folder} nor {short} can hold a unix socket, being too long or having a comma:"
+            " name another folder with VITRINE_HOME",
             code="FOLDER",
         )
 

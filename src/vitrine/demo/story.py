@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import sql
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -118,6 +119,18 @@ def _first_shown(pipeline: Pipeline) -> sql.Composable:
     return sql.SQL(", ").join(sql.Identifier(name) for name in pipeline.definition.key_columns)
 
 
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_style="bold",
+        title_justify="left",
+        header_style="cyan",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+
+
 def _rows_table(title: str, rows: list[dict[str, Any]], width: int) -> Table:
     """As many columns as fit on one line each; the title tells how many there are more."""
     names = list(rows[0]) if rows else []
@@ -125,7 +138,14 @@ def _rows_table(title: str, rows: list[dict[str, Any]], width: int) -> Table:
     shown = _fitting(cells, width)
     more = len(cells) - len(shown)
     caption = f"{title}  (+{more} more columns)" if more else title
-    table = Table(title=caption, title_style="bold", title_justify="left", header_style="cyan")
+    table = Table(
+        title=caption,
+        title_style="bold",
+        title_justify="left",
+        header_style="cyan",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for name in shown:
         is_number = bool(rows) and isinstance(rows[0][name], int | float | Decimal)
         table.add_column(name, no_wrap=True, justify="right" if is_number else "left")
@@ -138,7 +158,7 @@ def _fitting(cells: Mapping[str, list[str]], width: int) -> list[str]:
     shown: list[str] = []
     used = 1
     for name, values in cells.items():
-        used += max(map(len, [name, *values])) + 3
+        used += max(map(len, [name, *values])) + 2
         if used > width and shown:
             break
         shown.append(name)
@@ -165,7 +185,9 @@ def _shortened(text: str) -> str:
 
 
 def show_statistics(console: Console, built: list[Built]) -> None:
-    table = Table(title="Runs", title_style="bold", title_justify="left", header_style="cyan")
+    table = Table(
+        title="Runs", title_style="bold", title_justify="left", header_style="cyan", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     table.add_column("pipeline")
     for name in ("mode", "rows read", "written", "deleted", "seconds", "rows/s"):
         table.add_column(name, justify="right" if name != "mode" else "left")
@@ -188,7 +210,14 @@ def prove(console: Console, settings: Settings, built: list[Built]) -> bool:
     verdicts: Mapping[str, reconcile.Comparison] = {
         one.pipeline.definition.target_table: reconcile.compare(one.pipeline.definition, settings) for one in built
     }
-    table = Table(title="Reconcile", title_style="bold", title_justify="left", header_style="cyan")
+    table = Table(
+        title="Reconcile",
+        title_style="bold",
+        title_justify="left",
+        header_style="cyan",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for name in ("mart", "rows in source", "rows in target", "verdict"):
         table.add_column(name, justify="right" if name.startswith("rows") else "left")
     for target, comparison in verdicts.items():

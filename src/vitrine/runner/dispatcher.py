@@ -29,6 +29,9 @@ class Verdict:
     delay: timedelta = timedelta(0)
 
 
+RELEASED = Verdict(Event.RELEASE, RunStatus.ABANDONED)
+
+
 def delay_before(attempt: int, error: VitrineError) -> timedelta | None:
     """How long to wait before the next attempt; None when another one makes no sense."""
     if isinstance(error, CheckpointMoved):
@@ -49,7 +52,7 @@ def judge(executed: Executed, attempt: int, *, retry: bool = True) -> Verdict | 
         case Outcome.PAUSED:
             return Verdict(Event.PAUSED, RunStatus.PAUSED)
         case Outcome.RELEASED:
-            return Verdict(Event.RELEASE, RunStatus.ABANDONED)
+            return RELEASED
         case None:
             pass
     error = executed.error
@@ -84,7 +87,11 @@ class PipelineDispatcher:
     def _leave(self, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
         # a connection of its own: the run's may be what failed
         with connect(self._settings.store_url, name=f"vitrine:{claim.token}:leave") as store:
-            return self._leave_through(store, claim, verdict, error)
+            status = self._leave_through(store, claim, verdict, error)
+            if status is None and verdict.event is Event.PAUSED:
+                # the pause was withdrawn after the run had seen it: the run is over, its request is not
+                return self._leave_through(store, claim, RELEASED, None)
+            return status
 
     def _leave_through(
         self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None

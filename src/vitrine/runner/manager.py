@@ -52,8 +52,8 @@ class PipelineManager:
         while not self._stop.is_set():
             try:
                 with connect(self._settings.store_url, name="vitrine:runner") as store:
+                    backoff = 0.5
                     self._work(store)
-                backoff = 0.5
             except TransientError as exc:
                 log.warning("waiting for the database: %s", exc, extra={"action": "database_away", "seconds": backoff})
                 self._stop.wait(backoff)

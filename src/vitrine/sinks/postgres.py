@@ -20,7 +20,12 @@ COPY_TRAILER = b"\xff\xff"
 
 STAGING_SCHEMA = "etl"
 
-_PATIENCE = "; SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10s'"
+# A lost commit loses rows and checkpoint alike, and the commit that ends the run waits for all before it
+_UNIT = """
+    ; SET LOCAL synchronous_commit = off;
+    SET LOCAL lock_timeout = '10s';
+    SET LOCAL idle_in_transaction_session_timeout = '10s'
+"""
 
 
 @dataclass(frozen=True)
@@ -52,15 +57,14 @@ class PostgresWriter:
         *,
         key_columns: Sequence[str],
         touch_column: str | None,
-        load: FullLoad | None,
         name: str,
     ) -> None:
         self._target = target
         self._identifier = sql.Identifier(target.schema or "", target.name)
         self._configured_key = tuple(key_columns)
         self._touch = touch_column
-        self._load = load
-        self._staging = sql.Identifier(STAGING_SCHEMA, load.staging if load else "")
+        self._load: FullLoad | None = None
+        self._staging = sql.Identifier(STAGING_SCHEMA, "")
         self._connection = connect(url, name=name, side="target")
         try:
             self._table = self._inspect()
@@ -72,21 +76,33 @@ class PostgresWriter:
     def close(self) -> None:
         self._connection.close()
 
+    def begin_load(self, load: FullLoad) -> None:
+        """From now on batches are collected in staging, and `publish` applies them."""
+        self._load = load
+        self._staging = sql.Identifier(STAGING_SCHEMA, load.staging)
+
     @contextmanager
     def unit(self) -> "Generator[PostgresUnit]":
         with translated(f"target {self._target}"), self._connection.transaction():
-            self._connection.execute(PRINTING + _PATIENCE)
+            self._connection.execute(PRINTING + _UNIT)
             yield PostgresUnit(self, self._connection)
 
     def publish(self, state: StateManager) -> Counts:
         if self._load is None:
             return Counts()
-        self._build_staging_key()
-        with self.unit() as unit:
-            staged = self._count(self._staging) if self._exists(self._staging) else 0
-            counts = self._apply_staging()
-            self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
-            state.publish(unit, staged, counts)
+        try:
+            self._build_staging_key()
+            with self.unit() as unit:
+                staged = self._count(self._staging) if self._exists(self._staging) else 0
+                counts = self._apply_staging(staged)
+                self._drop_staging()
+                state.publish(unit, staged, counts)
+        except DataError:
+            # what was staged cannot be applied, and would be as wrong the next time: that run reads anew
+            with self.unit() as unit:
+                self._drop_staging()
+                state.discard(unit)
+            raise
         return counts
 
     # -- for reconcile --------------------------------------------------------------------------------------------
@@ -208,8 +224,11 @@ class PostgresWriter:
 
     # -- a full load ----------------------------------------------------------------------------------------------
 
-    def _create_staging(self, columns: Sequence[Column]) -> None:
+    def _drop_staging(self) -> None:
         self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+
+    def _create_staging(self, columns: Sequence[Column]) -> None:
+        self._drop_staging()
         self._create_like_target(sql.SQL(""), self._staging, columns, sql.SQL(""))
         self._load = replace(self._load, fresh=False) if self._load else None
 
@@ -219,18 +238,62 @@ class PostgresWriter:
         with self.unit():
             if not self._has_key(self._staging):
                 self._add_key(self._staging)
-            self._connection.execute(sql.SQL("ANALYZE {}").format(self._staging))
+            if self._table is not None:
+                self._connection.execute(sql.SQL("ANALYZE {}").format(self._staging))
 
-    def _apply_staging(self) -> Counts:
+    def _apply_staging(self, staged: int) -> Counts:
         """Delete what vanished, update what differs, insert what is new: readers see the old set, then the new."""
         if not self._exists(self._staging):
             return Counts()
-        columns = self._columns_of(self._staging)
         if self._table is None:
-            self._create_target([Column(name, type_name) for name, type_name in columns.items()])
+            self._become_target()
+            return Counts(written=staged)
+        columns = self._columns_of(self._staging)
         deleted = self._delete_vanished()
         written = self._update_from(self._staging, list(columns)) + self._insert_from(self._staging, list(columns))
         return Counts(written=written, deleted=deleted)
+
+    def _become_target(self) -> None:
+        """A missing target receives the staging table itself, with the rights a table created there would have."""
+        grants = self._default_grants()
+        key = sql.Identifier(f"{self._target.name[:58]}_pkey")
+        moved = sql.Identifier(self._target.schema or "", self._load.staging if self._load else "")
+        for statement in (
+            sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}").format(self._staging, self._key_name(), key),
+            sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(self._staging, sql.Identifier(self._target.schema or "")),
+            sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(self._target.name)),
+            *grants,
+        ):
+            self._connection.execute(statement)
+        self._add_touch_column()
+        self._table = self._inspect()
+
+    def _default_grants(self) -> list[sql.Composed]:
+        """What ALTER DEFAULT PRIVILEGES gives to a new table of the target's schema."""
+        self._connection.execute(sql.SQL("CREATE TABLE {} ()").format(self._identifier))
+        rows = self._connection.execute(
+            "SELECT a.privilege_type AS privilege, r.rolname AS role, a.is_grantable FROM pg_class c"
+            "  CROSS JOIN aclexplode(c.relacl) AS a LEFT JOIN pg_roles r ON r.oid = a.grantee"
+            " WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
+            [self._identifier.as_string(None)],
+        ).fetchall()
+        self._connection.execute(sql.SQL("DROP TABLE {}").format(self._identifier))
+        return [
+            sql.SQL("GRANT {} ON {} TO {}{}").format(
+                raw(row["privilege"]),
+                self._identifier,
+                sql.Identifier(row["role"]) if row["role"] else sql.SQL("PUBLIC"),
+                sql.SQL(" WITH GRANT OPTION" if row["is_grantable"] else ""),
+            )
+            for row in rows
+        ]
+
+    def _key_name(self) -> sql.Identifier:
+        row = self._connection.execute(
+            "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'",
+            [self._staging.as_string(None)],
+        ).fetchone()
+        return sql.Identifier(row["conname"] if row else "")
 
     def _delete_vanished(self) -> int:
         statement = sql.SQL(
@@ -270,14 +333,14 @@ class PostgresWriter:
         """The mart as the query gives it, with the key as primary key and the touch column behind."""
         definitions = [(column.name, column.type_name) for column in columns]
         self._create_table(sql.SQL(""), self._identifier, definitions, sql.SQL(""))
-        if self._touch:
-            self._connection.execute(
-                sql.SQL("ALTER TABLE {} ADD COLUMN {} timestamptz NOT NULL DEFAULT now()").format(
-                    self._identifier, sql.Identifier(self._touch)
-                )
-            )
+        self._add_touch_column()
         self._add_key(self._identifier)
         self._table = self._inspect()
+
+    def _add_touch_column(self) -> None:
+        if self._touch:
+            statement = sql.SQL("ALTER TABLE {} ADD COLUMN {} timestamptz NOT NULL DEFAULT now()")
+            self._connection.execute(statement.format(self._identifier, sql.Identifier(self._touch)))
 
     def _add_key(self, table: sql.Identifier) -> None:
         """Each key once, none NULL; otherwise a DataError with examples."""

@@ -87,6 +87,10 @@ class PostgresReader:
         if self._streaming is not None:
             self._streaming.close()
 
+    def cancel(self) -> None:
+        if self._streaming is not None and not self._streaming.closed:
+            self._streaming.cancel_safe(timeout=1.0)
+
     def cursor_types(self) -> str:
         """Names and types of the cursor, which a checkpoint is only valid for."""
         return ", ".join(f"{self.columns[index].name} {self.columns[index].type_name}" for index in self._cursor)
@@ -103,7 +107,7 @@ class PostgresReader:
 
     def measure(self, types: Mapping[str, str], control: str) -> Measure:
         """The figures of the whole query, whatever the checkpoint."""
-        relation = sql.SQL("({})").format(raw_sql(self._bound_query(None)))
+        relation = sql.SQL("(SELECT q.* FROM ({}) AS q {})").format(raw_sql(self._bound_query(None)), self._where(None))
         with translated("source query"), self._reading() as connection:
             return measure(connection, relation, types, control)
 
@@ -447,7 +451,7 @@ def _copy_out(connection: Connection, statement: str) -> Iterator[bytes]:
         row = bytes(data)
         if first:
             row, first = row[len(binary.HEADER) :], False
-        if row and row != binary.TRAILER:
+        if len(row) > len(binary.TRAILER):
             yield row
     while (result := _next_result(connection)) is not None:
         _raise_failed(result)

@@ -129,69 +129,64 @@ class PostgresState:
         return Position(self._state.generation_cursor) if self._full else self._state.position
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
-        connection: Connection = unit.connection
-        self._hold(connection)
         if self._full:
-            self._advance(connection, "save_generation", cursor=_array(position.cursor), rows=counts.read)
+            self._advance(unit, "save_generation", counts, cursor=_array(position.cursor))
             self._staged += counts.read
         else:
             self._advance(
-                connection,
+                unit,
                 "save_cursor",
+                counts,
                 cursor=_array(position.cursor),
                 pending_cursor=_array(position.pending_cursor),
                 pending_since=position.pending_since,
                 fingerprint=self._fingerprint,
             )
-        self._count(connection, counts, batches=1 if counts.read else 0)
 
     def publish(self, unit: Unit, staged: int, counts: Counts) -> None:
-        self._hold(unit.connection)
         if staged != self._staged:
             raise DataError(
                 f"staging holds {staged} rows where {self._staged} were loaded; somebody changed it. Reset the state",
                 code="STAGING_MISMATCH",
             )
-        self._advance(unit.connection, "close_generation")
-        self._count(unit.connection, counts, batches=0)
+        self._advance(unit, "close_generation", counts)
+
+    def discard(self, unit: Unit) -> None:
+        self._advance(unit, "close_generation", Counts())
 
     def committed(self, counts: Counts) -> Outcome | None:
         self._on_progress(counts)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
 
-    def _hold(self, connection: Connection) -> None:
-        self._pause_seen = _hold(connection, self._claim) is Status.PAUSE_REQUESTED
-
-    def _advance(self, connection: Connection, name: str, **arguments: Any) -> None:
+    def _advance(self, unit: Unit, name: str, counts: Counts, **arguments: Any) -> None:
         row = fetch_one(
-            connection,
+            unit.connection,
             name,
             id=self._claim.pipeline_id,
             token=self._claim.token,
-            batch_seq=self._batch_seq,
-            **arguments,
-        )
-        if row is None:
-            raise CheckpointMoved("the checkpoint is not where this run left it")
-        self._batch_seq = row["batch_seq"]
-
-    def _count(self, connection: Connection, counts: Counts, *, batches: int) -> None:
-        execute(
-            connection,
-            "count_batch",
             run_id=self._claim.run_id,
+            batch_seq=self._batch_seq,
             read=counts.read,
             written=counts.written,
             deleted=counts.deleted,
-            batches=batches,
+            batches=1 if counts.read else 0,
+            **arguments,
         )
+        if row is None:
+            raise _lost(self._claim)
+        if row["batch_seq"] is None:
+            raise CheckpointMoved("the checkpoint is not where this run left it")
+        self._batch_seq = row["batch_seq"]
+        self._pause_seen = row["status"] == Status.PAUSE_REQUESTED
 
 
-def _hold(connection: Connection, claim: Claim) -> Status:
-    row = fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token)
-    if row is None:
-        raise LeaseLost(f"pipeline '{claim.definition.name}' has been taken over; this run writes nothing more")
-    return Status(row["status"])
+def _hold(connection: Connection, claim: Claim) -> None:
+    if fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token) is None:
+        raise _lost(claim)
+
+
+def _lost(claim: Claim) -> LeaseLost:
+    return LeaseLost(f"pipeline '{claim.definition.name}' has been taken over; this run writes nothing more")
 
 
 def _array(cursor: Cursor | None) -> list[str] | None:

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import psycopg
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from vitrine.errors import ConfigError, TransientError
-from vitrine.postgres import safe_message
+from vitrine.postgres import check_url, safe_message
 
 LOCK = 0x76697472696E65  # "vitrine": the one advisory lock of migrations
 SCHEMAS = ("etl", "analytics")
@@ -16,6 +17,7 @@ SCHEMAS = ("etl", "analytics")
 
 def migrate(url: str) -> str:
     """Apply what is missing and return the revision reached. Waits for another process that is migrating."""
+    check_url(url, "cannot migrate")
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: _connect(url))
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
@@ -31,14 +33,18 @@ def migrate(url: str) -> str:
     except OperationalError as exc:
         raise TransientError(f"cannot migrate: {safe_message(exc.orig)}", code="DATABASE_DOWN") from exc
     except DBAPIError as exc:
+        if isinstance(exc.orig, psycopg.errors.InsufficientPrivilege):
+            raise ConfigError(
+                f"cannot migrate: {safe_message(exc.orig)}; have the owner of the database run CREATE SCHEMA etl"
+                " AUTHORIZATION <this account>; CREATE SCHEMA analytics AUTHORIZATION <this account>;",
+                code="DATABASE_RIGHTS",
+            ) from exc
         raise ConfigError(f"cannot migrate: {safe_message(exc.orig)}", code="MIGRATION") from exc
     finally:
         engine.dispose()
 
 
 def _connect(url: str):
-    import psycopg
-
     return psycopg.connect(url, prepare_threshold=None, connect_timeout=10)
 
 

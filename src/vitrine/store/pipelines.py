@@ -1,5 +1,6 @@
 """Pipelines in the store: their definitions, and the events that move their statuses."""
 
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
-from vitrine.model import Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
+from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
 from vitrine.store import checkpoints
@@ -168,7 +169,6 @@ def leave(
     with connection.transaction():
         if fetch_one(connection, "lock_pipeline", **_names(claim.pipeline_id)) is None:
             return None
-        fetch_one(connection, "lock_pipeline", **_names(claim.pipeline_id))  # see request_run
         row = fetch_one(
             connection,
             "leave",
@@ -198,10 +198,12 @@ def _pairs(event: Event) -> dict[str, Any]:
 
 
 def _names(key: str | UUID) -> dict[str, Any]:
+    """A key may be read both ways: 32 hexadecimal digits are an id, and may be a name too."""
+    name = key if isinstance(key, str) and re.fullmatch(NAME, key) else ""
     try:
-        return {"id": key if isinstance(key, UUID) else UUID(key), "name": ""}
+        return {"id": key if isinstance(key, UUID) else UUID(key), "name": name}
     except ValueError:
-        return {"id": None, "name": str(key).replace("\0", "")}
+        return {"id": None, "name": name}
 
 
 def _found(row: DictRow | None, key: str | UUID) -> Pipeline:

@@ -240,28 +240,57 @@ UPDATE etl.etl_state
 RETURNING *;
 
 -- save_cursor --
--- The checkpoint of an incremental batch, if nobody moved it meanwhile (no row: ETL02)
-UPDATE etl.etl_state
-   SET cursor = %(cursor)s, pending_cursor = %(pending_cursor)s, pending_since = %(pending_since)s,
-       cursor_fingerprint = %(fingerprint)s, batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
- WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s
-RETURNING batch_seq;
+-- Fence, checkpoint and counts of an incremental batch, in the transaction of its rows. No row back: the pipeline is
+-- not mine (ETL01), and nobody takes it over before this transaction ends; no batch_seq: the checkpoint was moved (ETL02)
+WITH held AS (
+    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+), saved AS (
+    UPDATE etl.etl_state
+       SET cursor = %(cursor)s, pending_cursor = %(pending_cursor)s, pending_since = %(pending_since)s,
+           cursor_fingerprint = %(fingerprint)s, batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+     WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND EXISTS (SELECT FROM held)
+    RETURNING batch_seq
+), counted AS (
+    UPDATE etl.etl_runs
+       SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
+           rows_deleted = rows_deleted + %(deleted)s, batches = batches + %(batches)s
+      FROM saved WHERE id = %(run_id)s
+)
+SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- save_generation --
--- The checkpoint of a staged batch, if nobody moved it meanwhile (no row: ETL02)
-UPDATE etl.etl_state
-   SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(rows)s,
-       batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
- WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open
-RETURNING batch_seq;
+-- The same for a staged batch
+WITH held AS (
+    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+), saved AS (
+    UPDATE etl.etl_state
+       SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(read)s,
+           batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+     WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open AND EXISTS (SELECT FROM held)
+    RETURNING batch_seq
+), counted AS (
+    UPDATE etl.etl_runs
+       SET rows_read = rows_read + %(read)s, batches = batches + %(batches)s
+      FROM saved WHERE id = %(run_id)s
+)
+SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- close_generation --
--- The full load is applied; its staging is no longer wanted
-UPDATE etl.etl_state
-   SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
-       batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
- WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open
-RETURNING batch_seq;
+-- The same for a full load that is applied; its staging is no longer wanted
+WITH held AS (
+    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+), saved AS (
+    UPDATE etl.etl_state
+       SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
+           batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+     WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open AND EXISTS (SELECT FROM held)
+    RETURNING batch_seq
+), counted AS (
+    UPDATE etl.etl_runs
+       SET rows_written = rows_written + %(written)s, rows_deleted = rows_deleted + %(deleted)s
+      FROM saved WHERE id = %(run_id)s
+)
+SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- reset_state --
 -- Forget what was read; the generation number stays, so that a staging name is never used twice
@@ -269,13 +298,6 @@ UPDATE etl.etl_state
    SET cursor = NULL, pending_cursor = NULL, pending_since = NULL, cursor_fingerprint = NULL, generation_open = false,
        generation_cursor = NULL, generation_rows = 0, batch_seq = batch_seq + 1, updated_at = now()
  WHERE pipeline_id = %(id)s;
-
--- count_batch --
--- What a batch did, on the run's row of history
-UPDATE etl.etl_runs
-   SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
-       rows_deleted = rows_deleted + %(deleted)s, batches = batches + %(batches)s
- WHERE id = %(run_id)s;
 
 -- list_runs --
 -- History of a pipeline, newest first

@@ -83,9 +83,8 @@ def _columns(names: Iterable[str], rows: Sequence[Row], known: Sequence[Column])
 
 
 def _type_name(values: Iterable[Any]) -> str:
-    for value in values:
-        if isinstance(value, list):
-            return f"{_type_name(cast(list[Any], value))}[]"
-        if value is not None:
-            return next((name for kind, name in _TYPE_NAMES.items() if isinstance(value, kind)), "text")
-    return "text"
+    """Of the first value that is there; of lists, of the first element that any of them has."""
+    there = [value for value in values if value is not None]
+    if there and isinstance(there[0], list):
+        return f"{_type_name(element for value in cast(list[list[Any]], there) for element in value)}[]"
+    return next((name for kind, name in _TYPE_NAMES.items() if there and isinstance(there[0], kind)), "text")

@@ -1,0 +1,290 @@
+"""The command line as its users meet it: exit codes, sentences, files."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.processes import QUICK, environment, started, vitrine
+from tests.running import differences
+from tests.waiting import wait_until
+from vitrine.postgres import Connection
+from vitrine.status import RunStatus, Status
+from vitrine.store import pipelines, runs
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+QUERY = "SELECT id, name, modified FROM content.genre"
+GENRES = f"""\
+name: genres
+source_query: {QUERY}
+target_table: analytics.genres
+key_columns: [id]
+"""
+RATINGS = """\
+name: ratings
+source_query: SELECT id, film_id, score FROM ugc.ratings
+target_table: analytics.ratings
+key_columns: [id]
+batch_size: 1
+"""
+
+
+@pytest.fixture
+def command(database_url: str, tmp_path: Path) -> Command:
+    """`vitrine …` on a database of its own."""
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return vitrine(*arguments, folder=tmp_path, env=environment(database_url, **variables))
+
+    return run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    (folder / "genres.yaml").write_text(GENRES)
+    (folder / "ratings.yaml").write_text(RATINGS)
+    return folder
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    """The one sentence on stderr."""
+    assert done.returncode == code, done
+    assert done.stderr.startswith("vitrine: ")
+    assert "Traceback" not in done.stderr
+    return done.stderr.removeprefix("vitrine: ").rstrip("\n")
+
+
+# -- apply and export -------------------------------------------------------------------------------------------------
+
+
+def test_files_are_applied_and_applied_again_without_a_change(command: Command, files: Path) -> None:
+    assert ok(command("apply", str(files))) == "genres: created\nratings: created\n"
+    assert ok(command("apply", str(files))) == "genres: unchanged\nratings: unchanged\n"
+    (files / "genres.yaml").write_text(GENRES + "batch_size: 7\n")
+    assert ok(command("apply", str(files))) == "genres: changed\nratings: unchanged\n"
+
+
+def test_one_bad_file_and_nothing_is_applied(command: Command, files: Path, connection: Connection) -> None:
+    (files / "bad.yaml").write_text(GENRES.replace("genres", "films") + "batch_size: 0\nspeed: high\n")
+    (files / "worse.yaml").write_text(
+        "name: worse\nsource_query: DROP TABLE content.genre\ntarget_table: etl.etl_runs\n"
+    )
+    text = refused(command("apply", str(files)))
+    assert text.startswith("nothing was applied:\n")
+    assert "bad.yaml: batch_size: " in text
+    assert "bad.yaml: speed: " in text
+    assert "worse.yaml: " in text
+    assert "etl.etl_runs" in text
+    assert pipelines.list_page(connection) == []
+
+
+def test_a_file_that_is_not_yaml_is_told_with_its_line(command: Command, files: Path, connection: Connection) -> None:
+    (files / "z.yaml").write_text("name: z\ntarget_table: [\n")
+    assert refused(command("apply", str(files))).startswith("z.yaml, line 3: ")
+    assert pipelines.list_page(connection) == []
+
+
+def test_what_was_exported_is_applied_without_a_change(
+    command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    ok(command("apply", str(files)))
+    ids = {pipeline.name: pipeline.id for pipeline in pipelines.list_page(connection)}
+    assert ok(command("export", "out")) == "2 file(s) in out\n"
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["genres.yaml", "ratings.yaml"]
+    assert ok(command("apply", "out")) == "genres: unchanged\nratings: unchanged\n"
+    for pipeline in pipelines.list_page(connection):
+        pipelines.delete(connection, pipeline.id)
+    assert ok(command("apply", "out")) == "genres: created\nratings: created\n"
+    assert {pipeline.name: pipeline.id for pipeline in pipelines.list_page(connection)} == ids
+
+
+def test_a_folder_that_is_not_there_is_named(command: Command) -> None:
+    assert refused(command("apply", "nowhere")) == "there is no file or folder 'nowhere'"
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_0_and_a_right_mart(command: Command, files: Path, connection: Connection) -> None:
+    ok(command("apply", str(files)))
+    assert "26 rows read, 26 written, 0 deleted" in ok(command("run", "genres"))
+    assert differences(connection, QUERY, "analytics.genres", "id") == []
+    assert "26 rows read, 0 written, 0 deleted" in ok(command("run", "genres"))
+    (last, first) = runs.list_page(connection, pipelines.get(connection, "genres").id)
+    assert (first.status, last.status, last.trigger) == (RunStatus.SUCCESS, RunStatus.SUCCESS, "cli")
+
+
+def test_a_run_that_fails_ends_with_1_and_says_why(command: Command, files: Path, connection: Connection) -> None:
+    ok(command("apply", str(files)))
+    connection.execute("CREATE TABLE analytics.genres (id uuid PRIMARY KEY, name text)")
+    text = refused(command("run", "genres"))
+    assert text.startswith("'genres' failed (TARGET_SCHEMA): target analytics.genres has no column 'modified'")
+    assert pipelines.get(connection, "genres").status is Status.FAILED
+
+
+def test_a_run_that_is_paused_ends_with_3_and_the_next_one_goes_on(
+    database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    ok(command("apply", str(files)))
+    with started(["run", "ratings"], tmp_path, environment(database_url)) as one:
+        ratings = pipelines.get(connection, "ratings")
+        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        assert ok(command("pause", "ratings")) == "ratings: PAUSE_REQUESTED\n"
+        assert one.process.wait(20) == 3
+    assert pipelines.get(connection, "ratings").status is Status.PAUSED
+    ok(command("run", "ratings"))
+    second, first = runs.list_page(connection, ratings.id)
+    assert (first.status, second.status) == (RunStatus.PAUSED, RunStatus.SUCCESS)
+    assert first.rows_read + second.rows_read == 900
+
+
+def test_a_run_that_is_interrupted_ends_with_3_and_gives_the_pipeline_back(
+    database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    ok(command("apply", str(files)))
+    with started(["run", "ratings"], tmp_path, environment(database_url)) as one:
+        ratings = pipelines.get(connection, "ratings")
+        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        assert one.stop(signal.SIGINT) == 3
+    assert "continues where it stopped" in one.output()
+    assert pipelines.get(connection, "ratings").status is Status.RUN_REQUESTED
+
+
+def test_a_run_of_a_pipeline_that_somebody_holds_ends_with_4(
+    database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    ok(command("apply", str(files)))
+    with started(["run", "ratings"], tmp_path, environment(database_url)) as one:
+        wait_until(lambda: pipelines.get(connection, "ratings").status is Status.RUNNING)
+        assert ":cli" in refused(command("run", "ratings"), 4)
+        assert one.process.wait(20) == 0
+    assert len(runs.list_page(connection, pipelines.get(connection, "ratings").id)) == 1
+
+
+def test_a_dead_runners_pipeline_can_be_run_in_the_foreground(
+    database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    ok(command("apply", str(files)))
+    with started(["run", "ratings"], tmp_path, environment(database_url, **QUICK)) as one:
+        ratings = pipelines.get(connection, "ratings")
+        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        one.stop(signal.SIGKILL)
+    refused(command("run", "ratings"), 4)
+    over = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at < now()"
+    wait_until(lambda: connection.execute(over).fetchall(), what="the end of the lease")
+    ok(command("run", "ratings"))
+    second, first = runs.list_page(connection, ratings.id)
+    assert (first.status, second.status) == (RunStatus.ABANDONED, RunStatus.SUCCESS)
+    assert first.rows_read + second.rows_read == 900
+
+
+# -- reconcile, status, list ------------------------------------------------------------------------------------------
+
+
+def test_reconcile_ends_with_0_for_a_right_mart_and_2_for_a_changed_one(
+    command: Command, files: Path, connection: Connection
+) -> None:
+    ok(command("apply", str(files)))
+    ok(command("run", "genres"))
+    assert "genres: source = target" in ok(command("reconcile", "genres"))
+    connection.execute("UPDATE analytics.genres SET name = 'changed' WHERE name = 'Drama'")
+    changed = command("reconcile", "genres")
+    assert (changed.returncode, changed.stderr) == (2, "")
+    assert "genres: source ≠ target: same rows and ends, but different values" in changed.stdout
+    connection.execute("DELETE FROM analytics.genres WHERE name = 'changed'")
+    assert "rows 26 ≠ 25" in command("reconcile", "genres").stdout
+    ok(command("run", "genres"))
+    ok(command("reconcile", "genres"))
+
+
+def test_reconcile_of_a_mart_that_was_never_built_says_so(command: Command, files: Path) -> None:
+    ok(command("apply", str(files)))
+    text = refused(command("reconcile", "genres"))
+    assert text == "target analytics.genres does not exist; run the pipeline first"
+
+
+def test_list_and_status_show_what_there_is(command: Command, files: Path) -> None:
+    ok(command("apply", str(files)))
+    ok(command("run", "genres"))
+    assert "genres" in ok(command("list"))
+    assert "SUCCESS" in ok(command("status", "genres"))
+
+
+# -- sentences --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["run", "reconcile", "status", "pause"])
+def test_an_unknown_pipeline_is_one_sentence(command: Command, name: str) -> None:
+    assert refused(command(name, "nobody")) == "there is no pipeline 'nobody'; `vitrine list` shows what there is"
+
+
+@pytest.mark.parametrize("arguments", [("run", "a"), ("list",), ("migrate",), ("runner",), ("api",), ("sample",)])
+def test_without_a_database_the_remedy_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    text = refused(vitrine(*arguments, folder=tmp_path, env=environment(None)))
+    assert text.startswith("no database is configured: set VITRINE_DATABASE_URL=")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("VITRINE_LEASE_TTL", "S3CR3T"),
+        ("VITRINE_API_PORT", "S3CR3T"),
+        ("VITRINE_DATABASE_URL", "mysql://u:S3CR3T@h/d"),
+        ("VITRINE_SOURCES", "S3CR3T"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_its_value_is_not(command: Command, variable: str, value: str) -> None:
+    done = command("runner", **{variable: value})
+    assert refused(done).startswith(f"{variable} is not valid: ")
+    assert "S3CR3T" not in done.stdout + done.stderr
+
+
+def test_a_database_that_is_away_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+    env = environment("postgresql://cinema:S3CR3T@127.0.0.1:1/cinema")
+    for arguments in (("list",), ("migrate",), ("run", "a")):
+        text = refused(vitrine(*arguments, folder=tmp_path, env=env))
+        assert "Connection refused" in text
+        assert "S3CR3T" not in text
+
+
+def test_a_store_that_was_never_migrated_is_one_sentence(command: Command, connection: Connection) -> None:
+    connection.execute("DROP SCHEMA etl CASCADE")
+    assert refused(command("list")).endswith("run `vitrine migrate`")
+    runner = command("runner")
+    assert (runner.returncode, runner.stderr.splitlines()[-1][-21:]) == (1, "run `vitrine migrate`")
+    assert ok(command("migrate")) == ok(command("migrate"))
+    ok(command("list"))
+
+
+def test_a_wrong_choice_for_the_state_is_told(command: Command, files: Path) -> None:
+    assert refused(command("apply", str(files), "--state", "burn"), 2) == "--state is keep or reset, not 'burn'"
+
+
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.argv = ["vitrine", "--help"]
+from vitrine.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+sys.stderr.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment(None), capture_output=True, text=True, check=True
+    )
+    assert "Commands:" in done.stdout
+    heavy = {"fastapi", "uvicorn", "sqlalchemy", "alembic", "psycopg", "pydantic", "yaml", "rich", "postgast"}
+    assert heavy & set(done.stderr.split()) == set()

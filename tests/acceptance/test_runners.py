@@ -1,0 +1,265 @@
+"""Runners as processes: side by side, killed, stopped, paused, and started too early."""
+
+import itertools
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests import journal
+from tests.processes import Forwarder, Started, runner
+from tests.running import create, differences
+from tests.waiting import wait_until
+from vitrine.demo import cinema
+from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.model import Pipeline, Run
+from vitrine.postgres import Connection, connect
+from vitrine.settings import Settings
+from vitrine.status import RunStatus, Status
+from vitrine.store import checkpoints, pipelines, runs
+
+RATINGS = 200_000
+QUERY = "SELECT id, user_id, film_id, score, created, modified FROM ugc.ratings"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def large_template(postgres: EmbeddedPostgres, template: str) -> str:
+    """The small cinema, grown to 200 000 ratings."""
+    name = "vitrine_large"
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, template))))
+    with connect(postgres.url(name), name="tests") as connection:
+        cinema.fill(connection, films=200, ratings=RATINGS)
+    return name
+
+
+@pytest.fixture
+def large(postgres: EmbeddedPostgres, large_template: str) -> Iterator[Connection]:
+    """A database of its own with 200 000 ratings, and every change of a status noted."""
+    name = f"large_{next(_numbers)}"
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, large_template))))
+        with connect(postgres.tcp_url(name), name="tests") as connection:
+            journal.start(connection)
+            yield connection
+            journal.assert_legal(connection)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def url_of(connection: Connection) -> str:
+    info = connection.info
+    return f"postgresql://{info.user}@127.0.0.1:{info.port}/{info.dbname}"
+
+
+def ratings(connection: Connection) -> Pipeline:
+    """A full load in small batches, requested."""
+    settings = Settings.model_validate({"database_url": url_of(connection)})
+    pipeline = create(
+        connection,
+        settings,
+        name="ratings",
+        source_query=QUERY,
+        target_table="analytics.ratings",
+        key_columns=["id"],
+        batch_size=500,
+    )
+    pipelines.request_run(connection, pipeline.id, trigger="api")
+    return pipeline
+
+
+def history(connection: Connection, pipeline: Pipeline) -> list[Run]:
+    return list(reversed(runs.list_page(connection, pipeline.id)))
+
+
+def status(connection: Connection, pipeline: Pipeline) -> Status:
+    return pipelines.get(connection, pipeline.id).status
+
+
+def wait_for(connection: Connection, pipeline: Pipeline, wanted: Status) -> None:
+    wait_until(lambda: status(connection, pipeline) is wanted, 60, f"{pipeline.name} {wanted}")
+
+
+@contextmanager
+def held_in_the_middle(connection: Connection, pipeline: Pipeline) -> Generator[None]:
+    """Inside, the run has committed some batches and waits for the staging table; it goes on afterwards."""
+    wait_until(lambda: [one for one in history(connection, pipeline) if one.rows_read > 0], what="the first batch")
+    staging = checkpoints.staging_name(pipeline.id, checkpoints.load(connection, pipeline.id).generation)
+    waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with connect(url_of(connection), name="tests:hold") as other, other.transaction():
+        other.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier("etl", staging)))
+        wait_until(lambda: connection.execute(waiting).fetchall(), what="a batch that waits")
+        yield
+
+
+def assert_right(connection: Connection, pipeline: Pipeline) -> None:
+    assert differences(connection, QUERY, pipeline.definition.target_table, "id") == []
+    counted = connection.execute("SELECT count(*) AS n, count(DISTINCT id) AS keys FROM analytics.ratings").fetchone()
+    assert counted == {"n": RATINGS, "keys": RATINGS}
+    left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'stage\\_%'").fetchall()
+    assert left == []
+
+
+def owner(connection: Connection, pipeline: Pipeline, *started: Started) -> tuple[Started, list[Started]]:
+    """The process that holds the pipeline, and the others."""
+    name = wait_until(lambda: pipelines.get(connection, pipeline.id).lease_owner, what="a holder")
+    return next(one for one in started if one.name == name), [one for one in started if one.name != name]
+
+
+def test_two_runners_run_fifty_requested_pipelines_once_each(
+    database_url: str, settings: Settings, connection: Connection, tmp_path: Path
+) -> None:
+    journal.start(connection)
+    made: list[Pipeline] = []
+    for number in range(50):
+        fields = {"source_query": "SELECT id, name FROM content.genre", "key_columns": ["id"]}
+        made.append(create(connection, settings, name=f"p{number}", target_table=f"analytics.t{number}", **fields))
+        pipelines.request_run(connection, made[-1].id, trigger="api")
+    with runner(database_url, tmp_path), runner(database_url, tmp_path):
+        busy = "SELECT FROM etl.etl_pipelines WHERE status <> 'IDLE'"
+        wait_until(lambda: not connection.execute(busy).fetchall(), 60, "every pipeline IDLE")
+    for pipeline in made:
+        assert [(one.status, one.attempt) for one in history(connection, pipeline)] == [(RunStatus.SUCCESS, 1)]
+        assert journal.moves(connection, pipeline.name) == [
+            (Status.IDLE, Status.RUN_REQUESTED),
+            (Status.RUN_REQUESTED, Status.RUNNING),
+            (Status.RUNNING, Status.IDLE),
+        ]
+    journal.assert_legal(connection)
+
+
+def test_a_load_whose_runner_is_killed_is_finished_by_another(large: Connection, tmp_path: Path) -> None:
+    pipeline = ratings(large)
+    with runner(url_of(large), tmp_path) as a, runner(url_of(large), tmp_path) as b:
+        victim, (survivor,) = owner(large, pipeline, a, b)
+        with held_in_the_middle(large, pipeline):
+            victim.stop(signal.SIGKILL)
+        wait_for(large, pipeline, Status.IDLE)
+    first, second = history(large, pipeline)
+    assert (first.status, first.error_code, first.runner) == (RunStatus.ABANDONED, "LEASE_EXPIRED", victim.name)
+    assert (second.status, second.runner) == (RunStatus.SUCCESS, survivor.name)
+    assert first.request_id == second.request_id
+    assert 0 < first.rows_read < RATINGS
+    assert first.rows_read + second.rows_read == RATINGS
+    assert_right(large, pipeline)
+
+
+def test_a_runner_that_is_stopped_hands_its_load_over_at_once(large: Connection, tmp_path: Path) -> None:
+    pipeline = ratings(large)
+    with runner(url_of(large), tmp_path) as a, runner(url_of(large), tmp_path) as b:
+        stopped, (heir,) = owner(large, pipeline, a, b)
+        with held_in_the_middle(large, pipeline):
+            stopped.process.terminate()
+        assert stopped.process.wait(10) == 0
+        wait_for(large, pipeline, Status.IDLE)
+    first, second = history(large, pipeline)
+    assert (first.status, first.error_code) == (RunStatus.ABANDONED, "RELEASED")
+    assert (second.status, second.runner, second.attempt) == (RunStatus.SUCCESS, heir.name, 1)
+    assert first.finished_at is not None
+    assert (second.started_at - first.finished_at).total_seconds() < 1.5  # below the lease's 2 s: nothing expired
+    assert 0 < second.rows_read < RATINGS
+    assert first.rows_read + second.rows_read == RATINGS
+    assert_right(large, pipeline)
+
+
+def test_a_stopped_runner_leaves_its_load_requested_when_nobody_else_is_there(
+    large: Connection, tmp_path: Path
+) -> None:
+    pipeline = ratings(large)
+    with runner(url_of(large), tmp_path) as alone, held_in_the_middle(large, pipeline):
+        alone.process.terminate()
+    left = pipelines.get(large, pipeline.id)
+    assert (left.status, left.attempt, left.lease_owner) == (Status.RUN_REQUESTED, 0, None)
+    assert large.execute("SELECT FROM etl.etl_runners").fetchall() == []
+
+
+def test_a_paused_load_continues_where_it_stopped(large: Connection, tmp_path: Path) -> None:
+    pipeline = ratings(large)
+    with runner(url_of(large), tmp_path):
+        with held_in_the_middle(large, pipeline):
+            assert pipelines.request_pause(large, pipeline.id) is Status.PAUSE_REQUESTED
+        wait_for(large, pipeline, Status.PAUSED)
+        assert large.execute("SELECT to_regclass('analytics.ratings') AS target").fetchone() == {"target": None}
+    # PAUSED survives the restart of everything
+    with runner(url_of(large), tmp_path) as other:
+        has_ticked(large, other)
+        assert status(large, pipeline) is Status.PAUSED
+        _, resumed = pipelines.request_run(large, pipeline.id, trigger="api")
+        wait_for(large, pipeline, Status.IDLE)
+    first, second = history(large, pipeline)
+    assert (first.status, second.status) == (RunStatus.PAUSED, RunStatus.SUCCESS)
+    assert first.request_id == second.request_id == resumed
+    assert 0 < first.rows_read < RATINGS
+    assert first.rows_read + second.rows_read == RATINGS
+    assert_right(large, pipeline)
+
+
+def has_ticked(connection: Connection, one: Started, over: str = "0.1 s") -> None:
+    """The runner has looked for work for at least this long."""
+    seen = "SELECT FROM etl.etl_runners WHERE name = %s AND seen_at - started_at > %s::interval"
+    wait_until(lambda: connection.execute(seen, [one.name, over]).fetchall(), what="a runner that looks for work")
+
+
+def test_a_runner_that_starts_leaves_a_living_one_alone(large: Connection, tmp_path: Path) -> None:
+    pipeline = ratings(large)
+    with runner(url_of(large), tmp_path) as first:
+        with held_in_the_middle(large, pipeline):
+            before = journal.moves(large)
+            with runner(url_of(large), tmp_path) as second:
+                has_ticked(large, second, over="2.5 s")  # longer than a lease lives without heartbeats
+                assert journal.moves(large) == before
+                assert "lease" not in second.output()
+        wait_for(large, pipeline, Status.IDLE)
+        (only,) = history(large, pipeline)
+        assert (only.status, only.runner) == (RunStatus.SUCCESS, first.name)
+    assert_right(large, pipeline)
+
+
+def test_a_request_while_running_is_followed_by_exactly_one_more_run(
+    database_url: str, settings: Settings, connection: Connection, tmp_path: Path
+) -> None:
+    journal.start(connection)
+    pipeline = create(
+        connection, settings, source_query=QUERY, target_table="analytics.r", key_columns=["id"], batch_size=2
+    )
+    pipelines.request_run(connection, pipeline.id, trigger="api")
+    with runner(database_url, tmp_path):
+        with held_in_the_middle(connection, pipeline):
+            asked: set[UUID] = {pipelines.request_run(connection, pipeline.id, trigger="api")[1] for _ in range(3)}
+        wait_for(connection, pipeline, Status.IDLE)
+    first, second = history(connection, pipeline)
+    assert {second.request_id} == asked != {first.request_id}
+    assert (Status.RUNNING, Status.RUN_REQUESTED) in journal.moves(connection)
+    journal.assert_legal(connection)
+
+
+def test_a_runner_started_before_its_database_waits_and_then_works(
+    database_url: str, settings: Settings, postgres: EmbeddedPostgres, connection: Connection, tmp_path: Path
+) -> None:
+    assert postgres.port is not None
+    gate = Forwarder(postgres.port)
+    pipeline = create(
+        connection,
+        settings,
+        source_query="SELECT id, name FROM content.genre",
+        target_table="analytics.genres",
+        key_columns=["id"],
+    )
+    pipelines.request_run(connection, pipeline.id, trigger="api")
+    try:
+        with runner(database_url.replace(str(postgres.port), str(gate.port)), tmp_path) as early:
+            wait_until(lambda: early.output().count("waiting for the database") >= 2, what="a runner that waits")
+            assert early.process.poll() is None
+            assert status(connection, pipeline) is Status.RUN_REQUESTED
+            gate.open()
+            wait_for(connection, pipeline, Status.IDLE)
+            assert early.output().count("waiting for the database") < 10  # longer and longer
+            assert early.stop() == 0
+    finally:
+        gate.close()
+    assert [one.status for one in history(connection, pipeline)] == [RunStatus.SUCCESS]

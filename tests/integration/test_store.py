@@ -1,0 +1,805 @@
+"""The store on a real database: what the status table promises, PostgreSQL keeps."""
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.journal import assert_legal, start
+from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
+from vitrine.flow import Counts, Outcome, Position
+from vitrine.model import Claim, Definition, Pipeline
+from vitrine.postgres import Connection, connect
+from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.settings import Settings, child_environment
+from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
+from vitrine.store import checkpoints, database, pipelines, runs
+from vitrine.store.migrate import migrate
+
+TTL = timedelta(seconds=30)
+LEAVING = {
+    Event.PAUSED: RunStatus.PAUSED,
+    Event.FINISH: RunStatus.SUCCESS,
+    Event.FAIL: RunStatus.FAILED,
+    Event.RETRY: RunStatus.FAILED,
+    Event.RELEASE: RunStatus.ABANDONED,
+}
+
+
+def create(connection: Connection, name: str = "genres", **fields: Any) -> Pipeline:
+    definition = {
+        "name": name,
+        "source_query": "SELECT id, name, modified FROM content.genre",
+        "target_table": f"analytics.{name}",
+        "key_columns": ["id"],
+    }
+    return pipelines.create(connection, Definition.model_validate(definition | fields))
+
+
+def request(connection: Connection, pipeline: Pipeline) -> Any:
+    return pipelines.request_run(connection, pipeline.id, trigger="api")[1]
+
+
+def claim(connection: Connection, pipeline: Pipeline | None = None, runner: str = "worker-1") -> Claim:
+    taken = pipelines.claim_next(connection, runner=runner, ttl=TTL, only=pipeline.id if pipeline else None)
+    assert taken is not None
+    return taken
+
+
+def run(connection: Connection, pipeline: Pipeline) -> Claim:
+    request(connection, pipeline)
+    return claim(connection, pipeline)
+
+
+def finish(connection: Connection, held: Claim) -> Status | None:
+    return pipelines.leave(connection, held, Event.FINISH, RunStatus.SUCCESS)
+
+
+def kill(connection: Connection, pipeline: Pipeline) -> None:
+    """The runner is dead for longer than its lease."""
+    changed = connection.execute(
+        "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 second'"
+        " WHERE id = %s AND lease_token IS NOT NULL",
+        [pipeline.id],
+    )
+    assert changed.rowcount == 1
+
+
+def row(connection: Connection, pipeline: Pipeline) -> dict[str, Any]:
+    found = connection.execute("SELECT * FROM etl.etl_pipelines WHERE id = %s", [pipeline.id]).fetchone()
+    assert found is not None
+    return found
+
+
+def status(connection: Connection, pipeline: Pipeline) -> Status:
+    return pipelines.get(connection, pipeline.id).status
+
+
+def history(connection: Connection, pipeline: Pipeline) -> list[tuple[RunStatus, str | None]]:
+    return [(one.status, one.error_code) for one in reversed(runs.list_page(connection, pipeline.id))]
+
+
+def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Claim:
+    """By legal events only; the claim is the last one there was, whether it still holds or not."""
+    held = run(connection, pipeline)
+    match wanted:
+        case Status.IDLE:
+            finish(connection, held)
+        case Status.RUN_REQUESTED:
+            pipelines.leave(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+        case Status.RUNNING:
+            pass
+        case Status.PAUSE_REQUESTED:
+            pipelines.request_pause(connection, pipeline.id)
+        case Status.PAUSED:
+            pipelines.request_pause(connection, pipeline.id)
+            pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED)
+        case Status.FAILED:
+            pipelines.leave(connection, held, Event.FAIL, RunStatus.FAILED)
+    assert status(connection, pipeline) is wanted
+    return held
+
+
+# -- the matrix -------------------------------------------------------------------------------------------------------
+
+
+def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event) -> bool:
+    """Let the event happen through the function that applies it; whether it was accepted."""
+    match event:
+        case Event.RUN:
+            pipelines.request_run(connection, pipeline.id, trigger="api")
+            return True
+        case Event.SCHEDULE:
+            pipelines.fire_schedules(connection)
+            return row(connection, pipeline)["requested_trigger"] == "schedule"
+        case Event.CLAIM:
+            return pipelines.claim_next(connection, runner="w", ttl=TTL, only=pipeline.id) is not None
+        case Event.PAUSE:
+            try:
+                pipelines.request_pause(connection, pipeline.id)
+            except TransitionRefused:
+                return False
+            return True
+        case Event.EXPIRE | Event.CRASH_LOOP:
+            return [freed["id"] for freed in pipelines.expire_leases(connection)] == [pipeline.id]
+        case _:
+            return pipelines.leave(connection, held, event, LEAVING[event]) is not None
+
+
+@pytest.mark.parametrize("event", Event)
+def test_the_database_answers_every_status_and_event_as_the_table_does(connection: Connection, event: Event) -> None:
+    start(connection)
+    for old in Status:
+        pipeline = create(connection, f"p_{old.lower()}", schedule_interval="1h")
+        held = bring_to(connection, pipeline, old)
+        if event is Event.SCHEDULE:
+            due = "UPDATE etl.etl_pipelines SET next_due_at = now() WHERE id = %s"
+            connection.execute(due, [pipeline.id])
+        if event in (Event.EXPIRE, Event.CRASH_LOOP) and old in LEASED:
+            kill(connection, pipeline)
+        if event is Event.CRASH_LOOP:
+            connection.execute("UPDATE etl.etl_pipelines SET attempt = 3 WHERE id = %s", [pipeline.id])
+        before = row(connection, pipeline)
+        accepted = apply(connection, pipeline, held, event)
+        # a crash loop that is to be paused is an ordinary expiry: the pause holds
+        expected = NEXT.get((old, event))
+        if (old, event) == (Status.PAUSE_REQUESTED, Event.CRASH_LOOP):
+            expected = NEXT[old, Event.EXPIRE]
+        assert accepted is (expected is not None), old
+        after = row(connection, pipeline)
+        assert after["status"] == (expected or old), old
+        assert (after["lease_token"] is not None) == (Status(after["status"]) in LEASED), old
+        if expected is None:
+            # a due time that starts nothing is consumed all the same
+            consumed = {"next_due_at"} if event is Event.SCHEDULE else set[str]()
+            assert {name for name in before if before[name] != after[name]} == consumed, old
+    assert_legal(connection)
+
+
+@pytest.mark.parametrize("event", LEAVING)
+@pytest.mark.parametrize("old", sorted(LEASED))
+def test_only_the_holder_of_the_token_can_leave(connection: Connection, event: Event, old: Status) -> None:
+    pipeline = create(connection)
+    held = bring_to(connection, pipeline, old)
+    before = row(connection, pipeline)
+    zombie = replace(held, token=held.token - 1)
+    assert pipelines.leave(connection, zombie, event, LEAVING[event]) is None
+    assert row(connection, pipeline) == before
+    assert history(connection, pipeline) == [(RunStatus.RUNNING, None)]
+
+
+# -- what the database refuses by itself ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "statement"),
+    [
+        (Status.IDLE, "SET status = 'RUNNING'"),
+        (Status.IDLE, "SET status = 'PAUSE_REQUESTED'"),
+        (Status.IDLE, "SET lease_token = 1"),
+        (Status.IDLE, "SET lease_token = 1, lease_owner = 'me', lease_expires_at = now()"),
+        (Status.IDLE, "SET status = 'RUNNING', lease_token = 1, lease_owner = 'me'"),
+        (Status.IDLE, "SET status = 'RUNNING', lease_token = 1, lease_expires_at = now()"),
+        (Status.IDLE, "SET status = 'RUNNING', lease_owner = 'me', lease_expires_at = now()"),
+        (Status.RUNNING, "SET status = 'IDLE'"),
+        (Status.RUNNING, "SET status = 'PAUSED'"),
+        (Status.RUNNING, "SET status = 'FAILED'"),
+        (Status.RUNNING, "SET status = 'RUN_REQUESTED'"),
+        (Status.RUNNING, "SET lease_token = NULL"),
+        (Status.PAUSE_REQUESTED, "SET lease_expires_at = NULL"),
+    ],
+)
+def test_a_lease_where_none_belongs_or_none_where_one_does_is_refused(
+    connection: Connection, old: Status, statement: str
+) -> None:
+    pipeline = create(connection)
+    bring_to(connection, pipeline, old)
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        connection.execute(b"UPDATE etl.etl_pipelines " + statement.encode())
+    assert refused.value.diag.constraint_name == "lease_shape"
+    assert status(connection, pipeline) is old
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        b"SET status = 'SLEEPING'",
+        b"SET status = 'RUN_REQUESTED', request_id = NULL",
+        b"SET rerun = true",
+        b"SET name = 'Genres'",
+        b"SET batch_size = 0",
+        b"SET mode = 'incremental', incremental_key = NULL",
+        b"SET attempt = -1",
+    ],
+)
+def test_other_illegal_rows_are_refused_too(connection: Connection, statement: bytes) -> None:
+    create(connection)
+    with pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute(b"UPDATE etl.etl_pipelines " + statement)
+
+
+def test_a_pipeline_has_one_running_run_at_most(connection: Connection) -> None:
+    held = run(connection, create(connection))
+    copy = """INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, config, runner, lease_token)
+              SELECT pipeline_id, attempt, trigger, kind, config, runner, lease_token FROM etl.etl_runs WHERE id = %s"""
+    with pytest.raises(psycopg.errors.UniqueViolation) as refused:
+        connection.execute(copy, [held.run_id])
+    assert refused.value.diag.constraint_name == "one_running_per_pipeline"
+    finish(connection, held)
+    connection.execute(copy, [held.run_id])
+
+
+def test_one_target_has_one_enabled_pipeline(connection: Connection) -> None:
+    create(connection, "a", target_table="analytics.mart")
+    with pytest.raises(VitrineError, match="one pipeline per target") as refused:
+        create(connection, "b", target_table="analytics.mart")
+    assert refused.value.code == "TARGET_TAKEN"
+    second = create(connection, "b", target_table="analytics.mart", enabled=False)
+    with pytest.raises(VitrineError, match="one pipeline per target"):
+        pipelines.update(connection, second.id, second.definition.model_copy(update={"enabled": True}))
+
+
+# -- claims, tokens, leases -------------------------------------------------------------------------------------------
+
+
+def test_sixteen_threads_claim_fifty_pipelines_once_each(database_url: str, connection: Connection) -> None:
+    for number in range(50):
+        request(connection, create(connection, f"p{number}"))
+    gate = threading.Barrier(16)
+
+    def take(number: int) -> list[Claim]:
+        with connect(database_url, name="tests") as own:
+            gate.wait()
+            taken: list[Claim] = []
+            while (found := pipelines.claim_next(own, runner=f"worker-{number}", ttl=TTL)) is not None:
+                taken.append(found)
+            return taken
+
+    with ThreadPoolExecutor(16) as threads:
+        claims = [found for taken in threads.map(take, range(16)) for found in taken]
+    assert len(claims) == 50
+    assert len({found.pipeline_id for found in claims}) == 50
+    assert len({found.token for found in claims}) == 50
+    assert len({found.run_id for found in claims}) == 50
+
+
+def test_a_claim_in_flight_is_passed_over_without_waiting(database_url: str, connection: Connection) -> None:
+    first, second = create(connection, "first"), create(connection, "second")
+    request(connection, first)
+    request(connection, second)
+    with connect(database_url, name="tests") as other:
+        other.execute("SET lock_timeout = '1s'")
+        with connection.transaction():
+            assert claim(connection).pipeline_id == first.id
+            assert claim(other).pipeline_id == second.id
+            assert pipelines.claim_next(other, runner="w", ttl=TTL) is None
+
+
+def test_the_oldest_request_is_claimed_first(connection: Connection) -> None:
+    made = [create(connection, name) for name in ("c", "a", "b")]
+    for pipeline in made:
+        request(connection, pipeline)
+    assert [claim(connection).pipeline_id for _ in made] == [pipeline.id for pipeline in made]
+
+
+def test_a_token_never_comes_back_after_delete_and_recreate(connection: Connection) -> None:
+    tokens: list[int] = []
+    for _ in range(3):
+        pipeline = create(connection)
+        held = run(connection, pipeline)
+        tokens.append(held.token)
+        finish(connection, held)
+        pipelines.delete(connection, pipeline.id)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_claim_captures_the_configuration_it_runs_with(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    pipelines.update(connection, pipeline.id, pipeline.definition.model_copy(update={"batch_size": 7}))
+    captured = connection.execute("SELECT config FROM etl.etl_runs WHERE id = %s", [held.run_id]).fetchone()
+    assert held.definition == pipeline.definition
+    assert captured is not None
+    assert Definition.model_validate(captured["config"]) == pipeline.definition
+
+
+def test_a_heartbeat_prolongs_the_lease_and_tells_the_status(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    before = row(connection, pipeline)["lease_expires_at"]
+    assert pipelines.heartbeat(connection, held, 2 * TTL) is Status.RUNNING
+    assert row(connection, pipeline)["lease_expires_at"] > before + TTL / 2
+    pipelines.request_pause(connection, pipeline.id)
+    assert pipelines.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
+
+
+def test_an_expired_lease_does_not_revive_itself(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    kill(connection, pipeline)
+    before = row(connection, pipeline)
+    assert pipelines.heartbeat(connection, held, TTL) is None
+    assert row(connection, pipeline) == before
+    pipelines.expire_leases(connection)
+    second = claim(connection, pipeline)
+    assert (second.token > held.token, second.run_id != held.run_id) == (True, True)
+    assert pipelines.heartbeat(connection, held, TTL) is None
+    assert pipelines.heartbeat(connection, second, TTL) is Status.RUNNING
+
+
+class OneUnit:
+    """A unit of work on the test's own connection, where only the checkpoint is of interest."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def write(self, batch: object) -> Counts:
+        return Counts()
+
+
+def state_of(connection: Connection, held: Claim, *, full: bool = False) -> checkpoints.PostgresState:
+    state = (
+        checkpoints.open_generation(connection, held, "fingerprint", TTL)
+        if full
+        else checkpoints.open_state(connection, held)
+    )
+    return checkpoints.PostgresState(held, state, fingerprint="id uuid", full=full, interruption=lambda: None)
+
+
+def save(state: checkpoints.PostgresState, unit: OneUnit) -> None:
+    state.save(unit, Position(("zombie",)), Counts(read=1))
+
+
+def publish(state: checkpoints.PostgresState, unit: OneUnit) -> None:
+    state.publish(unit, 0, Counts(written=1))
+
+
+@pytest.mark.parametrize(("full", "commit"), [(False, save), (True, save), (True, publish)])
+def test_a_zombie_can_save_nothing_and_its_rows_vanish(
+    connection: Connection, full: bool, commit: Callable[[checkpoints.PostgresState, OneUnit], None]
+) -> None:
+    pipeline = create(connection)
+    zombie = run(connection, pipeline)
+    stale = state_of(connection, zombie, full=full)
+    before = checkpoints.load(connection, pipeline.id)
+    connection.execute("CREATE TABLE analytics.written (id integer)")
+    kill(connection, pipeline)
+    pipelines.expire_leases(connection)
+    claim(connection, pipeline, "worker-2")
+
+    def write_a_batch() -> None:
+        with connection.transaction():
+            connection.execute("INSERT INTO analytics.written VALUES (1)")
+            commit(stale, OneUnit(connection))
+
+    with pytest.raises(LeaseLost):
+        write_a_batch()
+    assert connection.execute("SELECT * FROM analytics.written").fetchall() == []
+    assert checkpoints.load(connection, pipeline.id) == before
+    with pytest.raises(LeaseLost):
+        checkpoints.open_state(connection, zombie)
+    with pytest.raises(LeaseLost):
+        checkpoints.open_generation(connection, zombie, "fingerprint", TTL)
+    assert finish(connection, zombie) is None
+    assert status(connection, pipeline) is Status.RUNNING
+
+
+def test_nobody_takes_a_pipeline_over_while_its_batch_commits(database_url: str, connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    state = state_of(connection, held)
+    with connect(database_url, name="tests") as other:
+        other.execute("SET lock_timeout = '1s'")
+        kill(other, pipeline)
+        with connection.transaction():
+            state.save(OneUnit(connection), Position(("7",)), Counts(read=1))
+            assert pipelines.expire_leases(other) == []
+        assert len(pipelines.expire_leases(other)) == 1
+        assert checkpoints.load(other, pipeline.id).position == Position(("7",))
+
+
+# -- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_live_lease_is_left_alone(connection: Connection) -> None:
+    pipeline = create(connection)
+    run(connection, pipeline)
+    before = row(connection, pipeline)
+    assert pipelines.expire_leases(connection) == []
+    assert row(connection, pipeline) == before
+
+
+def test_a_dead_lease_goes_back_to_the_queue_under_the_same_request(connection: Connection) -> None:
+    pipeline = create(connection)
+    asked = request(connection, pipeline)
+    claim(connection, pipeline)
+    kill(connection, pipeline)
+    pipelines.expire_leases(connection)
+    after = pipelines.get(connection, pipeline.id)
+    assert (after.status, after.request_id, after.attempt) == (Status.RUN_REQUESTED, asked, 1)
+    assert history(connection, pipeline) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
+    assert claim(connection, pipeline).attempt == 2
+
+
+def test_a_dead_lease_expires_whatever_enabled_says(connection: Connection) -> None:
+    pipeline = create(connection)
+    run(connection, pipeline)
+    connection.execute("UPDATE etl.etl_pipelines SET enabled = false")
+    kill(connection, pipeline)
+    pipelines.expire_leases(connection)
+    assert status(connection, pipeline) is Status.RUN_REQUESTED
+
+
+def test_a_runner_that_dies_after_a_pause_leaves_a_paused_pipeline(connection: Connection) -> None:
+    pipeline = create(connection)
+    bring_to(connection, pipeline, Status.PAUSE_REQUESTED)
+    kill(connection, pipeline)
+    pipelines.expire_leases(connection)
+    assert status(connection, pipeline) is Status.PAUSED
+    assert history(connection, pipeline) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
+    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+
+
+def test_three_deaths_without_progress_are_a_crash_loop(connection: Connection) -> None:
+    start(connection)
+    pipeline = create(connection)
+    asked = request(connection, pipeline)
+    for _ in range(3):
+        claim(connection, pipeline)
+        kill(connection, pipeline)
+        pipelines.expire_leases(connection)
+    assert status(connection, pipeline) is Status.FAILED
+    expired = (RunStatus.ABANDONED, "LEASE_EXPIRED")
+    assert history(connection, pipeline) == [expired, expired, (RunStatus.ABANDONED, "CRASH_LOOP")]
+    assert runs.get_request(connection, asked).state == "failed"
+    assert request(connection, pipeline) != asked
+    assert claim(connection, pipeline).attempt == 1
+    assert_legal(connection)
+
+
+def test_progress_of_one_batch_resets_the_count_of_deaths(connection: Connection) -> None:
+    pipeline = create(connection)
+    request(connection, pipeline)
+    for attempt in (1, 2, 3):
+        held = claim(connection, pipeline)
+        assert held.attempt == attempt
+        if attempt == 3:
+            with connection.transaction():
+                state_of(connection, held).save(OneUnit(connection), Position(("1",)), Counts(read=1))
+        kill(connection, pipeline)
+        pipelines.expire_leases(connection)
+    assert (status(connection, pipeline), claim(connection, pipeline).attempt) == (Status.RUN_REQUESTED, 1)
+
+
+def test_what_is_left_of_a_dead_holders_sessions_is_ended(database_url: str, connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    with connect(database_url, name=f"vitrine:{held.token}") as stuck:
+        kill(connection, pipeline)
+        pipelines.expire_leases(connection)
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            stuck.execute("SELECT 1")
+
+
+# -- attempts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_release_costs_no_attempt(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    pipelines.leave(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+    again = claim(connection, pipeline)
+    assert (held.attempt, again.attempt) == (1, 1)
+
+
+def test_a_retry_is_not_claimed_before_its_time(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    pipelines.leave(connection, held, Event.RETRY, RunStatus.FAILED, attempt=1, delay=timedelta(hours=1))
+    assert status(connection, pipeline) is Status.RUN_REQUESTED
+    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now() - interval '1 second'")
+    assert claim(connection, pipeline).attempt == 2
+
+
+def test_a_failed_pipeline_starts_again_with_a_fresh_count(connection: Connection) -> None:
+    pipeline = create(connection)
+    bring_to(connection, pipeline, Status.FAILED)
+    assert run(connection, pipeline).attempt == 1
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_keeps_its_id_until_its_run_starts(connection: Connection) -> None:
+    pipeline = create(connection)
+    first = request(connection, pipeline)
+    assert request(connection, pipeline) == first
+    assert runs.get_request(connection, first).state == "pending"
+    held = claim(connection, pipeline)
+    assert runs.get_request(connection, first).state == "running"
+    finish(connection, held)
+    done = runs.get_request(connection, first)
+    assert (done.state, done.run and done.run.id) == ("succeeded", held.run_id)
+    assert request(connection, pipeline) != first
+
+
+def test_two_requests_at_once_get_one_id(database_url: str, connection: Connection) -> None:
+    pipeline = create(connection)
+    gate = threading.Barrier(8)
+
+    def ask(_: int) -> Any:
+        with connect(database_url, name="tests") as own:
+            gate.wait()
+            return request(own, pipeline)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(ask, range(8)))) == 1
+    claim(connection, pipeline)
+    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+
+
+def test_a_request_while_running_is_one_more_run_under_an_id_of_its_own(connection: Connection) -> None:
+    start(connection)
+    pipeline = create(connection)
+    first = request(connection, pipeline)
+    held = claim(connection, pipeline)
+    second = request(connection, pipeline)
+    assert second != first
+    assert request(connection, pipeline) == second
+    assert runs.get_request(connection, second).state == "pending"
+    assert finish(connection, held) is Status.RUN_REQUESTED
+    assert runs.get_request(connection, first).state == "succeeded"
+    again = claim(connection, pipeline)
+    assert runs.get_request(connection, second).state == "running"
+    assert finish(connection, again) is Status.IDLE
+    assert runs.get_request(connection, second).state == "succeeded"
+    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    assert_legal(connection)
+
+
+def test_a_resumed_pipeline_goes_on_with_its_request(connection: Connection) -> None:
+    pipeline = create(connection)
+    asked = request(connection, pipeline)
+    held = claim(connection, pipeline)
+    pipelines.request_pause(connection, pipeline.id)
+    pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    assert runs.get_request(connection, asked).state == "paused"
+    assert request(connection, pipeline) == asked
+    finish(connection, claim(connection, pipeline))
+    assert runs.get_request(connection, asked).state == "succeeded"
+
+
+def test_a_rerun_that_was_asked_for_survives_a_pause_and_a_success(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    second = request(connection, pipeline)
+    pipelines.request_pause(connection, pipeline.id)
+    assert finish(connection, held) is Status.PAUSED
+    assert runs.get_request(connection, second).state == "paused"
+    assert request(connection, pipeline) == second
+    assert finish(connection, claim(connection, pipeline)) is Status.IDLE
+
+
+def test_a_pause_that_is_withdrawn_leaves_the_same_run_running(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    pipelines.request_pause(connection, pipeline.id)
+    assert request(connection, pipeline) == pipelines.get(connection, pipeline.id).request_id
+    assert pipelines.heartbeat(connection, held, TTL) is Status.RUNNING
+    assert finish(connection, held) is Status.IDLE
+
+
+def test_a_pause_withdrawn_after_the_run_has_seen_it_costs_nothing_but_a_new_claim(
+    settings: Settings, connection: Connection
+) -> None:
+    class Paused(PipelineExecutor):
+        def execute(self, *_: object, **__: object) -> Executed:
+            pipelines.request_pause(connection, pipeline.id)
+            request(connection, pipeline)
+            return Executed(Outcome.PAUSED, None, Counts(), 1, 0.0)
+
+    pipeline = create(connection)
+    dispatcher = PipelineDispatcher(settings, Paused(settings, threading.Event()))
+    _, left = dispatcher.dispatch(run(connection, pipeline))
+    assert left is Status.RUN_REQUESTED
+    assert claim(connection, pipeline).attempt == 1
+
+
+def test_an_unknown_request_or_pipeline_is_not_found(connection: Connection) -> None:
+    for key in ("nobody", "no\0body", "00000000-0000-0000-0000-000000000000"):
+        with pytest.raises(NotFound):
+            pipelines.get(connection, key)
+    pipeline = create(connection)
+    with pytest.raises(NotFound):
+        runs.get_request(connection, pipeline.id)
+
+
+# -- schedules --------------------------------------------------------------------------------------------------------
+
+
+def make_due(connection: Connection, since: str = "1 second") -> None:
+    connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now() - %s::interval", [since])
+
+
+def test_a_new_schedule_is_due_one_interval_from_now(connection: Connection) -> None:
+    create(connection, schedule_interval="1h")
+    assert pipelines.fire_schedules(connection) == []
+    make_due(connection)
+    assert pipelines.fire_schedules(connection) == ["genres"]
+
+
+def test_two_runners_at_once_fire_a_due_time_once(database_url: str, connection: Connection) -> None:
+    create(connection, schedule_interval="1h")
+    make_due(connection)
+    with connect(database_url, name="tests") as other:
+        other.execute("SET lock_timeout = '1s'")
+        with connection.transaction():
+            assert pipelines.fire_schedules(connection) == ["genres"]
+            assert pipelines.fire_schedules(other) == []
+        assert pipelines.fire_schedules(other) == []
+
+
+def test_eight_threads_fire_twenty_due_times_once_each(database_url: str, connection: Connection) -> None:
+    for number in range(20):
+        create(connection, f"p{number}", schedule_interval="1h")
+    make_due(connection)
+    gate = threading.Barrier(8)
+
+    def fire(_: int) -> list[str]:
+        with connect(database_url, name="tests") as own:
+            gate.wait()
+            return pipelines.fire_schedules(own)
+
+    with ThreadPoolExecutor(8) as threads:
+        fired = [name for names in threads.map(fire, range(8)) for name in names]
+    assert sorted(fired) == sorted(f"p{number}" for number in range(20))
+
+
+def test_missed_due_times_do_not_pile_up(connection: Connection) -> None:
+    pipeline = create(connection, schedule_interval="30s")
+    make_due(connection, "1 day")
+    assert pipelines.fire_schedules(connection) == ["genres"]
+    finish(connection, claim(connection, pipeline))
+    assert pipelines.fire_schedules(connection) == []
+    late = connection.execute("SELECT next_due_at > now() AS ahead FROM etl.etl_pipelines").fetchone()
+    assert late == {"ahead": True}
+
+
+def test_a_schedule_keeps_its_rhythm(connection: Connection) -> None:
+    pipeline = create(connection, schedule_interval="1h")
+    make_due(connection, "10 minutes")
+    before = row(connection, pipeline)["next_due_at"]
+    pipelines.fire_schedules(connection)
+    assert row(connection, pipeline)["next_due_at"] == before + timedelta(hours=1)
+
+
+def test_a_disabled_schedule_rests(connection: Connection) -> None:
+    create(connection, schedule_interval="1h", enabled=False)
+    make_due(connection)
+    assert pipelines.fire_schedules(connection) == []
+
+
+def test_a_due_time_does_not_wake_a_paused_pipeline(connection: Connection) -> None:
+    pipeline = create(connection, schedule_interval="1h")
+    pipelines.request_pause(connection, pipeline.id)
+    make_due(connection)
+    assert pipelines.fire_schedules(connection) == []
+    assert status(connection, pipeline) is Status.PAUSED
+
+
+# -- enabled ----------------------------------------------------------------------------------------------------------
+
+
+def enable(connection: Connection, pipeline: Pipeline, yes: bool) -> Status:
+    definition = pipeline.definition.model_copy(update={"enabled": yes})
+    return pipelines.update(connection, pipeline.id, definition).status
+
+
+def test_disabling_a_running_pipeline_pauses_it(connection: Connection) -> None:
+    start(connection)
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    assert enable(connection, pipeline, False) is Status.PAUSE_REQUESTED
+    assert pipelines.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
+    assert pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert_legal(connection)
+
+
+def test_a_disabled_pipeline_keeps_its_request_but_is_not_claimed(connection: Connection) -> None:
+    pipeline = create(connection)
+    asked = request(connection, pipeline)
+    assert enable(connection, pipeline, False) is Status.RUN_REQUESTED
+    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    with pytest.raises(TransitionRefused, match="disabled"):
+        request(connection, pipeline)
+    assert enable(connection, pipeline, True) is Status.RUN_REQUESTED
+    claim(connection, pipeline)
+    assert pipelines.get(connection, pipeline.id).request_id == asked
+
+
+def test_a_held_pipeline_is_not_deleted(connection: Connection) -> None:
+    pipeline = create(connection)
+    held = run(connection, pipeline)
+    with pytest.raises(TransitionRefused, match="is being run by worker-1"):
+        pipelines.delete(connection, pipeline.id)
+    finish(connection, held)
+    pipelines.delete(connection, pipeline.id)
+    assert connection.execute("SELECT FROM etl.etl_runs").fetchall() == []
+
+
+# -- migrations and statements ----------------------------------------------------------------------------------------
+
+
+def test_migrating_twice_changes_nothing(database_url: str, connection: Connection) -> None:
+    pipeline = create(connection)
+    assert migrate(database_url) == migrate(database_url)
+    assert pipelines.get(connection, pipeline.id) == pipeline
+
+
+def test_two_processes_may_migrate_a_new_database_at_once(postgres: EmbeddedPostgres) -> None:
+    postgres.ensure_database("brand_new")
+    url = postgres.tcp_url("brand_new")
+    command = [sys.executable, "-m", "vitrine", "migrate"]
+    processes = [
+        subprocess.Popen(
+            command, env=child_environment(url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    with connect(url, name="tests") as new:
+        create(new)
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute("DROP DATABASE brand_new WITH (FORCE)")
+
+
+def test_a_store_that_was_never_migrated_is_told_with_its_remedy(postgres: EmbeddedPostgres) -> None:
+    with connect(postgres.url("postgres"), name="tests") as bare, pytest.raises(VitrineError) as refused:
+        pipelines.get(bare, "genres")
+    assert refused.value.code == "NOT_MIGRATED"
+    assert "vitrine migrate" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", database.statement_names())
+def test_every_stored_statement_can_be_planned(postgres: EmbeddedPostgres, template: str, name: str) -> None:
+    text = database.statement(name)
+    arguments = dict.fromkeys(re.findall(r"%\((\w+)\)s", text))
+    with connect(postgres.url(template), name="tests") as connection:
+        connection.execute(sql.SQL("EXPLAIN {}").format(sql.SQL(text)), arguments)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://cinema:S3CR3T@127.0.0.1:1/cinema",
+        "postgresql://cinema:S3CR3T@127.0.0.1:{port}/no_such_database",
+        "postgresql://no_such_role:S3CR3T@127.0.0.1:{port}/postgres",
+        "postgresql://cinema:S3CR3T@host.invalid/cinema",
+        "postgresql://cinema:half@S3CR3T@127.0.0.1:{port}/cinema",
+        "postgresql://cinema:S3CR3T/half@127.0.0.1:{port}/cinema",
+        "postgresql://cinema:S3CR3T%zz@127.0.0.1:{port}/cinema",
+        "postgresql://cinema:S3CR3T@[::1/cinema",
+        "postgresql://cinema:S3CR3T@127.0.0.1:{port}/cinema?no_such_option=1",
+        "postgresql://127.0.0.1:{port}/cinema?password=S3CR3T&no_such_option=1",
+    ],
+)
+def test_a_connection_that_fails_never_shows_the_password(postgres: EmbeddedPostgres, url: str) -> None:
+    address = url.format(port=postgres.port)
+    for attempt in (lambda: connect(address, name="tests"), lambda: migrate(address)):
+        with pytest.raises(VitrineError) as refused:
+            attempt()
+        assert "S3CR3T" not in str(refused.value)
+        assert "\n" not in str(refused.value)

@@ -1,0 +1,58 @@
+"""The documentation keeps up with the code: the status diagram, the links, the list of settings."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vitrine.model import Definition, Options
+from vitrine.settings import Settings
+from vitrine.status import diagram
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def _prose(page: Path) -> str:
+    """Without code, where brackets and parentheses mean something else."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text("utf-8"), flags=re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_status_diagram_is_the_one_of_the_table() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    _, _, rest = page.partition("<!-- status diagram: begin -->\n```mermaid\n")
+    shown, _, _ = rest.partition("\n```\n<!-- status diagram: end -->")
+    assert shown == diagram()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(_prose(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in _anchors(target), f"{page.name} links to {link}"
+
+
+def test_every_setting_is_in_the_sample() -> None:
+    sample = (ROOT / ".env.sample").read_text("utf-8")
+    for name in Settings.model_fields:
+        assert re.search(rf"^# VITRINE_{name.upper()}(__\w+)?=", sample, flags=re.MULTILINE), name
+
+
+def test_the_sample_sets_nothing() -> None:
+    lines = (ROOT / ".env.sample").read_text("utf-8").splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == []
+
+
+@pytest.mark.parametrize("name", [*Definition.model_fields, *Options.model_fields])
+def test_every_field_of_a_pipeline_is_explained(name: str) -> None:
+    assert f"| `{name}` |" in (ROOT / "docs" / "pipelines.md").read_text("utf-8")

@@ -1,0 +1,185 @@
+"""Settings: names, aliases, sentences about wrong values, and secrets that stay secret."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from vitrine.errors import ConfigError
+from vitrine.settings import Settings, child_environment, load, parse_duration
+
+URL = "postgresql://cinema:S3CR3T@db.example:5432/cinema"
+
+
+def test_nothing_needs_to_be_set() -> None:
+    settings = load()
+    assert settings.database_url is None
+    assert settings.lease_ttl == timedelta(seconds=30)
+    assert settings.heartbeat_interval == timedelta(seconds=5)
+    assert settings.home == Path(".vitrine")
+    assert (settings.api_host, settings.api_port) == ("127.0.0.1", 8000)
+    assert settings.allowed_source_schemas == ("content", "ugc")
+    assert settings.allowed_targets == ("analytics.*", "es:*")
+
+
+def test_every_name_of_the_documentation_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "VITRINE_DATABASE_URL": URL,
+        "VITRINE_SOURCES__UGC": "postgresql://reader@ugc.example/ugc",
+        "VITRINE_ALLOWED_SOURCE_SCHEMAS": "content, shop ,",
+        "VITRINE_ALLOWED_TARGETS": "analytics.films_*",
+        "VITRINE_TRANSFORM_MODULES": "ours.transforms,ours.more",
+        "VITRINE_LEASE_TTL": "2m",
+        "VITRINE_HEARTBEAT_INTERVAL": "1500ms",
+        "VITRINE_POLL_INTERVAL": "2",
+        "VITRINE_HOME": "/data/vitrine",
+        "VITRINE_API_HOST": "::1",
+        "VITRINE_API_PORT": "8080",
+        "VITRINE_LOG_LEVEL": "debug",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = load()
+    assert settings.store_url == URL
+    assert settings.source_url("ugc") == "postgresql://reader@ugc.example/ugc"
+    assert settings.allowed_source_schemas == ("content", "shop")
+    assert settings.allowed_targets == ("analytics.films_*",)
+    assert settings.transform_modules == ("ours.transforms", "ours.more")
+    assert settings.lease_ttl == timedelta(minutes=2)
+    assert settings.heartbeat_interval == timedelta(milliseconds=1500)
+    assert settings.poll_interval == timedelta(seconds=2)
+    assert settings.home == Path("/data/vitrine")
+    assert (settings.api_host, settings.api_port) == ("::1", 8080)
+    assert settings.log_level == "debug"
+
+
+def test_the_common_name_of_the_database_is_read_too_but_ours_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://theirs/db")
+    assert load().store_url == "postgresql://theirs/db"
+    monkeypatch.setenv("VITRINE_DATABASE_URL", "postgres://ours/db")
+    assert load().store_url == "postgres://ours/db"
+
+
+def test_an_empty_value_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRINE_DATABASE_URL", "")
+    monkeypatch.setenv("VITRINE_LEASE_TTL", "")
+    assert load().database_url is None
+    assert load().lease_ttl == timedelta(seconds=30)
+
+
+def test_a_file_named_env_is_read_and_the_environment_goes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("VITRINE_API_PORT=9001\nVITRINE_POLL_INTERVAL=3s\nOTHER_PROGRAM=1\n")
+    monkeypatch.setitem(Settings.model_config, "env_file", file)
+    monkeypatch.setenv("VITRINE_POLL_INTERVAL", "4s")
+    assert (load().api_port, load().poll_interval) == (9001, timedelta(seconds=4))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("VITRINE_DATABASE_URL", "mysql://cinema:S3CR3T@db/cinema"),
+        ("VITRINE_SOURCES__UGC", "S3CR3T"),
+        ("VITRINE_SOURCES", "S3CR3T is not JSON"),
+        ("VITRINE_SOURCES", '["S3CR3T"]'),
+        ("VITRINE_LEASE_TTL", "S3CR3T"),
+        ("VITRINE_HEARTBEAT_INTERVAL", "5 S3CR3T"),
+        ("VITRINE_POLL_INTERVAL", "-1sS3CR3T"),
+        ("VITRINE_API_PORT", "S3CR3T"),
+        ("VITRINE_API_PORT", "70000"),
+        ("VITRINE_LOG_LEVEL", "S3CR3T"),
+    ],
+)
+def test_a_wrong_value_is_told_by_its_variable_and_never_repeated(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError) as refused:
+        load()
+    assert refused.value.code == "SETTINGS"
+    assert str(refused.value).startswith(variable)
+    assert "S3CR3T" not in str(refused.value)
+    assert refused.value.__cause__ is None  # a traceback would print the value
+    assert "\n" not in str(refused.value)
+
+
+def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRINE_API_PORT", "many")
+    monkeypatch.setenv("VITRINE_LEASE_TTL", "long")
+    with pytest.raises(ConfigError) as refused:
+        load()
+    assert "VITRINE_API_PORT" in str(refused.value)
+    assert "VITRINE_LEASE_TTL" in str(refused.value)
+
+
+@pytest.mark.parametrize(("heartbeat", "ttl"), [("5s", "5s"), ("30s", "2s"), ("5s", "0s")])
+def test_heartbeats_must_be_shorter_than_the_lease(monkeypatch: pytest.MonkeyPatch, heartbeat: str, ttl: str) -> None:
+    monkeypatch.setenv("VITRINE_HEARTBEAT_INTERVAL", heartbeat)
+    monkeypatch.setenv("VITRINE_LEASE_TTL", ttl)
+    with pytest.raises(ConfigError, match=r"VITRINE_HEARTBEAT_INTERVAL must be shorter than VITRINE_LEASE_TTL"):
+        load()
+
+
+def test_secrets_appear_nowhere_by_accident(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("VITRINE_DATABASE_URL", URL)
+    monkeypatch.setenv("VITRINE_SOURCES__UGC", "postgresql://reader:S3CR3T@ugc.example/ugc")
+    settings = load()
+    logging.getLogger("tests").warning("%s %r", settings, settings)
+    shown = (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump()), caplog.text)
+    assert all("S3CR3T" not in text and "****" in text for text in shown)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load().api_port = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_without_a_database_the_remedy_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"set VITRINE_DATABASE_URL=postgresql://") as refused:
+        _ = load().store_url
+    assert refused.value.code == "NO_DATABASE"
+
+
+def test_the_default_source_is_the_store_unless_it_has_an_account_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VITRINE_DATABASE_URL", URL)
+    assert load().source_url("default") == URL
+    monkeypatch.setenv("VITRINE_SOURCES__DEFAULT", "postgresql://reader@db.example/cinema")
+    assert load().source_url("default") == "postgresql://reader@db.example/cinema"
+    assert load().store_url == URL
+
+
+def test_an_unknown_source_is_named_with_those_that_are_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRINE_DATABASE_URL", URL)
+    monkeypatch.setenv("VITRINE_SOURCES__UGC", "postgresql://reader:S3CR3T@ugc.example/ugc")
+    with pytest.raises(ConfigError) as refused:
+        load().source_url("shop")
+    assert refused.value.code == "UNKNOWN_SOURCE"
+    assert "unknown source 'shop'; configured: default, ugc" in str(refused.value)
+    assert "VITRINE_SOURCES__SHOP" in str(refused.value)
+    assert "S3CR3T" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("5m", 300), ("1h", 3600), ("2d", 172_800), ("250ms", 0.25), ("1.5s", 1.5), ("7", 7), (" 7 s ", 7)],
+)
+def test_a_duration_is_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+    assert parse_duration(timedelta(seconds=seconds)) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "5 minutes", "1h30m", "1e3", "∞"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="give a duration such as 30s"):
+        parse_duration(text)
+
+
+def test_a_child_process_gets_our_environment_with_this_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRINE_API_PORT", "8080")
+    environment = child_environment(URL)
+    assert environment["VITRINE_DATABASE_URL"] == URL
+    assert environment["VITRINE_API_PORT"] == "8080"
