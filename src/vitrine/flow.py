@@ -47,9 +47,10 @@ START = Position()
 
 @dataclass(frozen=True)
 class Copied:
-    """Rows exactly as COPY BINARY sent them, one element a row: nobody has looked inside."""
+    """Rows exactly as COPY BINARY sent them, one behind the other: nobody has looked inside."""
 
-    rows: Sequence[bytes]
+    data: bytes | bytearray
+    count: int
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Decoded:
     """Rows as Python values, for transforms and for sinks that do not speak COPY."""
 
     rows: Sequence[Row]
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Batch:
 
     @property
     def count(self) -> int:
-        return len(self.payload.rows)
+        return self.payload.count
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,26 @@ class Counts:
     read: int = 0
     written: int = 0
     deleted: int = 0
+    rejected: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(self.read + other.read, self.written + other.written, self.deleted + other.deleted)
+        return Counts(
+            self.read + other.read,
+            self.written + other.written,
+            self.deleted + other.deleted,
+            self.rejected + other.rejected,
+        )
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row that did not fit the target; `row` is its JSON text, for the quarantine only."""
+
+    key: str
+    column: str | None  # None: the row as a whole breaks a rule
+    sqlstate: str
+    reason: str
+    row: str
 
 
 class SourceReader(Protocol):
@@ -108,6 +130,16 @@ class Unit(Protocol):
 
     @property
     def connection(self) -> Any: ...
+
+    @property
+    def rejects(self) -> Sequence[Reject]:
+        """Rows put aside in this unit, to be stored with it."""
+        ...
+
+    @property
+    def healed(self) -> Sequence[str]:
+        """Keys of earlier rejects that were written in this unit."""
+        ...
 
     def write(self, batch: Batch) -> Counts: ...
 

@@ -81,6 +81,15 @@ class Options(BaseModel):
     cursor_is_monotonic: bool = Field(
         default=False, description="Promise that a text or uuid cursor only ever grows in commit order."
     )
+    on_reject: Literal["fail", "quarantine"] = Field(
+        default="fail", description="A row that does not fit the target: fail the run, or put the row aside and go on."
+    )
+    max_rejects: int = Field(
+        default=100, ge=0, le=1_000_000, description="A run that puts more rows aside than this fails."
+    )
+    on_schema_change: Literal["fail", "add_columns"] = Field(
+        default="fail", description="A column of the query that the target lacks: fail, or add it to the target."
+    )
     max_delete_ratio: float = Field(
         default=0.5, ge=0, le=1, description="A full load refuses to delete a larger part of the mart than this."
     )
@@ -250,6 +259,8 @@ class Run:
     rows_rejected: int
     batches: int
     rows_expected: int | None
+    lane: str | None  # None: the run ended before it was planned
+    slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
     runner: str

@@ -137,6 +137,11 @@ class PostgresPlan(Plan):
     reader: PostgresReader
     writer: PostgresWriter
 
+    @property
+    def lane(self) -> str:
+        """How rows travel: undecoded, or as Python values."""
+        return "rows" if self.transforms else "copy"
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -159,7 +164,8 @@ def build(
     definition = claim.definition
     design = check(definition, settings)
     full = definition.mode is Mode.FULL
-    plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}")
+    open_rejects = checkpoints.open_reject_keys(store, claim.pipeline_id)
+    plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}", open_rejects=open_rejects)
     try:
         state = _open_load(claim, design, plan, store) if full else checkpoints.open_state(store, claim)
         manager = PostgresState(
@@ -181,12 +187,15 @@ def build_comparison(definition: Definition, settings: Settings) -> PostgresPlan
     return _assemble(definition, settings, check(definition, settings), name="vitrine:reconcile")
 
 
-def _assemble(definition: Definition, settings: Settings, design: Design, *, name: str) -> PostgresPlan:
+def _assemble(
+    definition: Definition, settings: Settings, design: Design, *, name: str, open_rejects: Sequence[str] = ()
+) -> PostgresPlan:
     writer = PostgresWriter(
         settings.store_url,
         design.target,
         key_columns=definition.key_columns,
-        touch_column=definition.options.touch_column,
+        options=definition.options,
+        open_rejects=open_rejects,
         name=name,
     )
     full = definition.mode is Mode.FULL

@@ -138,14 +138,7 @@ def _rows_table(title: str, rows: list[dict[str, Any]], width: int) -> Table:
     shown = _fitting(cells, width)
     more = len(cells) - len(shown)
     caption = f"{title}  (+{more} more columns)" if more else title
-    table = Table(
-        title=caption,
-        title_style="bold",
-        title_justify="left",
-        header_style="cyan",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = _table(caption)
     for name in shown:
         is_number = bool(rows) and isinstance(rows[0][name], int | float | Decimal)
         table.add_column(name, no_wrap=True, justify="right" if is_number else "left")
@@ -185,9 +178,7 @@ def _shortened(text: str) -> str:
 
 
 def show_statistics(console: Console, built: list[Built]) -> None:
-    table = Table(
-        title="Runs", title_style="bold", title_justify="left", header_style="cyan", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    table = _table("Runs")
     table.add_column("pipeline")
     for name in ("mode", "rows read", "written", "deleted", "seconds", "rows/s"):
         table.add_column(name, justify="right" if name != "mode" else "left")
@@ -210,14 +201,7 @@ def prove(console: Console, settings: Settings, built: list[Built]) -> bool:
     verdicts: Mapping[str, reconcile.Comparison] = {
         one.pipeline.definition.target_table: reconcile.compare(one.pipeline.definition, settings) for one in built
     }
-    table = Table(
-        title="Reconcile",
-        title_style="bold",
-        title_justify="left",
-        header_style="cyan",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = _table("Reconcile")
     for name in ("mart", "rows in source", "rows in target", "verdict"):
         table.add_column(name, justify="right" if name.startswith("rows") else "left")
     for target, comparison in verdicts.items():

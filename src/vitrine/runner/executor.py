@@ -86,8 +86,8 @@ class PipelineExecutor:
                 on_progress=progress.add,
             )
             try:
+                runs.describe(store, claim, lane=prepared.plan.lane, rows=prepared.rows_expected)
                 if prepared.rows_expected is not None:
-                    runs.expect_rows(store, claim, prepared.rows_expected)
                     progress.expect(prepared.rows_expected)
                 return run_batches(prepared.plan, prepared.state)
             finally:

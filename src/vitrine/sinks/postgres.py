@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -10,19 +10,29 @@ from psycopg import sql
 from psycopg.types.json import Json
 
 from vitrine.errors import ConfigError, DataError
-from vitrine.flow import Batch, Column, Copied, Counts, StateManager
-from vitrine.model import Measure
+from vitrine.flow import Batch, Column, Copied, Counts, Reject, StateManager
+from vitrine.model import Measure, Options
 from vitrine.policy import Target
-from vitrine.postgres import PRINTING, Connection, connect, measure, raw, translated
+from vitrine.postgres import PRINTING, Connection, connect, measure, raw, safe_message, translated
+from vitrine.sinks.isolation import isolate
 
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 COPY_TRAILER = b"\xff\xff"
 
 STAGING_SCHEMA = "etl"
 
+_SCHEMA_CODES = {"42804": "SCHEMA_CHANGED", "42703": "TARGET_SCHEMA", "42P01": "TARGET_SCHEMA"}
+
+_BATCH = sql.Identifier("pg_temp", "vitrine_batch")
+_NUMBERED = sql.Identifier("pg_temp", "vitrine_numbered")
+_NUMBER_NAME = "vitrine number"  # no column of a query has a blank in its name
+_NUMBER = sql.Identifier(_NUMBER_NAME)
+
 # A lost commit loses rows and checkpoint alike, and the commit that ends the run waits for all before it
 _UNIT = """
     ; SET LOCAL synchronous_commit = off;
+    SET LOCAL work_mem = '64MB';
+    SET LOCAL maintenance_work_mem = '256MB';
     SET LOCAL lock_timeout = '10s';
     SET LOCAL idle_in_transaction_session_timeout = '10s'
 """
@@ -56,13 +66,17 @@ class PostgresWriter:
         target: Target,
         *,
         key_columns: Sequence[str],
-        touch_column: str | None,
+        options: Options,
+        open_rejects: Sequence[str] = (),
         name: str,
     ) -> None:
         self._target = target
+        self._options = options
+        self._open_rejects = list(open_rejects)
+        self._rejected = 0
         self._identifier = sql.Identifier(target.schema or "", target.name)
         self._configured_key = tuple(key_columns)
-        self._touch = touch_column
+        self._touch = options.touch_column
         self._load: FullLoad | None = None
         self._staging = sql.Identifier(STAGING_SCHEMA, "")
         self._connection = connect(url, name=name, side="target")
@@ -83,9 +97,26 @@ class PostgresWriter:
 
     @contextmanager
     def unit(self) -> "Generator[PostgresUnit]":
-        with translated(f"target {self._target}"), self._connection.transaction():
-            self._connection.execute(PRINTING + _UNIT)
-            yield PostgresUnit(self, self._connection)
+        with self._translated():
+            # in one go: a unit is as short as its round trips. Rows that do not fit go back to the savepoint
+            self._connection.execute("BEGIN;" + PRINTING + _UNIT + "; SAVEPOINT fitting")
+            try:
+                yield PostgresUnit(self, self._connection)
+            except BaseException:
+                if not self._connection.closed:
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """Errors of the target in our groups; what its table lacks, or holds in another type, has a code of its own."""
+        try:
+            with translated(f"target {self._target}"):
+                yield
+        except ConfigError as exc:
+            code = _SCHEMA_CODES.get(getattr(exc.__cause__, "sqlstate", None) or "")
+            raise (ConfigError(str(exc), code=code) if code else exc) from exc.__cause__
 
     def publish(self, state: StateManager) -> Counts:
         if self._load is None:
@@ -94,7 +125,7 @@ class PostgresWriter:
             self._build_staging_key()
             with self.unit() as unit:
                 staged = self._count(self._staging) if self._exists(self._staging) else 0
-                counts = self._apply_staging(staged)
+                counts = self._apply_staging(unit, staged)
                 self._drop_staging()
                 state.publish(unit, staged, counts)
         except DataError:
@@ -129,30 +160,166 @@ class PostgresWriter:
 
     # -- one batch ------------------------------------------------------------------------------------------------
 
-    def write(self, batch: Batch) -> Counts:
+    def write(self, unit: "PostgresUnit", batch: Batch) -> Counts:
         if not batch.count and (self._table is None and not isinstance(batch.payload, Copied)):
             return Counts()  # the columns a transform adds are not known before its first row
-        self._check_columns(batch.columns)
+        before = self._table, self._load
+        try:
+            written = self._write(unit, batch)
+        except (psycopg.DataError, psycopg.IntegrityError) as exc:
+            self._connection.execute("ROLLBACK TO SAVEPOINT fitting")
+            self._table, self._load = before
+            written = self._write_around(unit, batch, exc)
+        return Counts(read=batch.count, written=written, rejected=len(unit.rejects))
+
+    def _write(self, unit: "PostgresUnit", batch: Batch) -> int:
+        self._prepare(batch.columns)
+        if not batch.count:
+            return 0
         if self._load is not None:
-            return self._stage(batch)
-        if self._table is None:
-            self._create_target(batch.columns)
-        return Counts(read=batch.count, written=self._upsert(batch) if batch.count else 0)
-
-    def _stage(self, batch: Batch) -> Counts:
-        if self._load and self._load.fresh:
-            self._create_staging(batch.columns)
-        if batch.count:
             self._copy_in(self._staging, batch)
-        return Counts(read=batch.count)
+            return 0
+        self._create_batch(batch.columns)
+        self._copy_in(_BATCH, batch)
+        return self._upsert(unit, [column.name for column in batch.columns])
 
-    def _upsert(self, batch: Batch) -> int:
-        incoming = sql.Identifier("pg_temp", "vitrine_batch")
-        self._create_like_target(sql.SQL("TEMP"), incoming, batch.columns, sql.SQL("ON COMMIT DROP"))
-        self._copy_in(incoming, batch)
-        self._add_key(incoming)
+    def _prepare(self, columns: Sequence[Column]) -> None:
+        """Afterwards there is a table for these columns: the staging of a full load, or the target."""
+        self._check_columns(columns)
+        if self._load is not None and self._load.fresh:
+            self._create_staging(columns)
+        elif self._load is None and self._table is None:
+            self._create_target(columns)
+
+    def _create_batch(self, columns: Sequence[Column]) -> None:
+        self._create_like_target(sql.SQL("TEMP"), _BATCH, columns, sql.SQL("ON COMMIT DROP"))
+
+    def _upsert(self, unit: "PostgresUnit", columns: Sequence[str]) -> int:
+        self._refuse_bad_keys(_BATCH)
+        # A batch is small beside its mart: look each row up by its key. Without statistics of the batch the planner
+        # would scan the whole mart instead.
+        self._connection.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
+        written = self._merge(_BATCH, columns)
+        self._heal(unit, _BATCH)
+        return written
+
+    # -- rows that do not fit ---------------------------------------------------------------------------------------
+
+    def _write_around(self, unit: "PostgresUnit", batch: Batch, exc: psycopg.Error) -> int:
+        """Write every row that fits; the others are put aside, or the first of them is told (on_reject)."""
+        self._prepare(batch.columns)
         names = [column.name for column in batch.columns]
-        return self._update_from(incoming, names) + self._insert_from(incoming, names)
+        self._number(batch)
+        if self._load is None:
+            self._create_batch(batch.columns)
+        written = 0
+
+        def attempt(low: int, high: int) -> Exception | None:
+            nonlocal written
+            try:
+                with self._connection.transaction():
+                    written += self._write_range(unit, names, low, high)
+            except (psycopg.DataError, psycopg.IntegrityError) as error:
+                return error
+            return None
+
+        for number, error in isolate(1, batch.count, attempt):
+            self._put_aside(unit, self._describe_reject(batch.columns, number, error))
+        return written
+
+    def _number(self, batch: Batch) -> None:
+        """The batch as text or in its own types, each row with a number."""
+        as_text = not isinstance(batch.payload, Copied)
+        columns = [(column.name, "text" if as_text else column.type_name) for column in batch.columns]
+        self._create_table(sql.SQL("TEMP"), _NUMBERED, columns, sql.SQL("ON COMMIT DROP"))
+        self._connection.execute(
+            sql.SQL("ALTER TABLE {} ADD COLUMN {} integer GENERATED ALWAYS AS IDENTITY").format(_NUMBERED, _NUMBER)
+        )
+        self._copy(_NUMBERED, batch)
+
+    def _write_range(self, unit: "PostgresUnit", names: Sequence[str], low: int, high: int) -> int:
+        table = self._staging if self._load is not None else _BATCH
+        if self._load is None:
+            self._connection.execute(sql.SQL("TRUNCATE {}").format(_BATCH))
+        self._connection.execute(
+            sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} AS n WHERE {} BETWEEN {} AND {}").format(
+                table, _list(names), self._readable(names), _NUMBERED, _NUMBER, low, high
+            )
+        )
+        return self._upsert(unit, names) if self._load is None else 0
+
+    def _readable(self, names: Sequence[str]) -> sql.Composed:
+        """Columns of the numbered rows, read as the type they go into: texts have no assignment cast of their own."""
+        types = self._columns_of(_NUMBERED)
+        bare = self._bare_types()
+        return sql.SQL(", ").join(
+            sql.SQL("CAST({} AS {})").format(sql.Identifier(name), raw(bare[name]))
+            if types[name] == "text" and name in bare
+            else sql.Identifier(name)
+            for name in names
+        )
+
+    def _bare_types(self) -> dict[str, str]:
+        """Types of the table that is written, without length or scale: those are checked by the assignment."""
+        table = self._staging if self._load is not None else self._identifier
+        rows = self._connection.execute(
+            "SELECT attname AS name, format_type(atttypid, NULL) AS type FROM pg_attribute"
+            " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+            [table.as_string(None)],
+        ).fetchall()
+        return {row["name"]: row["type"] for row in rows}
+
+    def _describe_reject(self, columns: Sequence[Column], number: int, error: Exception) -> Reject:
+        row = self._connection.execute(
+            sql.SQL(
+                "SELECT concat_ws('/', {}) AS key, (to_jsonb(n) - {})::text AS row FROM {} AS n WHERE {} = {}"
+            ).format(_list(self.key), sql.Literal(_NUMBER_NAME), _NUMBERED, _NUMBER, number)
+        ).fetchone()
+        found = row or {"key": "", "row": "{}"}
+        sqlstate = getattr(error, "sqlstate", None) or "?????"
+        column = self._culprit(columns, number) or getattr(getattr(error, "diag", None), "column_name", None)
+        where = f"column '{column}'" if column else "the row"
+        reason = f"{where} does not fit: {safe_message(error)}"
+        return Reject(found["key"], column, sqlstate, reason, found["row"])
+
+    def _culprit(self, columns: Sequence[Column], number: int) -> str | None:
+        """The column whose value alone cannot be stored, if there is one."""
+        probe = sql.Identifier("pg_temp", "vitrine_probe")
+        for column in columns:
+            try:
+                with self._connection.transaction():
+                    self._create_like_target(sql.SQL("TEMP"), probe, [column], sql.SQL("ON COMMIT DROP"))
+                    self._connection.execute(
+                        sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE {} = {}").format(
+                            probe, self._readable([column.name]), _NUMBERED, _NUMBER, number
+                        )
+                    )
+                    self._connection.execute(sql.SQL("DROP TABLE {}").format(probe))
+            except psycopg.DataError:
+                return column.name
+        return None
+
+    def _put_aside(self, unit: "PostgresUnit", reject: Reject) -> None:
+        if self._options.on_reject == "fail":
+            raise DataError(
+                f"row {reject.key} of {self._target}: {reject.reason}; correct it, or set options.on_reject: quarantine"
+            )
+        self._rejected += 1
+        if self._rejected > self._options.max_rejects:
+            raise DataError(
+                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is {reject.key}:"
+                f" {reject.reason}; correct them, or raise options.max_rejects",
+                code="TOO_MANY_REJECTS",
+            )
+        unit.rejects.append(reject)
+
+    def _heal(self, unit: "PostgresUnit", table: sql.Identifier) -> None:
+        """Note the rejects of earlier runs whose rows are in this table, and so are written now."""
+        if not self._open_rejects:
+            return
+        statement = sql.SQL("SELECT key FROM (SELECT concat_ws('/', {}) AS key FROM {}) AS k WHERE key = ANY (%s)")
+        rows = self._connection.execute(statement.format(_list(self.key), table), [self._open_rejects]).fetchall()
+        unit.healed.extend(row["key"] for row in rows)
 
     def _copy_in(self, table: sql.Identifier, batch: Batch) -> None:
         """Rows by COPY. Binary bytes go into a column of their own type only, everything else is cast by Postgres."""
@@ -177,47 +344,65 @@ class PostgresWriter:
         statement = sql.SQL("COPY {} ({}) FROM STDIN {}").format(table, columns, options)
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             if isinstance(batch.payload, Copied):
-                copy.write(COPY_HEADER + b"".join(batch.payload.rows) + COPY_TRAILER)
+                copy.write(COPY_HEADER)
+                copy.write(batch.payload.data)
+                copy.write(COPY_TRAILER)
                 return
             is_json = [self._type_of(column) in ("json", "jsonb") for column in batch.columns]
             for row in batch.payload.rows:
                 copy.write_row([_value(row[c.name], json) for c, json in zip(batch.columns, is_json, strict=True)])
 
-    def _update_from(self, source: sql.Identifier, columns: Sequence[str]) -> int:
+    def _merge(self, source: sql.Composable, columns: Sequence[str]) -> int:
+        """Write what differs and what is new; a row that is equal is neither written nor locked."""
         others = [name for name in columns if name not in self.key]
-        if not others:
-            return 0
-        assignments = [sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in others]
-        if self._touch:
-            assignments.append(sql.SQL("{} = now()").format(sql.Identifier(self._touch)))
+        touched = [self._touch] if self._touch else []
+        now = [sql.SQL("now()")] * len(touched)
+        update = sql.SQL("")
+        if others:
+            assignments = [sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in others]
+            assignments += [sql.SQL("{} = now()").format(sql.Identifier(name)) for name in touched]
+            update = sql.SQL(
+                "WHEN MATCHED AND ROW({ours})::record OPERATOR(pg_catalog.*<>) ROW({theirs})::record"
+                " THEN UPDATE SET {assignments}"
+            ).format(ours=_list(others, "t"), theirs=_list(others, "s"), assignments=sql.SQL(", ").join(assignments))
         statement = sql.SQL(
-            "UPDATE {target} AS t SET {assignments} FROM {source} AS s WHERE {same_key}"
-            " AND ROW({ours})::record OPERATOR(pg_catalog.*<>) ROW({theirs})::record"
+            "MERGE INTO {target} AS t USING {source} AS s ON {same_key} {update}"
+            " WHEN NOT MATCHED THEN INSERT ({columns}) OVERRIDING SYSTEM VALUE VALUES ({values})"
         ).format(
             target=self._identifier,
-            assignments=sql.SQL(", ").join(assignments),
             source=source,
             same_key=self._same_key(),
-            ours=_list(others, "t"),
-            theirs=_list(others, "s"),
+            update=update,
+            columns=_list([*columns, *touched]),
+            values=sql.SQL(", ").join([*(sql.Identifier("s", name) for name in columns), *now]),
         )
         return self._connection.execute(statement).rowcount
 
-    def _insert_from(self, source: sql.Identifier, columns: Sequence[str]) -> int:
-        touched = [sql.Identifier(self._touch)] if self._touch else []
+    def _refuse_bad_keys(self, table: sql.Identifier) -> None:
+        """Each key once, none NULL; otherwise a DataError with examples."""
+        incomplete = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self.key)
         statement = sql.SQL(
-            "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {source} AS s"
-            " WHERE NOT EXISTS (SELECT FROM {target} AS t WHERE {same_key}) ON CONFLICT DO NOTHING"
-        ).format(
-            target=self._identifier,
-            columns=sql.SQL(", ").join([*map(sql.Identifier, columns), *touched]),
-            values=sql.SQL(", ").join(
-                [*(sql.Identifier("s", name) for name in columns), *([sql.SQL("now()")] * len(touched))]
-            ),
-            source=source,
-            same_key=self._same_key(),
+            "SELECT concat_ws('/', {key}) AS example, {incomplete} AS incomplete FROM {table} GROUP BY {key}"
+            " HAVING count(*) > 1 OR {incomplete} LIMIT 3"
+        ).format(key=_list(self.key), incomplete=incomplete, table=table)
+        rows = self._connection.execute(statement).fetchall()
+        if any(row["incomplete"] for row in rows):
+            raise self._null_key()
+        if rows:
+            raise self._duplicate_key(", ".join(row["example"] for row in rows))
+
+    def _duplicate_key(self, examples: str) -> DataError:
+        return DataError(
+            f"the source gives the same key ({', '.join(self.key)}) more than once, for example {examples};"
+            " a JOIN may repeat rows, or the key is not unique",
+            code="DUPLICATE_KEY",
         )
-        return self._connection.execute(statement).rowcount
+
+    def _null_key(self) -> DataError:
+        return DataError(
+            f"the source gives rows with NULL in the key ({', '.join(self.key)}); a key must be complete",
+            code="NULL_KEY",
+        )
 
     def _same_key(self) -> sql.Composed:
         return sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in self.key)
@@ -230,7 +415,30 @@ class PostgresWriter:
     def _create_staging(self, columns: Sequence[Column]) -> None:
         self._drop_staging()
         self._create_like_target(sql.SQL(""), self._staging, columns, sql.SQL(""))
+        for rule in self._rules([column.name for column in columns]):
+            self._connection.execute(rule)
         self._load = replace(self._load, fresh=False) if self._load else None
+
+    def _rules(self, columns: Sequence[str]) -> list[sql.Composed]:
+        """The target's own CHECK and NOT NULL rules, for staging: a row that breaks one is found in its batch."""
+        if self._table is None:
+            return []
+        checks = self._connection.execute(
+            "SELECT pg_get_constraintdef(oid) AS rule FROM pg_constraint WHERE conrelid = %(table)s::regclass"
+            "   AND contype = 'c' AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = conrelid"
+            "   AND a.attnum = ANY (conkey) AND a.attname <> ALL (%(columns)s))",
+            {"table": self._identifier.as_string(None), "columns": list(columns)},
+        ).fetchall()
+        required = self._connection.execute(
+            "SELECT attname AS name FROM pg_attribute WHERE attrelid = %(table)s::regclass AND attnotnull"
+            "   AND attnum > 0 AND NOT attisdropped AND attname = ANY (%(columns)s)",
+            {"table": self._identifier.as_string(None), "columns": list(columns)},
+        ).fetchall()
+        alter = sql.SQL("ALTER TABLE {} ").format(self._staging)
+        return [
+            *(alter + sql.SQL("ADD {}").format(raw(row["rule"])) for row in checks),
+            *(alter + sql.SQL("ALTER {} SET NOT NULL").format(sql.Identifier(row["name"])) for row in required),
+        ]
 
     def _build_staging_key(self) -> None:
         if not self._exists(self._staging):
@@ -241,17 +449,98 @@ class PostgresWriter:
             if self._table is not None:
                 self._connection.execute(sql.SQL("ANALYZE {}").format(self._staging))
 
-    def _apply_staging(self, staged: int) -> Counts:
+    def _apply_staging(self, unit: "PostgresUnit", staged: int) -> Counts:
         """Delete what vanished, update what differs, insert what is new: readers see the old set, then the new."""
         if not self._exists(self._staging):
             return Counts()
+        self._heal(unit, self._staging)
         if self._table is None:
             self._become_target()
             return Counts(written=staged)
-        columns = self._columns_of(self._staging)
+        columns = list(self._columns_of(self._staging))
         deleted = self._delete_vanished()
-        written = self._update_from(self._staging, list(columns)) + self._insert_from(self._staging, list(columns))
-        return Counts(written=written, deleted=deleted)
+        for way in (self._merge_staging, self._replace_differing):
+            try:
+                with self._connection.transaction():
+                    return Counts(written=way(columns), deleted=deleted)
+            except psycopg.errors.UniqueViolation:
+                continue
+            except (psycopg.DataError, psycopg.IntegrityError):
+                break
+        written = self._merge_around(unit, columns)
+        return Counts(written=written, deleted=deleted, rejected=len(unit.rejects))
+
+    def _merge_staging(self, columns: Sequence[str]) -> int:
+        return self._merge(self._staging, columns)
+
+    def _merge_around(self, unit: "PostgresUnit", columns: Sequence[str]) -> int:
+        """Apply every staged row that fits; what only the target itself can refuse (a foreign key) is found here."""
+        numbering = sql.SQL(
+            "CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT s.*, row_number() OVER ()::integer AS {} FROM {} AS s"
+        )
+        self._connection.execute(numbering.format(_NUMBERED, _NUMBER, self._staging))
+        self._connection.execute(sql.SQL("CREATE INDEX ON {} ({})").format(_NUMBERED, _NUMBER))
+        written = 0
+
+        def attempt(low: int, high: int) -> Exception | None:
+            nonlocal written
+            part = sql.SQL("(SELECT * FROM {} WHERE {} BETWEEN {} AND {})").format(_NUMBERED, _NUMBER, low, high)
+            try:
+                with self._connection.transaction():
+                    written += self._merge(part, columns)
+            except (psycopg.DataError, psycopg.IntegrityError) as error:
+                return error
+            return None
+
+        for number, error in isolate(1, self._count(_NUMBERED), attempt):
+            self._put_aside(unit, self._describe_reject([], number, error))
+        return written
+
+    def _replace_differing(self, columns: Sequence[str]) -> int:
+        """Rows that swap a unique value stand in each other's way: take all that differ out, then put them in again.
+
+        What somebody else keeps in further columns of these rows stays.
+        """
+        taken = sql.Identifier("pg_temp", "vitrine_taken")
+        others = [name for name in columns if name not in self.key]
+        foreign = [name for name in (self._table.types if self._table else {}) if name not in columns]
+        kept = [name for name in foreign if name != self._touch]
+        target_columns = [*columns, *foreign]
+        empty_copy = sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT * FROM {} WHERE false")
+        self._connection.execute(empty_copy.format(taken, self._identifier))
+        self._connection.execute(
+            sql.SQL(
+                "WITH gone AS (DELETE FROM {target} AS t USING {staging} AS s WHERE {same_key}"
+                " AND ROW({ours})::record OPERATOR(pg_catalog.*<>) ROW({theirs})::record RETURNING t.*)"
+                " INSERT INTO {taken} SELECT * FROM gone"
+            ).format(
+                target=self._identifier,
+                staging=self._staging,
+                same_key=self._same_key(),
+                ours=_list(others, "t"),
+                theirs=_list(others, "s"),
+                taken=taken,
+            )
+        )
+        replaced = self._connection.execute(
+            sql.SQL(
+                "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values}"
+                " FROM {taken} AS t JOIN {staging} AS s ON {same_key}"
+            ).format(
+                target=self._identifier,
+                columns=_list(target_columns),
+                values=sql.SQL(", ").join(
+                    [
+                        *(sql.Identifier("s", name) for name in columns),
+                        *(sql.Identifier("t", name) if name in kept else sql.SQL("now()") for name in foreign),
+                    ]
+                ),
+                taken=taken,
+                staging=self._staging,
+                same_key=self._same_key(),
+            )
+        ).rowcount
+        return replaced + self._merge(self._staging, columns)
 
     def _become_target(self) -> None:
         """A missing target receives the staging table itself, with the rights a table created there would have."""
@@ -343,21 +632,13 @@ class PostgresWriter:
             self._connection.execute(statement.format(self._identifier, sql.Identifier(self._touch)))
 
     def _add_key(self, table: sql.Identifier) -> None:
-        """Each key once, none NULL; otherwise a DataError with examples."""
         try:
             with self._connection.transaction():
                 self._connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(table, _list(self.key)))
         except psycopg.errors.UniqueViolation as exc:
-            raise DataError(
-                f"the source gives the same key ({', '.join(self.key)}) more than once, for example"
-                f" {self._example_keys(table)}; a JOIN may repeat rows, or the key is not unique",
-                code="DUPLICATE_KEY",
-            ) from exc
+            raise self._duplicate_key(self._example_keys(table)) from exc
         except psycopg.errors.NotNullViolation as exc:
-            raise DataError(
-                f"the source gives rows with NULL in key column '{exc.diag.column_name}'; a key must be complete",
-                code="NULL_KEY",
-            ) from exc
+            raise self._null_key() from exc
 
     def _example_keys(self, table: sql.Identifier) -> str:
         statement = sql.SQL("SELECT concat_ws('/', {0}) AS key FROM {1} GROUP BY {0} HAVING count(*) > 1 LIMIT 3")
@@ -430,9 +711,13 @@ class PostgresWriter:
             raise ConfigError(f"the rows lack the key column '{missing[0]}'", code="SCHEMA_CHANGED")
         if self._table is None:
             return
-        if unknown := [column.name for column in columns if column.name not in self._table.types]:
+        unknown = [column for column in columns if column.name not in self._table.types]
+        if unknown and self._options.on_schema_change == "add_columns":
+            self._add_columns(unknown)
+        elif unknown:
             raise ConfigError(
-                f"target {self._target} has no column '{unknown[0]}'; add it to the table, or drop it from the query",
+                f"target {self._target} has no column '{unknown[0].name}'; add it to the table, drop it from the query,"
+                " or set options.on_schema_change: add_columns",
                 code="TARGET_SCHEMA",
             )
         if self._touch and self._touch not in self._table.types:
@@ -441,6 +726,15 @@ class PostgresWriter:
                 code="TARGET_SCHEMA",
             )
 
+    def _add_columns(self, columns: Sequence[Column]) -> None:
+        for column in columns:
+            self._connection.execute(
+                sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
+                    self._identifier, sql.Identifier(column.name), raw(column.type_name)
+                )
+            )
+        self._table = self._inspect()
+
     def _type_of(self, column: Column) -> str:
         return self._table.types.get(column.name, column.type_name) if self._table else column.type_name
 
@@ -448,15 +742,17 @@ class PostgresWriter:
         return all(self._type_of(column) == column.type_name for column in columns)
 
 
-@dataclass(frozen=True)
+@dataclass
 class PostgresUnit:
     """One transaction of the target's database; the checkpoint is saved through its connection."""
 
     writer: PostgresWriter
     connection: Connection
+    rejects: list[Reject] = field(default_factory=list[Reject])
+    healed: list[str] = field(default_factory=list[str])
 
     def write(self, batch: Batch) -> Counts:
-        return self.writer.write(batch)
+        return self.writer.write(self, batch)
 
 
 def _list(names: Sequence[str] | Iterator[str], table: str | None = None) -> sql.Composed:

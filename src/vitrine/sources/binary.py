@@ -1,7 +1,7 @@
 """Rows as COPY BINARY sends them: finding a field, and printing a cursor without rounding it."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -23,29 +23,36 @@ INTEGERS = frozenset({INT2, INT4, INT8})
 TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 
 
-def fields(row: bytes, wanted: Sequence[int]) -> tuple[bytes | None, ...]:
-    """The fields at these positions (ascending or not), None for NULL."""
+def fields(data: bytes | bytearray, wanted: Sequence[int], start: int = 0) -> tuple[bytes | None, ...]:
+    """The fields at these positions of the row that begins at `start`, None for NULL."""
     found: dict[int, bytes | None] = {}
     last = max(wanted)
-    offset = 2
+    offset = start + 2
     for index in range(last + 1):
-        (length,) = _LENGTH.unpack_from(row, offset)
+        (length,) = _LENGTH.unpack_from(data, offset)
         offset += 4
         if index in wanted:
-            found[index] = None if length < 0 else row[offset : offset + length]
+            found[index] = None if length < 0 else bytes(data[offset : offset + length])
         offset += max(length, 0)
     return tuple(found[index] for index in wanted)
 
 
-def all_fields(row: bytes) -> list[bytes | None]:
-    values: list[bytes | None] = []
-    offset, end = 2, len(row)
+def rows(data: bytes | bytearray) -> Iterator[list[bytes | None]]:
+    """Every row as its fields, None for NULL."""
+    offset, end = 0, len(data)
     while offset < end:
-        (length,) = _LENGTH.unpack_from(row, offset)
-        offset += 4
-        values.append(None if length < 0 else row[offset : offset + length])
-        offset += max(length, 0)
-    return values
+        (width,) = _SHORT.unpack_from(data, offset)
+        offset += 2
+        row: list[bytes | None] = []
+        for _ in range(width):
+            (length,) = _LENGTH.unpack_from(data, offset)
+            offset += 4
+            if length < 0:
+                row.append(None)
+            else:
+                row.append(bytes(data[offset : offset + length]))
+                offset += length
+        yield row
 
 
 def number(type_oid: int, raw: bytes) -> int:

@@ -124,21 +124,20 @@ class PostgresReader:
     def _cut(self, stream: "_Stream", tracker: Tracker, *, told: bool) -> Generator[Batch, None, bool]:
         """Batches of one snapshot; returns whether the query is exhausted, or the snapshot merely too old."""
         opened = time.monotonic()
-        for rows in stream.chunks():
+        for chunk in stream.chunks():
             told = True
-            yield self._batch(rows, tracker.after(stream.raw_end, stream.end))
+            yield self._batch(chunk, tracker.after(stream.raw_end, stream.end))
             if time.monotonic() - opened > self._options.snapshot_max_age.total_seconds():
                 stream.close()
                 return False
         final = tracker.finished()
         if not told or final is not None:
-            yield self._batch([], final or tracker.start)
+            yield self._batch(Copied(b"", 0), final or tracker.start)
         return True
 
-    def _batch(self, rows: list[bytes], position: Position) -> Batch:
+    def _batch(self, chunk: Copied, position: Position) -> Batch:
         columns = tuple(Column(column.name, column.type_name) for column in self.columns)
-        payload = Copied(rows) if self._decoders is None else Decoded([self._decode(row) for row in rows])
-        return Batch(payload, columns, position)
+        return Batch(chunk if self._decoders is None else Decoded(self._decode(chunk)), columns, position)
 
     # -- the query ------------------------------------------------------------------------------------------------
 
@@ -354,12 +353,12 @@ class PostgresReader:
             )
         return transformer.get_loader(column.type_oid, Format.BINARY).load
 
-    def _decode(self, row: bytes) -> Row:
-        decoders = self._decoders or []
-        return {
-            column.name: None if raw is None else decode(raw)
-            for column, decode, raw in zip(self.columns, decoders, binary.all_fields(row), strict=True)
-        }
+    def _decode(self, chunk: Copied) -> list[Row]:
+        decoders = list(zip((column.name for column in self.columns), self._decoders or [], strict=True))
+        return [
+            {name: None if raw is None else decode(raw) for (name, decode), raw in zip(decoders, row, strict=True)}
+            for row in binary.rows(chunk.data)
+        ]
 
 
 class _ReadOnly:
@@ -400,59 +399,64 @@ class _Stream:
         self._size = size
         self._max_bytes = max_bytes
 
-    def chunks(self) -> Iterator[list[bytes]]:
+    def chunks(self) -> Iterator[Copied]:
         with translated("source query"):
             self._connection.execute(_BEGIN + _PATIENCE)
-            chunk: list[bytes] = []
-            volume = 0
+            data, count, last = bytearray(), 0, 0
+            size, max_bytes = self._size, self._max_bytes
             for row in _copy_out(self._connection, self._statement):
-                if len(chunk) == self._size or volume >= self._max_bytes:
-                    yield self._closed(chunk, following=row)
-                    chunk, volume = [], 0
-                chunk.append(row)
-                volume += len(row)
-            if chunk:
-                yield self._closed(chunk, following=None)
+                if count == size or len(data) >= max_bytes:
+                    self._end_at(data, last, following=row)
+                    yield Copied(data, count)
+                    data, count = bytearray(), 0
+                last = len(data)
+                data += row
+                count += 1
+            if count:
+                self._end_at(data, last, following=None)
+                yield Copied(data, count)
             self._connection.execute("COMMIT")
 
     def close(self) -> None:
         """Give up the rest of the query; the connection ends with it, as an unread COPY cannot be left."""
         self._connection.close()
 
-    def _closed(self, chunk: list[bytes], following: bytes | None) -> list[bytes]:
-        raw = binary.fields(chunk[-1], self._cursor_columns)
+    def _end_at(self, data: bytearray, last: int, following: memoryview | None) -> None:
+        """Note the cursor of the row at `last`; the following row must have another, or a resume would skip it."""
+        raw = binary.fields(data, self._cursor_columns, last)
         self.end = self._print_cursor(raw)
         self.raw_end = cast(Sequence[bytes], raw)
-        if following is not None and binary.fields(following, self._cursor_columns) == raw:
+        if following is not None and binary.fields(bytes(following), self._cursor_columns) == raw:
             raise DataError(
                 f"two rows of the source have the same key or cursor ({', '.join(self.end)}); a JOIN may repeat rows,"
                 " or the key is not unique",
                 code="DUPLICATE_KEY",
             )
-        return chunk
 
 
-def _copy_out(connection: Connection, statement: str) -> Iterator[bytes]:
-    """Rows of a COPY … TO STDOUT (FORMAT binary), sent by the extended protocol: one statement, nothing behind it."""
+def _copy_out(connection: Connection, statement: str) -> Iterator[memoryview]:
+    """Rows of a COPY … TO STDOUT (FORMAT binary), sent by the extended protocol: one statement, nothing behind it.
+
+    A row is good until the next one is asked for.
+    """
     pgconn = connection.pgconn
     pgconn.send_query_params(statement.encode(), None)
     _flush(connection)
-    first = True
     _raise_failed(_next_result(connection), wanted=ExecStatus.COPY_OUT)
+    skip = len(binary.HEADER)  # stands before the first row
+    shortest = len(binary.TRAILER)
+    get_copy_data = pgconn.get_copy_data
     while True:
         # asynchronous, because the blocking call would hold the interpreter's lock and with it the heartbeat
-        length, data = pgconn.get_copy_data(1)
-        if length == 0:
+        length, data = get_copy_data(1)
+        if length > shortest + skip:
+            yield data[skip:] if skip else data
+            skip = 0
+        elif length == 0:
             _wait_readable(connection)
             pgconn.consume_input()
-            continue
-        if length < 0:
+        elif length < 0:
             break
-        row = bytes(data)
-        if first:
-            row, first = row[len(binary.HEADER) :], False
-        if len(row) > len(binary.TRAILER):
-            yield row
     while (result := _next_result(connection)) is not None:
         _raise_failed(result)
 

@@ -1,7 +1,8 @@
 """Checkpoints in the store: the StateManager that saves a position in the transaction of its rows."""
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -83,6 +84,24 @@ def drop_staging(connection: Connection, pipeline_id: PipelineId) -> None:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("etl", row["name"])))
 
 
+def open_reject_keys(connection: Connection, pipeline_id: PipelineId) -> list[str]:
+    return [row["key"] for row in fetch_all(connection, "open_reject_keys", id=pipeline_id)]
+
+
+def list_rejects(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:
+    """What waits in quarantine, oldest first."""
+    return fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)
+
+
+def drop_orphan_staging(connection: Connection) -> list[str]:
+    """Remove staging tables that no half-built load owns; names of what was removed. Nothing else is touched."""
+    names = [row["name"] for row in fetch_all(connection, "list_orphan_staging")]
+    for name in names:
+        with translated("store"):
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("etl", name)))
+    return names
+
+
 def _take_over(connection: Connection, claim: Claim, max_staging_age: timedelta) -> DictRow:
     _hold(connection, claim)
     row = fetch_one(connection, "open_state", id=claim.pipeline_id, token=claim.token, max_staging_age=max_staging_age)
@@ -117,6 +136,7 @@ class PostgresState:
         self._interruption = interruption
         self._on_progress = on_progress
         self._pause_seen = False
+        self._began = time.monotonic()
         if not full and state.cursor_fingerprint not in (None, fingerprint):
             raise DataError(
                 f"the checkpoint was made with cursor and key ({state.cursor_fingerprint}), the query now has"
@@ -131,7 +151,7 @@ class PostgresState:
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
         if self._full:
             self._advance(unit, "save_generation", counts, cursor=_array(position.cursor))
-            self._staged += counts.read
+            self._staged += counts.read - counts.rejected
         else:
             self._advance(
                 unit,
@@ -154,7 +174,20 @@ class PostgresState:
     def discard(self, unit: Unit) -> None:
         self._advance(unit, "close_generation", Counts())
 
+    def _put_aside(self, unit: Unit) -> None:
+        for reject in unit.rejects:
+            execute(
+                unit.connection,
+                "insert_reject",
+                id=self._claim.pipeline_id,
+                run_id=self._claim.run_id,
+                **asdict(reject),
+            )
+        if unit.healed:
+            execute(unit.connection, "close_rejects", id=self._claim.pipeline_id, keys=list(unit.healed))
+
     def committed(self, counts: Counts) -> Outcome | None:
+        self._began = time.monotonic()
         self._on_progress(counts)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
 
@@ -169,13 +202,16 @@ class PostgresState:
             read=counts.read,
             written=counts.written,
             deleted=counts.deleted,
+            rejected=counts.rejected,
             batches=1 if counts.read else 0,
+            seconds=time.monotonic() - self._began,
             **arguments,
         )
         if row is None:
             raise _lost(self._claim)
         if row["batch_seq"] is None:
             raise CheckpointMoved("the checkpoint is not where this run left it")
+        self._put_aside(unit)
         self._batch_seq = row["batch_seq"]
         self._pause_seen = row["status"] == Status.PAUSE_REQUESTED
 

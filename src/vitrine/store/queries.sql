@@ -207,9 +207,9 @@ UPDATE etl.etl_runs
        error_message = left(%(error_message)s, 2000)
  WHERE id = %(run_id)s AND status = 'RUNNING';
 
--- expect_rows --
--- The planner's estimate, for progress
-UPDATE etl.etl_runs SET rows_expected = %(rows)s WHERE id = %(run_id)s;
+-- describe_run --
+-- How the run goes about it: its lane, and the planner's estimate for progress
+UPDATE etl.etl_runs SET rows_expected = %(rows)s, lane = %(lane)s WHERE id = %(run_id)s;
 
 -- hold_lease --
 -- Fence: nobody takes the pipeline over before this transaction ends; no row back means it is not mine (ETL01)
@@ -253,7 +253,8 @@ WITH held AS (
 ), counted AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
-           rows_deleted = rows_deleted + %(deleted)s, batches = batches + %(batches)s
+           rows_deleted = rows_deleted + %(deleted)s, rows_rejected = rows_rejected + %(rejected)s,
+           batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
 SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
@@ -264,13 +265,14 @@ WITH held AS (
     SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
-       SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(read)s,
+       SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(read)s - %(rejected)s,
            batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
      WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open AND EXISTS (SELECT FROM held)
     RETURNING batch_seq
 ), counted AS (
     UPDATE etl.etl_runs
-       SET rows_read = rows_read + %(read)s, batches = batches + %(batches)s
+       SET rows_read = rows_read + %(read)s, rows_rejected = rows_rejected + %(rejected)s,
+           batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
 SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
@@ -287,10 +289,41 @@ WITH held AS (
     RETURNING batch_seq
 ), counted AS (
     UPDATE etl.etl_runs
-       SET rows_written = rows_written + %(written)s, rows_deleted = rows_deleted + %(deleted)s
+       SET rows_written = rows_written + %(written)s, rows_deleted = rows_deleted + %(deleted)s,
+           rows_rejected = rows_rejected + %(rejected)s
       FROM saved WHERE id = %(run_id)s
 )
 SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+
+-- insert_reject --
+-- A row put aside; a later version of it that does not fit either takes its place
+INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, sqlstate, reason, row)
+VALUES (%(id)s, %(run_id)s, %(key)s, %(column)s, %(sqlstate)s, %(reason)s, %(row)s::jsonb)
+    ON CONFLICT (pipeline_id, key) WHERE closed_at IS NULL
+    DO UPDATE SET run_id = excluded.run_id, column_name = excluded.column_name, sqlstate = excluded.sqlstate,
+                  reason = excluded.reason, row = excluded.row, created_at = now();
+
+-- close_rejects --
+-- Rows put aside whose newer version was written
+UPDATE etl.etl_rejects SET closed_at = now()
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY (%(keys)s);
+
+-- open_reject_keys --
+-- Keys that wait in quarantine
+SELECT key FROM etl.etl_rejects WHERE pipeline_id = %(id)s AND closed_at IS NULL;
+
+-- list_rejects --
+-- What waits in quarantine, oldest first
+SELECT id, run_id, key, column_name, sqlstate, reason, row, created_at FROM etl.etl_rejects
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL ORDER BY id LIMIT %(limit)s;
+
+-- list_orphan_staging --
+-- Staging tables whose pipeline is gone, or whose load is over
+SELECT c.relname::text AS name FROM pg_class c
+ WHERE c.relnamespace = 'etl'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^stage_[0-9a-f]{32}_g[0-9]+$'
+   AND NOT EXISTS (SELECT FROM etl.etl_state s
+                    WHERE s.generation_open
+                      AND c.relname = 'stage_' || replace(s.pipeline_id::text, '-', '') || '_g' || s.generation);
 
 -- reset_state --
 -- Forget what was read; the generation number stays, so that a staging name is never used twice

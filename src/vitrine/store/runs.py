@@ -40,8 +40,9 @@ def get(connection: Connection, run_id: RunId) -> Run:
     return _run(row)
 
 
-def expect_rows(connection: Connection, claim: Claim, rows: int) -> None:
-    execute(connection, "expect_rows", run_id=claim.run_id, rows=rows)
+def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | None) -> None:
+    """Note how the run goes about it, and how many rows it may expect."""
+    execute(connection, "describe_run", run_id=claim.run_id, lane=lane, rows=rows)
 
 
 def get_request(connection: Connection, request_id: UUID) -> Request:

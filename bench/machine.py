@@ -1,0 +1,34 @@
+"""What the figures were measured on."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from vitrine.postgres import Connection
+
+
+def facts(connection: Connection) -> dict[str, object]:
+    """Machine, versions, and how busy the machine was when the benchmark began."""
+    row = connection.execute("SELECT current_setting('server_version') AS server").fetchone()
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(_memory_kib() / 1024 / 1024, 1),
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "postgres": row["server"] if row else "unknown",
+        "psycopg": version("psycopg"),
+        "vitrine": version("vitrine"),
+        "load_average_before": os.getloadavg()[0],
+    }
+
+
+def _memory_kib() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("MemTotal")))
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
