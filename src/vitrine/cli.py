@@ -319,6 +319,55 @@ def pause(name: Name) -> None:
 
 
 @app.command()
+def validate(
+    what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
+) -> None:
+    """Check a pipeline against its source and target without moving a row. Exit code 0 fit to run, 1 not."""
+    from rich.markup import escape
+
+    from vitrine import documents, validation
+    from vitrine.store import pipelines
+
+    settings = _service_settings()
+    if Path(what).suffix in (".yaml", ".yml"):
+        (document,) = documents.read_folder(Path(what))
+        definition = documents.definition_of(document)
+    else:
+        with _store(settings) as store:
+            definition = pipelines.get(store, what).definition
+    report = validation.validate(definition, settings)
+    console = _console()
+    console.print(f"[bold]{definition.name}[/] → {definition.target_table}, {definition.mode}, lane {report.lane}")
+    console.print(escape("columns: " + ", ".join(f"{name} {kind}" for name, kind in report.columns)))
+    console.print(f"key: {', '.join(report.key)}" + ("" if report.target_exists else " (the target will be created)"))
+    if report.rows_expected is not None:
+        console.print(f"about {report.rows_expected:,} rows")
+    for warning in report.warnings:
+        console.print(f"[yellow]warning[/]: {escape(warning)}")
+
+
+@app.command()
+def rejects(name: Name) -> None:
+    """Rows of a pipeline that wait in quarantine, and why."""
+    from rich import box
+    from rich.table import Table
+
+    from vitrine.store import checkpoints, pipelines
+
+    table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("key", "column", "sqlstate", "reason", "run", "since"):
+        table.add_column(column)
+    with _store(_service_settings()) as store:
+        pipeline = pipelines.get(store, name)
+        waiting = checkpoints.list_rejects(store, pipeline.id)
+    for one in waiting:
+        since = f"{one['created_at']:%Y-%m-%d %H:%M:%S}"
+        table.add_row(one["key"], one["column_name"] or "", one["sqlstate"], one["reason"], str(one["run_id"]), since)
+    console = _console()
+    console.print(table if waiting else f"{pipeline.name}: nothing waits in quarantine")
+
+
+@app.command()
 def apply(
     folder: Annotated[Path, typer.Argument(help="A YAML file, or a folder of them.", show_default=False)],
     state: Annotated[

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
+from vitrine import plan
 from vitrine.errors import ConfigError
 from vitrine.model import Definition, Pipeline
 
@@ -44,6 +46,15 @@ def read_text(name: str, text: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise ConfigError(f"{name}: a pipeline is a mapping of fields, such as name: top_genres", code="YAML")
     return document  # pyright: ignore[reportUnknownVariableType]
+
+
+def definition_of(document: Document) -> Definition:
+    """The definition a document gives; ConfigError names file, field and reason of everything that is wrong."""
+    origin, fields = document
+    try:
+        return Definition.model_validate({name: value for name, value in fields.items() if name != "id"})
+    except ValidationError as exc:
+        raise ConfigError("; ".join(f"{origin}: {text}" for text in plan.sentences(exc)), code="INVALID") from exc
 
 
 def write_folder(folder: Path, pipelines: Iterable[Pipeline]) -> list[Path]:

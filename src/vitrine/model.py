@@ -264,6 +264,18 @@ class Run:
     error_code: str | None
     error_message: str | None
     runner: str
+    elapsed: float  # seconds by the database's clock, up to now while it runs
+
+    @property
+    def rows_per_second(self) -> float | None:
+        return round(self.rows_read / self.elapsed, 1) if self.elapsed and self.rows_read else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By the estimate and the pace so far; None where either is missing or the run is over."""
+        if self.finished_at is not None or not self.rows_per_second or self.rows_expected is None:
+            return None
+        return round(max(0, self.rows_expected - self.rows_read) / self.rows_per_second, 1)
 
     @property
     def seconds(self) -> float | None:

@@ -16,8 +16,16 @@ from typing import Any, ClassVar, Literal
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from psycopg import sql
 
 from tests import journal
@@ -25,7 +33,7 @@ from tests.property.conftest import STEPS
 from tests.running import create, differences
 from vitrine import changes, registry
 from vitrine.errors import TransitionRefused
-from vitrine.flow import Counts, Outcome
+from vitrine.flow import Outcome
 from vitrine.model import Claim, Pipeline, Row
 from vitrine.postgres import Connection, connect, raw
 from vitrine.runner.dispatcher import PipelineDispatcher

@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from vitrine.flow import START, Batch, Column, Counts, Decoded, Outcome, Plan, Position, StateManager, Unit, run_batches
+from vitrine.flow import (
+    START,
+    Batch,
+    Column,
+    Counts,
+    Decoded,
+    Outcome,
+    Plan,
+    Position,
+    Reject,
+    StateManager,
+    Unit,
+    run_batches,
+)
 from vitrine.model import Row
 
 Calls = list[str]
@@ -47,6 +60,8 @@ class ListUnit:
     calls: Calls
     connection: Any = None
     rows: list[Row] = field(default_factory=list[Row])
+    rejects: list[Reject] = field(default_factory=list[Reject])
+    healed: list[str] = field(default_factory=list[str])
     position: Position | None = None
 
     def write(self, batch: Batch) -> Counts:

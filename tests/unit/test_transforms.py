@@ -130,7 +130,7 @@ def test_an_empty_list_says_nothing_about_its_elements() -> None:
 
 def test_rows_that_nobody_decoded_are_a_mistake_of_the_plan() -> None:
     with pytest.raises(TypeError):
-        TransformStep("under_test", list, ("id",))(Batch(Copied([b"row"]), COLUMNS, POSITION))
+        TransformStep("under_test", list, ("id",))(Batch(Copied(b"row", 1), COLUMNS, POSITION))
 
 
 def test_two_parts_of_one_name_are_refused() -> None:

@@ -54,6 +54,9 @@ RUN_EXAMPLE: dict[str, Any] = {
     "rows_rejected": 0,
     "batches": 1,
     "rows_expected": 26,
+    "rows_per_second": 17.3,
+    "lane": "copy",
+    "slowest_batch_seconds": 0.02,
     "error_code": None,
     "error_message": None,
     "runner": "worker-1",
@@ -182,13 +185,18 @@ class RunBody(BaseModel):
     rows_rejected: int
     batches: int
     rows_expected: int | None = Field(description="The planner's estimate; null when there is none.")
+    rows_per_second: float | None
+    lane: str | None = Field(
+        description="How rows travelled: copy (undecoded), rows or frames; null until it is known."
+    )
+    slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
     runner: str
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        return cls(**asdict(run), seconds=run.seconds)
+        return cls(**asdict(run), seconds=run.seconds, rows_per_second=run.rows_per_second)
 
 
 class RunPage(BaseModel):
@@ -202,11 +210,19 @@ class Progress(BaseModel):
     rows_read: int
     rows_expected: int | None
     percent: float | None = Field(description="Of an estimate; null when there is none.")
+    rows_per_second: float | None
+    seconds_left: float | None = Field(description="By the estimate and the pace so far; null when unknown.")
 
     @classmethod
     def of(cls, run: Run) -> Self:
         percent = min(100.0, round(100 * run.rows_read / run.rows_expected, 1)) if run.rows_expected else None
-        return cls(rows_read=run.rows_read, rows_expected=run.rows_expected, percent=percent)
+        return cls(
+            rows_read=run.rows_read,
+            rows_expected=run.rows_expected,
+            percent=percent,
+            rows_per_second=run.rows_per_second,
+            seconds_left=run.seconds_left,
+        )
 
 
 class StatusBody(BaseModel):
@@ -226,7 +242,13 @@ class StatusBody(BaseModel):
             "next_attempt_at": None,
             "lease_owner": "worker-1",
             "lease_expires_at": "2025-01-01T12:00:30Z",
-            "progress": {"rows_read": 13, "rows_expected": 26, "percent": 50.0},
+            "progress": {
+                "rows_read": 13,
+                "rows_expected": 26,
+                "percent": 50.0,
+                "rows_per_second": 6.5,
+                "seconds_left": 2.0,
+            },
             "last_run": RUN_EXAMPLE | {"status": "RUNNING", "finished_at": None, "seconds": None, "rows_read": 13},
         }
     )

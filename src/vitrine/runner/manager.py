@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import psycopg
@@ -11,11 +12,12 @@ from vitrine.model import Claim
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.settings import Settings
-from vitrine.store import pipelines, runs
+from vitrine.store import checkpoints, pipelines, runs
 
 log = logging.getLogger(__name__)
 
 LONGEST_BACKOFF = 30.0
+SWEEP_SECONDS = 3600.0
 
 
 class PipelineManager:
@@ -36,6 +38,7 @@ class PipelineManager:
         self._concurrency = concurrency
         self._stop = stop
         self._wake = threading.Event()
+        self._next_sweep = 0.0
         self._running: set[Future[None]] = set()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
@@ -67,8 +70,17 @@ class PipelineManager:
             self.tick(store)
             self._wake.wait(self._settings.poll_interval.total_seconds())
 
+    def _sweep(self, store: Connection) -> None:
+        """Once in a while: staging that nobody will use any more."""
+        if time.monotonic() < self._next_sweep:
+            return
+        self._next_sweep = time.monotonic() + SWEEP_SECONDS
+        for name in checkpoints.drop_orphan_staging(store):
+            log.info("leftover staging removed", extra={"action": "staging_removed", "table": name})
+
     def tick(self, store: Connection) -> None:
         """Everything that is due now."""
+        self._sweep(store)
         runs.runner_alive(store, self._name)
         pipelines.fire_schedules(store)
         for row in pipelines.expire_leases(store):

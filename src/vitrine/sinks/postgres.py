@@ -144,6 +144,20 @@ class PostgresWriter:
             raise ConfigError(f"target {self._target} does not exist; run the pipeline first", code="TARGET_MISSING")
         return {name: kind for name, kind in self._table.types.items() if name != self._touch}
 
+    @property
+    def exists(self) -> bool:
+        return self._table is not None
+
+    def cascades(self) -> list[str]:
+        """Tables whose rows go when a row of the target goes."""
+        with self.unit():
+            rows = self._connection.execute(
+                "SELECT conrelid::regclass::text AS name FROM pg_constraint WHERE contype = 'f' AND confdeltype = 'c'"
+                " AND confrelid = to_regclass(%s) ORDER BY 1",
+                [self._identifier.as_string(None)],
+            ).fetchall()
+        return [row["name"] for row in rows]
+
     def measure(self, types: Mapping[str, str], control: str) -> Measure:
         with self.unit():
             return measure(self._connection, self._identifier, types, control)

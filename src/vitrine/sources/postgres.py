@@ -105,6 +105,10 @@ class PostgresReader:
             ).fetchone()
         return int(answer["QUERY PLAN"][0]["Plan"]["Plan Rows"]) if answer else None
 
+    def horizon_blocker(self) -> str | None:
+        """Who holds the checkpoint back right now; ConfigError where the source cannot tell."""
+        return horizon.read(self._asking).blocker
+
     def measure(self, types: Mapping[str, str], control: str) -> Measure:
         """The figures of the whole query, whatever the checkpoint."""
         relation = sql.SQL("(SELECT q.* FROM ({}) AS q {})").format(raw_sql(self._bound_query(None)), self._where(None))

@@ -334,11 +334,13 @@ UPDATE etl.etl_state
 
 -- list_runs --
 -- History of a pipeline, newest first
-SELECT * FROM etl.etl_runs WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
+SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
+  FROM etl.etl_runs WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
 
 -- last_run_of_request --
 -- The newest attempt of a request
-SELECT * FROM etl.etl_runs WHERE request_id = %(request_id)s ORDER BY id DESC LIMIT 1;
+SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
+  FROM etl.etl_runs WHERE request_id = %(request_id)s ORDER BY id DESC LIMIT 1;
 
 -- pipeline_of_request --
 -- The pipeline a request is still waiting, running or paused in
@@ -347,7 +349,8 @@ SELECT id, name, status, request_id = %(request_id)s AS current FROM etl.etl_pip
 
 -- get_run --
 -- One attempt
-SELECT * FROM etl.etl_runs WHERE id = %(run_id)s;
+SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
+  FROM etl.etl_runs WHERE id = %(run_id)s;
 
 -- runner_alive --
 -- A runner process says that it is there
