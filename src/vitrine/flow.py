@@ -26,6 +26,12 @@ class Column:
 
     name: str
     type_name: str
+    base_type: str | None = None  # what a domain is made of
+
+    @property
+    def readable_type(self) -> str:
+        """The type whose values these are."""
+        return self.base_type or self.type_name
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,25 @@ class Copied:
 
 
 @dataclass(frozen=True)
+class Printed:
+    """Rows as COPY's text format has them, a line each: every type of Postgres, exactly, as Postgres prints it."""
+
+    data: bytes | bytearray
+    count: int
+
+
+@dataclass(frozen=True)
+class Framed:
+    """Rows as one polars frame, between transforms that work on frames."""
+
+    frame: Any
+
+    @property
+    def count(self) -> int:
+        return len(self.frame)
+
+
+@dataclass(frozen=True)
 class Decoded:
     """Rows as Python values, for transforms and for sinks that do not speak COPY."""
 
@@ -64,11 +89,14 @@ class Decoded:
         return len(self.rows)
 
 
+Payload = Copied | Printed | Framed | Decoded
+
+
 @dataclass(frozen=True)
 class Batch:
     """Some rows, and the position to remember once they are written."""
 
-    payload: Copied | Decoded
+    payload: Payload
     columns: tuple[Column, ...]
     position: Position
 

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +17,7 @@ from psycopg import sql
 from tests.journal import assert_legal, start
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
-from vitrine.flow import Counts, Outcome, Position
+from vitrine.flow import Counts, Outcome, Position, Reject
 from vitrine.model import Claim, Definition, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
@@ -340,6 +340,9 @@ def test_an_expired_lease_does_not_revive_itself(connection: Connection) -> None
 
 class OneUnit:
     """A unit of work on the test's own connection, where only the checkpoint is of interest."""
+
+    rejects: Sequence[Reject] = ()
+    healed: Sequence[str] = ()
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

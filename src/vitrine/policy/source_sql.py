@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import TypeVar
 
@@ -148,6 +149,12 @@ class ReadOnlySql:
 def read_only(sql: str, allowed_schemas: Collection[str]) -> ReadOnlySql:
     """The query as it will be executed; ConfigError says why if it is anything but one harmless SELECT."""
     _check_text(sql)
+    return _known_queries(sql, frozenset(allowed_schemas))
+
+
+@lru_cache(maxsize=256)
+def _known_queries(sql: str, allowed_schemas: frozenset[str]) -> ReadOnlySql:
+    # a pipeline's query is checked again on every run; the answer depends on nothing else
     return _on_deep_stack(lambda: _read_only(sql, allowed_schemas))
 
 
@@ -402,15 +409,21 @@ def _deparse(tree: pb.ParseResult) -> str:
 
 def _on_deep_stack(work: Callable[[], Result]) -> Result:
     """Run `work` where hostile nesting ends in an error of the parser instead of the end of the process."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="parser") as threads:
-        # The stack size is a setting of the whole process, read when a thread starts.
-        with _stack_size_lock:
-            previous = threading.stack_size(PARSER_STACK_BYTES)
-            try:
-                future = threads.submit(work)
-            finally:
-                threading.stack_size(previous)
-        return future.result()
+    return _parser_thread().submit(work).result()
+
+
+@cache
+def _parser_thread() -> ThreadPoolExecutor:
+    """One thread for the life of the process; its stack is address space, used only as deep as a query goes."""
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parser")
+    # The stack size is a setting of the whole process, read when a thread starts.
+    with _stack_size_lock:
+        previous = threading.stack_size(PARSER_STACK_BYTES)
+        try:
+            threads.submit(int).result()
+        finally:
+            threading.stack_size(previous)
+    return threads
 
 
 def _children(node: Message) -> Iterator[Message]:

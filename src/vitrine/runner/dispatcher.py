@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from vitrine.errors import CheckpointMoved, ConfigError, DataError, LeaseLost, VitrineError
+from vitrine.errors import CheckpointMoved, ConfigError, DataError, LeaseLost, TransientError, VitrineError
 from vitrine.flow import Outcome
 from vitrine.model import Claim
 from vitrine.postgres import Connection, connect
@@ -79,19 +79,27 @@ class PipelineDispatcher:
         log.info("run started", extra={"action": "run_started", **claim.log_fields()})
         with connect(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
             executed = self._executor.execute(claim, store, watch)
-        verdict = judge(executed, claim.attempt, retry=retry)
-        status = self._leave(claim, verdict, executed.error) if verdict else None
+            verdict = judge(executed, claim.attempt, retry=retry)
+            status = self._leave(store, claim, verdict, executed.error) if verdict else None
         self._tell(claim, executed, status)
         return executed, status
 
-    def _leave(self, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
-        # a connection of its own: the run's may be what failed
-        with connect(self._settings.store_url, name=f"vitrine:{claim.token}:leave") as store:
-            status = self._leave_through(store, claim, verdict, error)
-            if status is None and verdict.event is Event.PAUSED:
-                # the pause was withdrawn after the run had seen it: the run is over, its request is not
-                return self._leave_through(store, claim, RELEASED, None)
-            return status
+    def _leave(self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
+        """Let go through the run's own connection, or a new one where that is what failed."""
+        try:
+            return self._leave_or_release(store, claim, verdict, error)
+        except TransientError:
+            with connect(self._settings.store_url, name=f"vitrine:{claim.token}:leave") as fresh:
+                return self._leave_or_release(fresh, claim, verdict, error)
+
+    def _leave_or_release(
+        self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None
+    ) -> Status | None:
+        status = self._leave_through(store, claim, verdict, error)
+        if status is None and verdict.event is Event.PAUSED:
+            # the pause was withdrawn after the run had seen it: the run is over, its request is not
+            return self._leave_through(store, claim, RELEASED, None)
+        return status
 
     def _leave_through(
         self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None

@@ -10,7 +10,7 @@ from typing import Self
 
 from vitrine.errors import LeaseLost, VitrineError
 from vitrine.model import Claim
-from vitrine.postgres import connect
+from vitrine.postgres import Connection, connect
 from vitrine.status import Status
 from vitrine.store import pipelines
 
@@ -66,18 +66,23 @@ class Lease:
 
     def _beat(self) -> None:
         """Prolong the lease until told to stop. A connection that fails is made anew: the deadline is the judge."""
-        while not self._stopping.is_set() and not self._lost:
+        while not self._stopping.wait(self._interval) and not self._lost:
+            # connected for the first beat, not before: most runs are over by then
             try:
                 with connect(self._url, name=f"vitrine:{self._claim.token}:heartbeat") as connection:
-                    while not self._stopping.wait(self._interval) and not self._lost:
-                        before = self._clock()  # taken before sending: the answer may be late
-                        status = pipelines.heartbeat(connection, self._claim, self._ttl)
-                        self._learn(status, before)
+                    self._beat_through(connection)
             except VitrineError as exc:
                 log.warning(
                     "heartbeat failed: %s", exc, extra={"action": "heartbeat_failed", **self._claim.log_fields()}
                 )
                 self._stopping.wait(min(self._interval, 1.0))
+
+    def _beat_through(self, connection: Connection) -> None:
+        while not self._lost:
+            before = self._clock()  # taken before sending: the answer may be late
+            self._learn(pipelines.heartbeat(connection, self._claim, self._ttl), before)
+            if self._stopping.wait(self._interval):
+                return
 
     def _learn(self, status: Status | None, before: float) -> None:
         self._lost = status is None

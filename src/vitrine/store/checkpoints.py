@@ -166,7 +166,7 @@ class PostgresState:
     def publish(self, unit: Unit, staged: int, counts: Counts) -> None:
         if staged != self._staged:
             raise DataError(
-                f"staging holds {staged} rows where {self._staged} were loaded; somebody changed it. Reset the state",
+                f"staging holds {staged} rows where {self._staged} were loaded: somebody changed it; run again",
                 code="STAGING_MISMATCH",
             )
         self._advance(unit, "close_generation", counts)
