@@ -58,9 +58,17 @@ fmt: $(DEV) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: mutants
+mutants: $(DEV) ## Take each protection away in a scratch copy; its test must then fail
+	$(BIN)/python -m tests.mutants.run
+
 .PHONY: bench
 bench: $(DEV) ## Measure against SQL typed by hand, side by side
 	$(BIN)/python -m bench
+
+.PHONY: bench-peers
+bench-peers: $(DEV) ## The same, and dlt, ingestr and Sling from their packages
+	$(BIN)/python -m bench --peers
 
 .PHONY: requirements
 requirements: $(DEV) ## Compile the pinned requirements anew (no addresses in them)

@@ -74,9 +74,7 @@ def _compare(stage: Stage, kind: str, fields: dict[str, Any], *, changed: bool) 
         query = f"SELECT {ratings.COLUMNS} FROM {table}"
         size = table.rpartition("_")[2]
         name, target = f"g1_{kind.lower()}_{size}", f"analytics.g1_{kind.lower()}_{size}"
-        pipeline = ours.create(
-            stage.dst, stage.settings, name=name, source_query=query, target_table=target, **fields
-        )
+        pipeline = ours.create(stage.dst, stage.settings, name=name, source_query=query, target_table=target, **fields)
         if changed:
             ours.run(stage.dst, stage.settings, pipeline)
         # transforms are slow and only their memory is of interest here

@@ -19,9 +19,7 @@ INCREMENTAL: dict[str, Any] = {
 
 
 def pipeline_of_changes(stage: Stage, name: str, target: str, query: str = ratings.QUERY) -> Pipeline:
-    return ours.create(
-        stage.dst, stage.settings, name=name, source_query=query, target_table=target, **INCREMENTAL
-    )
+    return ours.create(stage.dst, stage.settings, name=name, source_query=query, target_table=target, **INCREMENTAL)
 
 
 def upsert_by_hand(stage: Stage, table: str, since: str, source: str = "ugc.ratings") -> None:

@@ -59,8 +59,14 @@ def judged(mine: Samples, peer: Samples | None, *, right: bool) -> Result:
 @contextmanager
 def _warm_runner(stage: Stage) -> Generator[None]:
     """`vitrine runner` with default settings."""
-    environment = {**child_environment(stage.dst.url), "VITRINE_SOURCES__CINEMA": stage.src.url, "VITRINE_LOG_LEVEL": "error"}  # noqa: E501
-    with subprocess.Popen([sys.executable, "-m", "vitrine", "runner"], env=environment, stderr=subprocess.DEVNULL) as process:  # noqa: E501
+    environment = {
+        **child_environment(stage.dst.url),
+        "VITRINE_SOURCES__CINEMA": stage.src.url,
+        "VITRINE_LOG_LEVEL": "error",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "vitrine", "runner"], env=environment, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             yield
         finally:

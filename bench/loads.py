@@ -1,5 +1,7 @@
 """F1, F2, T1, T2: the whole table of ratings into another database."""
 
+import importlib.util
+
 from bench import ours, psql, ratings
 from bench.duel import Duel, digest, fight
 from bench.measuring import Result, Verdict
@@ -33,7 +35,10 @@ def row_transform(stage: Stage) -> Result:
 
 
 def frame_transform(stage: Stage) -> Result:
-    return Result("T2", "F1 with one frame transform (polars)", "≤ 2.5", Verdict.ABSENT)
+    workload = "F1 with one frame transform (polars)"
+    if importlib.util.find_spec("polars") is None:
+        return Result("T2", workload, "≤ 2.5", Verdict.ABSENT, note="polars is not installed")
+    return _first_load(stage, "T2", workload, 2.5, task="bench_raise_score_frame")
 
 
 def _first_load(stage: Stage, row: str, workload: str, at_most: float, task: str | None = None) -> Result:

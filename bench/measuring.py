@@ -14,6 +14,7 @@ class Verdict(StrEnum):
     WRONG = "WRONG"  # the target does not equal the source: whatever was measured says nothing
     OPEN = "needs --peers"
     ABSENT = "not there yet"
+    ASIDE = "–"  # told for comparison; the bar is about another line
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bench.measuring import Result, Samples, Verdict
 
-_COLOURS = {Verdict.MET: "green", Verdict.MISSED: "yellow", Verdict.WRONG: "red", Verdict.OPEN: "dim", Verdict.ABSENT: "dim"}  # noqa: E501
+_COLOURS = {Verdict.MET: "green", Verdict.MISSED: "yellow", Verdict.WRONG: "red"}
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -26,7 +26,7 @@ def table(results: Sequence[Result]) -> Table:
             str(result.ours or ""),
             f"{result.ratio:.2f}" if result.ratio is not None else "",
             result.bar,
-            f"[{_COLOURS[result.verdict]}]{result.verdict}[/]",
+            f"[{_COLOURS.get(result.verdict, 'dim')}]{result.verdict}[/]",
             result.note,
         )
     return shown

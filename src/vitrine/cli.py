@@ -450,10 +450,12 @@ def _foreground(settings: "Settings", stop: "threading.Event") -> "PipelineDispa
 
 def _on_stop_signals(stop: Callable[[], None]) -> None:
     import signal
+    import threading
     from types import FrameType
 
     def handle(number: int, frame: FrameType | None) -> None:
-        stop()
+        # in a thread, because this one may hold the very lock that setting an event takes
+        threading.Thread(target=stop).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)

@@ -83,6 +83,8 @@ class Decoded:
     """Rows as Python values, for transforms and for sinks that do not speak COPY."""
 
     rows: Sequence[Row]
+    # of each row the one it was made of, where that is known: what is unchanged is written as it came
+    origins: Sequence[Row | None] = field(default=(), compare=False, repr=False)
 
     @property
     def count(self) -> int:

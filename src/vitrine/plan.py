@@ -2,23 +2,25 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from vitrine import policy, registry
 from vitrine.errors import ConfigError, VitrineError
-from vitrine.flow import Counts, Outcome, Plan
+from vitrine.flow import Counts, Outcome, Plan, Position
 from vitrine.model import Claim, Definition, Mode, Step, TaskType
 from vitrine.policy import ReadOnlySql, Target
 from vitrine.postgres import Connection
+from vitrine.registry import BoundTask, Kind
 from vitrine.settings import Settings
 from vitrine.sinks.postgres import FullLoad, PostgresWriter
 from vitrine.sources.postgres import PostgresReader
+from vitrine.sources.python import PythonReader
 from vitrine.store import checkpoints
 from vitrine.store.checkpoints import PostgresState, State
-from vitrine.transforms import TransformStep
+from vitrine.transforms import step_of
 
 Checked = TypeVar("Checked")
 
@@ -27,9 +29,14 @@ Checked = TypeVar("Checked")
 class Design:
     """A definition that passed every check that needs no database."""
 
-    query: ReadOnlySql
+    source: ReadOnlySql | BoundTask  # a query, or a registered reader
     target: Target
-    tasks: tuple[str, ...]  # names of registered transforms, in order
+    tasks: tuple[BoundTask, ...]  # registered transforms, in order
+
+    def fingerprint(self) -> tuple[str, ...]:
+        """What is read, and what is done with it."""
+        source = self.source.text if isinstance(self.source, ReadOnlySql) else self.source.fingerprint()
+        return source, *(task.fingerprint() for task in self.tasks)
 
 
 def check(definition: Definition, settings: Settings) -> Design:
@@ -43,15 +50,16 @@ def check(definition: Definition, settings: Settings) -> Design:
             reasons.append(exc)
             return None
 
-    registry.transforms.load(settings.transform_modules)
+    registry.load(settings.transform_modules)
     reasons += _contract(definition)
-    tasks = tuple(_task_names(definition))
-    for task in tasks:
-        attempt(lambda task=task: registry.transforms.get(task))
+    reader = _reader_step(definition)
+    bound = attempt(lambda: _bind(reader, registry.readers)) if reader and not _is_transform(reader) else None
+    tasks = [attempt(lambda step=step: _bind(step, registry.transforms)) for step in _transform_steps(definition)]
     text = source_sql(definition)
     query = attempt(lambda: policy.read_only(text, settings.allowed_source_schemas)) if text else None
     target = attempt(lambda: policy.check_target(definition.target_table, settings.allowed_targets))
-    attempt(lambda: settings.source_url(definition.source))
+    if reader is None:
+        attempt(lambda: settings.source_url(definition.source))
     if target is not None and target.kind != "postgres":
         reasons.append(
             ConfigError(f"target_table '{target}': only analytics.<table> can be written yet", code="TARGET")
@@ -60,9 +68,10 @@ def check(definition: Definition, settings: Settings) -> Design:
         reasons.append(
             ConfigError("$1 is the checkpoint of an incremental pipeline; a full one has none", code="PARAM")
         )
-    if reasons or query is None or target is None:
+    source = query or bound
+    if reasons or source is None or target is None:
         raise ConfigError("; ".join(map(str, reasons)), code=reasons[0].code)
-    return Design(query, target, tasks)
+    return Design(source, target, tuple(task for task in tasks if task is not None))
 
 
 def source_sql(definition: Definition) -> str | None:
@@ -90,20 +99,47 @@ def _ordered(definition: Definition) -> list[Step]:
     return sorted(definition.tasks, key=lambda step: step.order_index)
 
 
-def _task_names(definition: Definition) -> Iterator[str]:
+def _transform_steps(definition: Definition) -> list[Step]:
     if definition.tasks:
-        for step in _ordered(definition):
-            if step.task_type is TaskType.PYTHON and step.body:
-                yield step.body
-    elif definition.python_task:
-        yield definition.python_task
+        steps = [step for step in _ordered(definition) if step.task_type is TaskType.PYTHON and step.body]
+        return [step for step in steps if step is not _reader_step(definition)]
+    return [_short_step(definition)] if definition.source_query and definition.python_task else []
+
+
+def _reader_step(definition: Definition) -> Step | None:
+    """The step that names a registered reader: the first of the plan, or python_task where there is no query."""
+    if definition.tasks:
+        first = _ordered(definition)[0]
+        return first if first.task_type is TaskType.PYTHON and first.body else None
+    return _short_step(definition) if definition.python_task and not definition.source_query else None
+
+
+def _is_transform(step: Step) -> bool:
+    return step.body in registry.transforms.names()
+
+
+def _short_step(definition: Definition) -> Step:
+    return Step(order_index=0, task_type=TaskType.PYTHON, body=definition.python_task)
+
+
+def _bind(step: Step, installed: registry.Registry) -> BoundTask:
+    """The registered task of a step, with its options; ConfigError where either is not right."""
+    task = installed.get((step.body or "").strip())
+    if task.kind is Kind.FRAME and not registry.has_frames():
+        raise ConfigError(
+            f"transform '{task.name}' works on frames and needs polars: pip install 'vitrine[frames]'",
+            code="EXTRA_MISSING",
+        )
+    return task.validate(step.options)
 
 
 def _contract(definition: Definition) -> list[VitrineError]:
-    """The task plan's contract: SQL reads first, registered transforms follow, the target stands on the last."""
+    """The task plan's contract: one step reads, registered transforms follow, the target stands on the last."""
     if not definition.tasks:
-        missing = "source_query is missing: say what to read, there or in tasks"
-        return [] if definition.source_query else [ConfigError(missing, code="PLAN")]
+        missing = "source_query is missing: say what to read, there, in tasks, or with a reader as python_task"
+        reader = _reader_step(definition)
+        reads = definition.source_query or (reader is not None and not _is_transform(reader))
+        return [] if reads else [ConfigError(missing, code="PLAN")]
     return [ConfigError(text, code="PLAN") for text in _violations(definition)]
 
 
@@ -112,8 +148,8 @@ def _violations(definition: Definition) -> Iterator[str]:
     indexes = [step.order_index for step in ordered]
     if len(set(indexes)) < len(indexes):
         yield "tasks: two steps have the same order_index"
-    if ordered[0].task_type is not TaskType.SQL:
-        yield "tasks: the first step must be of type SQL, for it reads"
+    if ordered[0].task_type is TaskType.PYTHON and _is_transform(ordered[0]):
+        yield "tasks: the first step must be SQL, or name a registered reader, for it reads"
     for step in ordered:
         place = f"tasks: step {step.order_index}"
         if step.task_type is TaskType.SQL and step is not ordered[0]:
@@ -124,6 +160,8 @@ def _violations(definition: Definition) -> Iterator[str]:
             yield f"{place} has a source_table, which only the SQL step may have"
         if step.task_type is TaskType.SQL and step.source_table and step.body:
             yield f"{place} has both a body and a source_table; keep one"
+        if step.task_type is TaskType.SQL and step.options:
+            yield f"{place} is SQL, which takes no options"
         if step.target_table and step is not ordered[-1]:
             yield f"{place} has a target_table, which only the last step may have"
         if step.target_table and step is ordered[-1] and step.target_table != definition.target_table:
@@ -132,15 +170,11 @@ def _violations(definition: Definition) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class PostgresPlan(Plan):
-    """A plan from Postgres to Postgres."""
+    """A plan from Postgres, or from a registered reader, to Postgres."""
 
-    reader: PostgresReader
+    reader: PostgresReader | PythonReader
     writer: PostgresWriter
-
-    @property
-    def lane(self) -> str:
-        """How rows travel: undecoded, or as Python values."""
-        return "rows" if self.transforms else "copy"
+    lane: str = field(kw_only=True)  # how rows travel: copy (nobody looks inside), frames, or rows
 
 
 @dataclass(frozen=True)
@@ -168,6 +202,12 @@ def build(
     plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}", open_rejects=open_rejects)
     try:
         state = _open_load(claim, design, plan, store) if full else checkpoints.open_state(store, claim)
+        if not full and state.has_checkpoint and not plan.writer.exists:
+            raise ConfigError(
+                f"target {design.target} is gone, and what was read before is not read again; restore the table, or"
+                " reset the state to build it anew",
+                code="TARGET_SCHEMA",
+            )
         manager = PostgresState(
             claim,
             state,
@@ -180,6 +220,17 @@ def build(
     except BaseException:
         plan.close()
         raise
+
+
+def build_catch_up(claim: Claim, settings: Settings, done: Prepared) -> Prepared | None:
+    """What changed while a full load was read, from the horizon of its first snapshot; None without a time cursor."""
+    definition = claim.definition
+    since = done.state.generation_horizon
+    if definition.mode is not Mode.FULL or definition.incremental_key is None or since is None:
+        return None
+    follows = definition.model_copy(update={"mode": Mode.INCREMENTAL})
+    plan = _assemble(follows, settings, check(follows, settings), name=f"vitrine:{claim.token}")
+    return Prepared(plan, done.state.follow(Position((since,))), None)
 
 
 def build_comparison(definition: Definition, settings: Settings) -> PostgresPlan:
@@ -198,31 +249,50 @@ def _assemble(
         open_rejects=open_rejects,
         name=name,
     )
-    full = definition.mode is Mode.FULL
     try:
-        reader = PostgresReader(
-            settings.source_url(definition.source),
-            design.query,
-            writer.key if full else _incremental_cursor(definition, writer.key),
-            incremental=not full,
-            options=definition.options,
-            name=name,
-            decode=bool(design.tasks),
-        )
+        reader = _reader(definition, settings, design, writer.key, name=name)
     except BaseException:
         writer.close()
         raise
-    transforms = [TransformStep(task, registry.transforms.get(task), writer.key) for task in design.tasks]
-    return PostgresPlan(reader, writer, definition.batch_size, transforms)
+    steps = [step_of(task, writer.key) for task in design.tasks]
+    return PostgresPlan(reader, writer, definition.batch_size, steps, lane=_lane(design))
+
+
+def _reader(
+    definition: Definition, settings: Settings, design: Design, key: tuple[str, ...], *, name: str
+) -> PostgresReader | PythonReader:
+    full = definition.mode is Mode.FULL
+    cursor = key if full else _incremental_cursor(definition, key)
+    if isinstance(design.source, BoundTask):
+        return PythonReader(design.source, cursor)
+    return PostgresReader(
+        settings.source_url(definition.source),
+        design.source,
+        cursor,
+        incremental=not full,
+        options=definition.options,
+        name=name,
+        as_text=bool(design.tasks),
+    )
+
+
+def _lane(design: Design) -> str:
+    kinds = {task.task.kind for task in design.tasks}
+    if isinstance(design.source, BoundTask) or Kind.ROW in kinds:
+        return "rows"
+    return "frames" if kinds else "copy"
 
 
 def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connection) -> State:
     """Begin or continue a full load; staged rows are only good for the same query, columns, key and order."""
     definition = claim.definition
     columns = (f"{column.name} {column.type_name}" for column in plan.reader.columns)
-    parts = (design.query.text, definition.source, str(design.target), *design.tasks, *columns, *plan.writer.key)
+    parts = (*design.fingerprint(), definition.source, str(design.target), *columns, *plan.writer.key)
     fingerprint = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    state = checkpoints.open_generation(store, claim, fingerprint, definition.options.max_staging_age)
+    horizon = plan.reader.time_bound(definition.incremental_key) if definition.incremental_key else None
+    state = checkpoints.open_generation(
+        store, claim, fingerprint, max_staging_age=definition.options.max_staging_age, horizon=horizon
+    )
     plan.writer.begin_load(
         FullLoad(
             staging=checkpoints.staging_name(claim.pipeline_id, state.generation),

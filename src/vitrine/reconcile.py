@@ -1,14 +1,16 @@
 """Compare a plan's source with its target: counts, ends of a control column, a hash over the common columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from vitrine import plan
 from vitrine.errors import ConfigError
-from vitrine.flow import START, Batch
+from vitrine.flow import START, Batch, Column
 from vitrine.model import Definition, Measure
 from vitrine.plan import PostgresPlan
 from vitrine.settings import Settings
+from vitrine.sources.postgres import PostgresReader, SourceColumn
 
 
 @dataclass(frozen=True)
@@ -52,23 +54,25 @@ def compare(definition: Definition, settings: Settings) -> Comparison:
 
 def _compare(definition: Definition, built: PostgresPlan) -> Comparison:
     target_types = built.writer.types()
-    produced = _produced_columns(built)
-    types = {name: kind for name, kind in target_types.items() if name in produced}
     control = definition.options.control_column or definition.incremental_key or built.writer.key[0]
-    if control not in types:
-        raise ConfigError(f"control column '{control}' is not in both source and target", code="CONTROL_COLUMN")
-    if built.transforms:
-        source = built.writer.measure_batches(_transformed(built), types, control)
-    else:
+    if isinstance(built.reader, PostgresReader) and not built.transforms:
+        types = _common(target_types, built.reader.columns, control)
         source = built.reader.measure(types, control)
+    else:
+        batches = _transformed(built)
+        first = next(batches, None)
+        types = _common(target_types, first.columns if first else built.reader.columns, control)
+        source = built.writer.measure_batches(chain([first] if first else [], batches), types, control)
     return Comparison(tuple(types), control, source, built.writer.measure(types, control))
 
 
-def _produced_columns(built: PostgresPlan) -> set[str]:
-    """What the source gives; where transforms may add columns, everything the target has counts as given."""
-    if built.transforms:
-        return set(built.writer.types())
-    return {column.name for column in built.reader.columns}
+def _common(target_types: dict[str, str], columns: Sequence[Column | SourceColumn], control: str) -> dict[str, str]:
+    """Types of the columns that both sides have."""
+    produced = {column.name for column in columns}
+    types = {name: kind for name, kind in target_types.items() if name in produced}
+    if control not in types:
+        raise ConfigError(f"control column '{control}' is not in both source and target", code="CONTROL_COLUMN")
+    return types
 
 
 def _transformed(built: PostgresPlan) -> Iterator[Batch]:

@@ -1,65 +1,248 @@
 """Names that configuration may use: nothing is ever imported from stored text."""
 
 import importlib
+import importlib.util
+import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import entry_points, packages_distributions
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from pydantic import BaseModel, ValidationError
 
 from vitrine.errors import ConfigError
-from vitrine.model import Row
+from vitrine.model import NAME, Cursor, Row
 
-Part = TypeVar("Part")
+# An extra, and slow to import: only functions that work on frames import it
+if TYPE_CHECKING:
+    import polars as pl
+
+PACKAGES = ("vitrine.transforms", "vitrine.readers")
+ENTRY_POINTS = "vitrine.transforms"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+TaskOptions = TypeVar("TaskOptions", bound=BaseModel)
+
+RowTransform = Callable[[Sequence[Row]], Sequence[Row]]
+RowTransformWith = Callable[[Sequence[Row], TaskOptions], Sequence[Row]]
+FrameTransform = Callable[["pl.DataFrame"], "pl.DataFrame"]
+FrameTransformWith = Callable[["pl.DataFrame", TaskOptions], "pl.DataFrame"]
+Reader = Callable[[Cursor | None], Iterable[Row]]
+ReaderWith = Callable[[Cursor | None, TaskOptions], Iterable[Row]]
 
 
-class Registry(Generic[Part]):
-    """Parts of one kind by name. The package's own modules register themselves by being imported."""
+class Kind(StrEnum):
+    ROW = "row"
+    FRAME = "frame"
+    READER = "reader"
 
-    def __init__(self, kind: str, package: str, entry_point_group: str) -> None:
-        self._kind = kind
-        self._package = package
-        self._group = entry_point_group
-        self._parts: dict[str, Part] = {}
-        self._loaded = False
 
-    def register(self, name: str) -> Callable[[Part], Part]:
-        def add(part: Part) -> Part:
-            if self._parts.get(name, part) is not part:
-                raise ConfigError(f"two {self._kind}s are named '{name}'", code="DUPLICATE_NAME")
-            self._parts[name] = part
-            return part
+@dataclass(frozen=True)
+class Task:
+    """A registered function, and what it needs to know."""
+
+    name: str
+    kind: Kind
+    function: Callable[..., Any]
+    options: type[BaseModel] | None  # None: it takes no options
+    columns: tuple[tuple[str, str], ...] = ()  # of a reader: what it yields, with types
+
+    @property
+    def summary(self) -> str:
+        """The first line of its documentation."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    @property
+    def origin(self) -> str:
+        """The distribution or, without one, the module that it comes from."""
+        module = self.function.__module__
+        package = module.partition(".")[0]
+        return next(iter(packages_distributions().get(package, ())), module) if package != "vitrine" else package
+
+    def validate(self, options: Mapping[str, Any]) -> "BoundTask":
+        """The task with these options; ConfigError names each wrong one and the reason."""
+        return BoundTask(self, self._validated(options))
+
+    def _validated(self, options: Mapping[str, Any]) -> BaseModel | None:
+        known = _option_names(self.options) if self.options else ()
+        if unknown := [name for name in options if name not in known]:
+            offer = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ConfigError(f"'{self.name}' has no option '{unknown[0]}'; {offer}", code="TASK_OPTIONS")
+        if self.options is None:
+            return None
+        try:
+            return self.options.model_validate(dict(options))
+        except ValidationError as exc:
+            raise ConfigError(
+                ", ".join(f"'{self.name}' options.{_place(e['loc'])}: {_reason(e['msg'])}" for e in exc.errors()),
+                code="TASK_OPTIONS",
+            ) from exc
+
+
+@dataclass(frozen=True)
+class BoundTask:
+    """A task with the options of one step."""
+
+    task: Task
+    options: BaseModel | None
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def __call__(self, given: Any) -> Any:
+        return self.task.function(given) if self.options is None else self.task.function(given, self.options)
+
+    def fingerprint(self) -> str:
+        """Equal for equal work: the name and the options."""
+        return f"{self.name} {self.options.model_dump_json() if self.options else ''}"
+
+
+class Registry:
+    """Tasks of one sort by name."""
+
+    def __init__(self, sort: str) -> None:
+        self._sort = sort
+        self._tasks: dict[str, Task] = {}
+
+    def add(self, task: Task) -> None:
+        if not re.match(NAME, task.name):
+            raise ConfigError(f"'{task.name}' is no name for a {self._sort}: use a-z, 0-9 and _", code="BAD_NAME")
+        known = self._tasks.get(task.name)
+        if known is not None and known.function is not task.function:
+            raise ConfigError(f"two {self._sort}s are named '{task.name}'", code="DUPLICATE_NAME")
+        self._tasks[task.name] = task
+
+    def tasks(self) -> list[Task]:
+        load()
+        return [self._tasks[name] for name in sorted(self._tasks)]
+
+    def names(self) -> list[str]:
+        return [task.name for task in self.tasks()]
+
+    def get(self, name: str) -> Task:
+        load()
+        if name not in self._tasks:
+            installed = ", ".join(self.names()) or "none"
+            raise ConfigError(f"unknown {self._sort} '{name}'; installed: {installed}", code="UNKNOWN_TASK")
+        return self._tasks[name]
+
+
+class Transforms(Registry):
+    """Functions that change rows: of lists of dictionaries, or of polars frames."""
+
+    @overload
+    def register(self, name: str) -> Callable[[RowTransform], RowTransform]: ...
+
+    @overload
+    def register(
+        self, name: str, *, options: type[TaskOptions]
+    ) -> Callable[[RowTransformWith[TaskOptions]], RowTransformWith[TaskOptions]]: ...
+
+    def register(self, name: str, *, options: type[BaseModel] | None = None) -> Callable[..., Any]:
+        """For a function of rows: a list of dictionaries in, the same out."""
+        return self._adding(name, Kind.ROW, options)
+
+    @overload
+    def register_frame(self, name: str) -> Callable[[FrameTransform], FrameTransform]: ...
+
+    @overload
+    def register_frame(
+        self, name: str, *, options: type[TaskOptions]
+    ) -> Callable[[FrameTransformWith[TaskOptions]], FrameTransformWith[TaskOptions]]: ...
+
+    def register_frame(self, name: str, *, options: type[BaseModel] | None = None) -> Callable[..., Any]:
+        """For a function of a polars frame: fast, where its work can be said in columns."""
+        return self._adding(name, Kind.FRAME, options)
+
+    def _adding(self, name: str, kind: Kind, options: type[BaseModel] | None) -> Callable[[Function], Function]:
+        def add(function: Function) -> Function:
+            self.add(Task(name, kind, function, options))
+            return function
 
         return add
 
-    def load(self, modules: Iterable[str] = ()) -> None:
-        """Import what is installed: the package's own modules, entry points, and modules named by the settings."""
-        if not self._loaded:
-            package = importlib.import_module(self._package)
-            for module in pkgutil.iter_modules(package.__path__, f"{self._package}."):
+
+class Readers(Registry):
+    """Functions that yield rows after a cursor, in its order."""
+
+    @overload
+    def register(self, name: str, *, columns: Mapping[str, str]) -> Callable[[Reader], Reader]: ...
+
+    @overload
+    def register(
+        self, name: str, *, columns: Mapping[str, str], options: type[TaskOptions]
+    ) -> Callable[[ReaderWith[TaskOptions]], ReaderWith[TaskOptions]]: ...
+
+    def register(
+        self, name: str, *, columns: Mapping[str, str], options: type[BaseModel] | None = None
+    ) -> Callable[..., Any]:
+        """For a function that yields rows of these columns, each with its type in Postgres."""
+
+        def add(function: Function) -> Function:
+            self.add(Task(name, Kind.READER, function, options, tuple(columns.items())))
+            return function
+
+        return add
+
+
+transforms = Transforms("transform")
+readers = Readers("reader")
+
+_loaded = False
+
+
+def load(modules: Iterable[str] = ()) -> None:
+    """Import what is installed: the package's own modules, entry points, and modules named by the settings."""
+    global _loaded
+    if not _loaded:
+        for package in map(importlib.import_module, PACKAGES):
+            for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
                 importlib.import_module(module.name)
-            for point in entry_points(group=self._group):
-                point.load()
-            self._loaded = True
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except ImportError as exc:
-                raise ConfigError(
-                    f"cannot import '{name}' named by VITRINE_TRANSFORM_MODULES: {exc}", code="SETTINGS"
-                ) from exc
-
-    def names(self) -> list[str]:
-        self.load()
-        return sorted(self._parts)
-
-    def get(self, name: str) -> Part:
-        self.load()
-        if name not in self._parts:
-            installed = ", ".join(self.names()) or "none"
-            raise ConfigError(f"unknown {self._kind} '{name}'; installed: {installed}", code="UNKNOWN_TASK")
-        return self._parts[name]
+        for point in entry_points(group=ENTRY_POINTS):
+            _import(point.load, f"entry point '{point.name}' ({point.value})")
+        _loaded = True
+    for name in modules:
+        _import(lambda name=name: importlib.import_module(name), f"'{name}' named by VITRINE_TRANSFORM_MODULES")
 
 
-RowTransform = Callable[[Sequence[Row]], Sequence[Row]]
+def _import(work: Callable[[], Any], what: str) -> None:
+    try:
+        work()
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(f"cannot import {what}: {exc}", code="SETTINGS") from exc
 
-transforms: Registry[RowTransform] = Registry("transform", "vitrine.transforms", "vitrine.transforms")
+
+def has_frames() -> bool:
+    """Whether polars is there, which the extra `frames` brings."""
+    return importlib.util.find_spec("polars") is not None
+
+
+def describe_options(task: Task) -> list[str]:
+    """`name: type = default` of each option."""
+    if task.options is None:
+        return []
+    return [
+        f"{name}: {_type_text(field.annotation)}" + ("" if field.is_required() else f" = {field.get_default()}")
+        for name, field in task.options.model_fields.items()
+    ]
+
+
+def _type_text(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+
+
+def _option_names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _place(path: Sequence[int | str]) -> str:
+    return ".".join(map(str, path))
+
+
+def _reason(message: str) -> str:
+    reason = message.removeprefix("Value error, ")
+    return f"{reason[:1].lower()}{reason[1:]}"

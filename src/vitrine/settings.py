@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from vitrine.errors import ConfigError
@@ -40,7 +40,14 @@ def _postgres_url(value: object) -> object:
     return value
 
 
+def _not_busy(value: timedelta) -> timedelta:
+    if value < timedelta(milliseconds=10):
+        raise ValueError("give at least 10ms, or the process would never rest")
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Pace = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_not_busy)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 
@@ -68,8 +75,8 @@ class Settings(BaseSettings):
     allowed_targets: Names = ("analytics.*", "es:*")
     transform_modules: Names = ()
     lease_ttl: Duration = timedelta(seconds=30)
-    heartbeat_interval: Duration = timedelta(seconds=5)
-    poll_interval: Duration = timedelta(seconds=1)
+    heartbeat_interval: Pace = timedelta(seconds=5)
+    poll_interval: Pace = timedelta(seconds=1)
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)

@@ -378,3 +378,34 @@ def test_a_transform_runs_between_reading_and_writing(connection: Connection, se
     ).fetchone()
     assert row == {"n": 0}
     assert succeed(connection, settings, segments).counts.written == 0
+
+
+def test_rows_that_change_while_a_full_load_is_read_arrive_in_the_same_run(
+    connection: Connection, settings: Settings
+) -> None:  # I7
+    query = "SELECT id, title, modified FROM content.film_work"
+    films = create_films(connection, settings, source_query=query, incremental_key="modified")
+    changed = "UPDATE content.film_work SET title = 'Renamed', modified = now() WHERE title LIKE 'Star Wars%'"
+
+    def watch(counts: Counts, expected: int | None) -> None:
+        if counts.read == 21 and expected is None:
+            connection.execute(changed)
+
+    succeed(connection, settings, films, watch=watch)
+    row = connection.execute("SELECT count(*) AS n FROM analytics.films WHERE title = 'Renamed'").fetchone()
+    assert row is not None
+    assert row["n"] > 0
+    assert differences(connection, query, TARGET, "id") == []
+
+
+def test_without_a_cursor_column_the_next_full_load_brings_what_changed(
+    connection: Connection, settings: Settings, films: Pipeline
+) -> None:  # I7
+    def watch(counts: Counts, expected: int | None) -> None:
+        if counts.read == 21 and expected is None:
+            connection.execute("UPDATE content.film_work SET title = 'Renamed'")
+
+    succeed(connection, settings, films, watch=watch)
+    assert not is_right(connection)
+    succeed(connection, settings, films)
+    assert is_right(connection)

@@ -394,3 +394,19 @@ def test_unchanged_rows_are_neither_written_nor_locked(
     again = succeed(connection, settings, ratings)
     assert (again.counts.read > 0, again.counts.written) == (True, 0)
     assert connection.execute(versions).fetchall() == before
+
+
+def test_a_target_that_vanished_under_a_checkpoint_is_not_built_from_new_rows_only(
+    connection: Connection, settings: Settings, ratings: Pipeline
+) -> None:  # E4
+    succeed(connection, settings, ratings)
+    before = checkpoints.load(connection, ratings.id).position
+    connection.execute("ALTER TABLE analytics.ratings RENAME TO ratings_moved")
+    rate(connection)
+    failed = run(connection, settings, ratings).error
+    assert failed is not None
+    assert failed.code == "TARGET_SCHEMA"
+    assert checkpoints.load(connection, ratings.id).position == before
+    connection.execute("ALTER TABLE analytics.ratings_moved RENAME TO ratings")
+    succeed(connection, settings, ratings)
+    assert is_right(connection)

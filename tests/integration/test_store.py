@@ -806,3 +806,17 @@ def test_a_connection_that_fails_never_shows_the_password(postgres: EmbeddedPost
             attempt()
         assert "S3CR3T" not in str(refused.value)
         assert "\n" not in str(refused.value)
+
+
+def test_a_row_put_past_the_checks_ends_failed_and_stops_no_runner(connection: Connection) -> None:  # G, H8
+    broken, healthy = create(connection, "broken"), create(connection, "healthy", target_table="analytics.healthy")
+    connection.execute("UPDATE etl.etl_pipelines SET options = '{\"no_such_option\": 1}' WHERE id = %s", [broken.id])
+    connection.execute(
+        "UPDATE etl.etl_pipelines SET status = 'RUN_REQUESTED', request_id = gen_random_uuid(), requested_at = now()"
+    )
+    connection.execute("UPDATE etl.etl_pipelines SET requested_at = now() - interval '1 h' WHERE id = %s", [broken.id])
+    assert claim(connection).pipeline_id == healthy.id
+    row = connection.execute("SELECT status FROM etl.etl_pipelines WHERE id = %s", [broken.id]).fetchone()
+    assert row == {"status": "FAILED"}
+    ended = connection.execute("SELECT status, error_code FROM etl.etl_runs WHERE pipeline_id = %s", [broken.id])
+    assert ended.fetchall() == [{"status": "FAILED", "error_code": "CONFIG"}]

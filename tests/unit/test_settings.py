@@ -183,3 +183,10 @@ def test_a_child_process_gets_our_environment_with_this_database(monkeypatch: py
     environment = child_environment(URL)
     assert environment["VITRINE_DATABASE_URL"] == URL
     assert environment["VITRINE_API_PORT"] == "8080"
+
+
+@pytest.mark.parametrize("variable", ["VITRINE_POLL_INTERVAL", "VITRINE_HEARTBEAT_INTERVAL"])
+def test_an_interval_that_never_rests_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "0s")
+    with pytest.raises(ConfigError, match=f"{variable} is not valid: give at least 10ms"):
+        load()

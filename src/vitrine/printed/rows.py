@@ -1,15 +1,13 @@
 """Rows as dictionaries that decode a column when it is touched, and print what nobody touched as it came."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 from vitrine.errors import DataError
-from vitrine.flow import Column
+from vitrine.flow import Column, Decoded
 from vitrine.model import Row
 from vitrine.printed import values
-
-_NEW = object()
 
 
 class Layout:
@@ -17,12 +15,20 @@ class Layout:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self.names = tuple(column.name for column in columns)
+        self.name_set = frozenset(self.names)
         self.places = {name: place for place, name in enumerate(self.names)}
         self.types = tuple(column.readable_type for column in columns)
         self.decoders = tuple(values.decoder(kind) for kind in self.types)
         self.inexact = frozenset(
             name for name, kind in zip(self.names, self.types, strict=True) if values.is_inexact(kind)
         )
+
+    def decode_all(self, fields: list[str]) -> list[Any]:
+        null = values.NULL
+        try:
+            return [None if field == null else decode(field) for decode, field in zip(self.decoders, fields)]
+        except (ValueError, ArithmeticError):
+            return list(map(self.decode, range(len(fields)), fields))
 
     def decode(self, place: int, field: str) -> Any:
         if field == values.NULL:
@@ -45,9 +51,10 @@ class PrintedRow(dict[str, Any]):
     question about the whole row decodes all of it first, and from then on it is a dictionary like others.
     """
 
-    __slots__ = ("fields", "is_lazy", "layout")
+    __slots__ = ("decoded", "fields", "is_lazy", "layout")
 
     fields: list[str]
+    decoded: list[Any] | None  # as they came, once the whole row was looked at
     is_lazy: bool
     layout: Layout
 
@@ -58,32 +65,35 @@ class PrintedRow(dict[str, Any]):
         value = self[name] = self.layout.decode(place, self.fields[place])
         return value
 
-    def set_values(self) -> Row:
-        """What was decoded or set, and nothing else."""
-        return dict(dict.items(self))
-
     def whole(self) -> "PrintedRow":
         """The same row, with every column decoded, in the order of the columns."""
         if self.is_lazy:
-            known = dict(dict.items(self))
-            decoded = list(map(self.layout.decode, range(len(self.fields)), self.fields))
+            layout, known = self.layout, dict(dict.items(self))
             self.is_lazy = False
+            self.decoded = layout.decode_all(self.fields)
             dict.clear(self)
-            dict.update(self, zip(self.layout.names, decoded, strict=True))
+            dict.update(self, zip(layout.names, self.decoded))
             dict.update(self, known)
         return self
 
-    def shape(self) -> frozenset[str]:
-        names = dict.keys(self)
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns; nothing is decoded for them."""
         if not self.is_lazy:
-            return frozenset(names)
-        return frozenset(self.layout.places) | names
+            return tuple(dict.keys(self))
+        return (*self.layout.names, *(name for name in dict.keys(self) if name not in self.layout.places))
+
+    def has_other_names(self, names: frozenset[str]) -> bool:
+        own = dict.keys(self)
+        if not self.is_lazy:
+            return own != names
+        all_of_them = self.layout.name_set
+        return (all_of_them if own <= all_of_them else all_of_them | own) != names
 
     def __contains__(self, name: object) -> bool:
         return dict.__contains__(self, name) or (self.is_lazy and name in self.layout.places)
 
     def __len__(self) -> int:
-        return len(self.shape())
+        return len(self.names())
 
     def __iter__(self) -> Iterator[str]:
         return dict.__iter__(self.whole())
@@ -119,7 +129,9 @@ class PrintedRow(dict[str, Any]):
         dict.clear(self.whole())
 
     def copy(self) -> "PrintedRow":
-        return printed_row(self.layout, self.fields, dict.items(self), is_lazy=self.is_lazy)
+        twin = PrintedRow(dict.items(self))
+        twin.layout, twin.fields, twin.decoded, twin.is_lazy = self.layout, self.fields, self.decoded, self.is_lazy
+        return twin
 
     __copy__ = copy
 
@@ -149,12 +161,6 @@ class PrintedRow(dict[str, Any]):
         return dict, (dict(self),)
 
 
-def printed_row(layout: Layout, fields: list[str], known: Any = (), *, is_lazy: bool) -> PrintedRow:
-    row = PrintedRow(known)
-    row.layout, row.fields, row.is_lazy = layout, fields, is_lazy
-    return row
-
-
 # -- from text and back -----------------------------------------------------------------------------------------------
 
 
@@ -167,56 +173,99 @@ def parse(data: bytes | bytearray, columns: tuple[Column, ...]) -> list[PrintedR
         row = new(PrintedRow)
         row.layout = layout
         row.fields = line.split("\t")
+        row.decoded = None
         row.is_lazy = True
         rows.append(row)
     return rows
 
 
-def with_origin(row: Mapping[str, Any], origin: PrintedRow) -> PrintedRow:
-    """The same values, together with the fields that they came from: what is unchanged prints as it came."""
-    return printed_row(origin.layout, origin.fields, row.items(), is_lazy=False)
-
-
-def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], is_json: Callable[[Column], bool]) -> bytes:
+def print_rows(payload: Decoded, columns: Sequence[Column], is_json: Callable[[Column], bool]) -> bytes:
     """Rows in COPY's text format; DataError for a value that Postgres does not know."""
-    printers = {c.name: values.json_field_of if is_json(c) else values.field_of for c in columns}
+    press = _Press(columns, is_json)
+    origins = cast(Sequence[PrintedRow | None], payload.origins) or [None] * payload.count
     try:
-        return "".join([_line(row, printers) for row in rows]).encode()
+        return "".join(map(press.line, payload.rows, origins)).encode()
     except UnicodeEncodeError as exc:
         raise DataError("a text has half a character (a lone surrogate) in it", code="TRANSFORM_ERROR") from exc
 
 
-def _line(row: Mapping[str, Any], printers: Mapping[str, values.Printer]) -> str:
-    try:
-        if not isinstance(row, PrintedRow):
-            return "\t".join([printer(row[name]) for name, printer in printers.items()]) + "\n"
-        return "\t".join(_fields(row, printers)) + "\n"
-    except (TypeError, ValueError) as exc:
-        raise DataError(_unprintable(row, printers), code="TRANSFORM_ERROR") from exc
+class _Press:
+    """Prints rows of the same columns, each value as it came wherever it is still the one that came."""
 
+    def __init__(self, columns: Sequence[Column], is_json: Callable[[Column], bool]) -> None:
+        self._names = [column.name for column in columns]
+        self._printers = [values.json_field_of if is_json(column) else values.field_of for column in columns]
+        self._positions = {name: position for position, name in enumerate(self._names)}
+        self._layout: Layout | None = None  # of the last origin, what follows belongs to it
+        self._places: list[int | None] = []
+        self._inexact: list[tuple[int, int]] = []
+        self._is_extended = False
 
-def _fields(row: PrintedRow, printers: Mapping[str, values.Printer]) -> Sequence[str]:
-    layout, known = row.layout, row.set_values()
-    fields = dict(zip(layout.names, row.fields, strict=True)) if row.is_lazy else {}
-    for name, value in known.items():
-        fields[name] = _field(row, name, value, printers[name])
-    return [fields[name] for name in printers]
-
-
-def _field(row: PrintedRow, name: str, value: Any, printer: values.Printer) -> str:
-    if name in row.layout.inexact:
-        field = row.fields[place := row.layout.places[name]]
-        # repr, because True equals 1 and 1 equals 1.0
-        if repr(row.layout.decode(place, field)) == repr(value):
-            return field
-    return printer(value)
-
-
-def _unprintable(row: Mapping[str, Any], printers: Mapping[str, values.Printer]) -> str:
-    for name, printer in printers.items():
+    def line(self, row: Row, origin: PrintedRow | None) -> str:
         try:
-            printer(row[name])
-        except (TypeError, ValueError):
-            kind = type(row[name]).__name__
-            return f"column '{name}' has a value of type {kind} that Postgres does not know; make a text of it"
-    return "a row has a value that Postgres does not know"
+            if isinstance(row, PrintedRow):
+                origin = row
+            if origin is None:
+                fields = [printer(row[name]) for name, printer in zip(self._names, self._printers, strict=True)]
+            else:
+                self._know(origin.layout)
+                fields = self._untouched(origin) if origin.is_lazy and origin is row else self._unchanged(row, origin)
+        except (TypeError, ValueError) as exc:
+            raise DataError(self._complaint(row), code="TRANSFORM_ERROR") from exc
+        return "\t".join(fields) + "\n"
+
+    def _know(self, layout: Layout) -> None:
+        if layout is self._layout:
+            return
+        self._layout = layout
+        self._places = [None if name in layout.inexact else layout.places.get(name) for name in self._names]
+        self._inexact = [
+            (position, layout.places[name]) for position, name in enumerate(self._names) if name in layout.inexact
+        ]
+        self._is_extended = tuple(self._names[: len(layout.names)]) == layout.names
+
+    def _untouched(self, row: PrintedRow) -> list[str]:
+        """Of a row that was never looked at as a whole: its own fields, and what was decoded or set."""
+        if self._is_extended:
+            fields = row.fields + [values.NULL] * (len(self._names) - len(row.fields))
+        else:
+            fields = [values.NULL if place is None else row.fields[place] for place in self._own_places(row)]
+        for name, value in dict.items(row):
+            position = self._positions[name]
+            fields[position] = self._printers[position](value)
+        self._restore(fields, row, row, [position for position in self._inexact if self._names[position[0]] in row])
+        return fields
+
+    def _own_places(self, row: PrintedRow) -> list[int | None]:
+        return [row.layout.places.get(name) for name in self._names]
+
+    def _unchanged(self, row: Row, origin: PrintedRow) -> list[str]:
+        """Of a dictionary: a value that is the very one that was decoded prints as it came."""
+        decoded, own = origin.decoded, origin.fields
+        if decoded is None:
+            return [printer(row[name]) for name, printer in zip(self._names, self._printers, strict=True)]
+        fields = [
+            own[place] if place is not None and value is decoded[place] else printer(value)
+            for value, place, printer in zip(
+                [row[name] for name in self._names], self._places, self._printers, strict=True
+            )
+        ]
+        self._restore(fields, row, origin, self._inexact)
+        return fields
+
+    def _restore(self, fields: list[str], row: Row, origin: PrintedRow, positions: Sequence[tuple[int, int]]) -> None:
+        """Values that may have been changed in place, or print in several ways: as they came, if they still are."""
+        for position, place in positions:
+            came = origin.fields[place]
+            # repr, because True equals 1 and 1 equals 1.0
+            if repr(origin.layout.decode(place, came)) == repr(row[self._names[position]]):
+                fields[position] = came
+
+    def _complaint(self, row: Row) -> str:
+        for name, printer in zip(self._names, self._printers, strict=True):
+            try:
+                printer(row[name])
+            except (TypeError, ValueError):
+                kind = type(row[name]).__name__
+                return f"column '{name}' has a value of type {kind} that Postgres does not know; make a text of it"
+        return "a row has a value that Postgres does not know"

@@ -63,26 +63,29 @@ def unescape(field: str) -> str:
 class PrintedUuid(UUID):
     """A UUID that keeps its text, and makes a number of it only when somebody asks for one."""
 
-    __slots__ = ("_text",)
-    _text: str
-
-    def __init__(self, text: str) -> None:
-        object.__setattr__(self, "_text", text)
+    __slots__ = ("text",)
+    text: str
 
     def __getattr__(self, name: str) -> Any:
         # the slots of UUID are empty until the first question
         if name not in ("int", "is_safe"):
             raise AttributeError(name)
-        whole = UUID(self._text)
+        whole = UUID(self.text)
         object.__setattr__(self, "int", whole.int)
         object.__setattr__(self, "is_safe", whole.is_safe)
         return getattr(whole, name)
 
     def __str__(self) -> str:
-        return self._text
+        return self.text
 
     def __reduce__(self) -> tuple[type[UUID], tuple[str]]:
-        return UUID, (self._text,)
+        return UUID, (self.text,)
+
+
+def _uuid(text: str, new: Any = object.__new__, set_text: Any = PrintedUuid.text.__set__) -> PrintedUuid:  # pyright: ignore
+    value = new(PrintedUuid)
+    set_text(value, text)
+    return value
 
 
 _INTERVAL = re.compile(r"(?:(-?\d+) days? ?)?(?:([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
@@ -137,7 +140,7 @@ _PLAIN_DECODERS: dict[str, Decoder] = {
     "real": float,
     "double precision": float,
     "numeric": Decimal,
-    "uuid": PrintedUuid,
+    "uuid": _uuid,
     "date": date.fromisoformat,
     "timestamp without time zone": datetime.fromisoformat,
     "timestamp with time zone": datetime.fromisoformat,
@@ -213,10 +216,7 @@ class Unreadable:
         self._refuse()
 
 
-for _operation in (
-    "eq ne lt le gt ge add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg abs bool len"
-    " iter contains getitem str format int float index"
-).split():
+for _operation in ["eq", "ne", "lt", "le", "gt", "ge", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "neg", "abs", "bool", "len", "iter", "contains", "getitem", "str", "format", "int", "float", "index"]:
     setattr(Unreadable, f"__{_operation}__", Unreadable._refuse)  # pyright: ignore[reportPrivateUsage]
 
 

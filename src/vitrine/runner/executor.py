@@ -89,9 +89,21 @@ class PipelineExecutor:
                 runs.describe(store, claim, lane=prepared.plan.lane, rows=prepared.rows_expected)
                 if prepared.rows_expected is not None:
                     progress.expect(prepared.rows_expected)
-                return run_batches(prepared.plan, prepared.state)
+                outcome = run_batches(prepared.plan, prepared.state)
             finally:
                 prepared.plan.close()
+            return self._catch_up(claim, prepared) if outcome is Outcome.FINISHED else outcome
+
+    def _catch_up(self, claim: Claim, done: plan.Prepared) -> Outcome:
+        """Bring what changed while a full load was read; its mart is right already, so a pause ends here too."""
+        follows = plan.build_catch_up(claim, self._settings, done)
+        if follows is None:
+            return Outcome.FINISHED
+        try:
+            run_batches(follows.plan, follows.state)
+        finally:
+            follows.plan.close()
+        return Outcome.FINISHED
 
     def _interruption(self, lease: Lease) -> Outcome | None:
         lease.check()

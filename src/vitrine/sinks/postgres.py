@@ -3,17 +3,16 @@
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.types.json import Json
 
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow import Batch, Column, Copied, Counts, Reject, StateManager
 from vitrine.model import Measure, Options
 from vitrine.policy import Target
 from vitrine.postgres import PRINTING, Connection, connect, measure, raw, safe_message, translated
+from vitrine.printed import text_of
 from vitrine.sinks.isolation import isolate
 
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -353,18 +352,17 @@ class PostgresWriter:
 
     def _copy(self, table: sql.Identifier, batch: Batch) -> None:
         columns = _list(column.name for column in batch.columns)
-        binary = isinstance(batch.payload, Copied)
-        options = sql.SQL("(FORMAT binary)") if binary else sql.SQL("(FORMAT text)")
+        if isinstance(batch.payload, Copied):
+            options, parts = sql.SQL("(FORMAT binary)"), (COPY_HEADER, batch.payload.data, COPY_TRAILER)
+        else:
+            options, parts = sql.SQL("(FORMAT text)"), (text_of(batch, self._is_json),)
         statement = sql.SQL("COPY {} ({}) FROM STDIN {}").format(table, columns, options)
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
-            if isinstance(batch.payload, Copied):
-                copy.write(COPY_HEADER)
-                copy.write(batch.payload.data)
-                copy.write(COPY_TRAILER)
-                return
-            is_json = [self._type_of(column) in ("json", "jsonb") for column in batch.columns]
-            for row in batch.payload.rows:
-                copy.write_row([_value(row[c.name], json) for c, json in zip(batch.columns, is_json, strict=True)])
+            for part in parts:
+                copy.write(part)
+
+    def _is_json(self, column: Column) -> bool:
+        return self._type_of(column) in ("json", "jsonb")
 
     def _merge(self, source: sql.Composable, columns: Sequence[str]) -> int:
         """Write what differs and what is new; a row that is equal is neither written nor locked."""
@@ -771,7 +769,3 @@ class PostgresUnit:
 
 def _list(names: Sequence[str] | Iterator[str], table: str | None = None) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(table, name) if table else sql.Identifier(name) for name in names)
-
-
-def _value(value: Any, is_json: bool) -> Any:
-    return Json(value) if is_json and value is not None else value

@@ -1,14 +1,17 @@
 """Rows as COPY BINARY sends them: finding a field, and printing a cursor without rounding it."""
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
+
+from vitrine.printed import values
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)
 TRAILER = b"\xff\xff"
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_DAYS_1970_TO_2000 = values.days("2000-01-01")
 _LENGTH = struct.Struct("!i")
 _LONG = struct.Struct("!q")
 _INT = struct.Struct("!i")
@@ -37,29 +40,21 @@ def fields(data: bytes | bytearray, wanted: Sequence[int], start: int = 0) -> tu
     return tuple(found[index] for index in wanted)
 
 
-def rows(data: bytes | bytearray) -> Iterator[list[bytes | None]]:
-    """Every row as its fields, None for NULL."""
-    offset, end = 0, len(data)
-    while offset < end:
-        (width,) = _SHORT.unpack_from(data, offset)
-        offset += 2
-        row: list[bytes | None] = []
-        for _ in range(width):
-            (length,) = _LENGTH.unpack_from(data, offset)
-            offset += 4
-            if length < 0:
-                row.append(None)
-            else:
-                row.append(bytes(data[offset : offset + length]))
-                offset += length
-        yield row
-
-
 def number(type_oid: int, raw: bytes) -> int:
     """An integer as itself; a time as Postgres counts it: days or microseconds since 2000, infinities at the ends."""
     if type_oid in (INT4, DATE):
         return _INT.unpack(raw)[0]
     return _SHORT.unpack(raw)[0] if type_oid == INT2 else _LONG.unpack(raw)[0]
+
+
+def encoded(type_oid: int, text: str) -> bytes:
+    """An integer or a time as Postgres prints it, in the bytes that `number` reads."""
+    if type_oid in INTEGERS:
+        return int(text).to_bytes({INT2: 2, INT4: 4, INT8: 8}[type_oid], "big", signed=True)
+    since = 0 if text.endswith("infinity") else _DAYS_1970_TO_2000
+    if type_oid == DATE:
+        return _INT.pack(values.days(text) - since)
+    return _LONG.pack(values.microseconds(text) - since * values.MICROSECONDS_A_DAY)
 
 
 def printer(type_oid: int) -> Callable[[bytes], str | None] | None:

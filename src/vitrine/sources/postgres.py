@@ -9,16 +9,15 @@ from typing import Any, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.abc import Transformer as AnyTransformer
-from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, Format
 
 from vitrine.errors import ConfigError, DataError
-from vitrine.flow import Batch, Column, Copied, Decoded, Position
-from vitrine.model import Cursor, Measure, Options, Row
+from vitrine.flow import Batch, Column, Copied, Position, Printed
+from vitrine.model import Cursor, Measure, Options
 from vitrine.policy import ReadOnlySql
 from vitrine.postgres import PRINTING, Connection, connect, fetch_extended, measure, translated
 from vitrine.postgres import raw as raw_sql
+from vitrine.printed import values
 from vitrine.sources import binary, horizon
 from vitrine.sources.tracking import EndTracker, PendingTracker, TimeTracker, Tracker
 
@@ -47,6 +46,7 @@ class SourceColumn:
     name: str
     type_oid: int
     type_name: str
+    base_type: str
     is_enum: bool
 
 
@@ -54,6 +54,7 @@ class PostgresReader:
     """A SourceReader over one read-only query.
 
     `cursor_columns` give the order: the key columns of a full load, (incremental_key, incremental_id_key) otherwise.
+    `as_text` has rows printed, for transforms; otherwise they are copied in binary, and nobody looks inside.
     """
 
     def __init__(
@@ -65,19 +66,19 @@ class PostgresReader:
         incremental: bool,
         options: Options,
         name: str,
-        decode: bool = False,
+        as_text: bool = False,
     ) -> None:
         self._url = url
         self._name = name
         self._query = query
         self._incremental = incremental
         self._options = options
+        self._as_text = as_text
         self._asking = connect(url, name=name, side="source")
         self._streaming: Connection | None = None
         try:
             self.columns = self._describe()
             self._cursor = tuple(self._index(column) for column in cursor_columns)
-            self._decoders = self._make_decoders() if decode else None
         except BaseException:
             self._asking.close()
             raise
@@ -104,6 +105,19 @@ class PostgresReader:
                 sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw_sql(self._query.text))
             ).fetchone()
         return int(answer["QUERY PLAN"][0]["Plan"]["Plan Rows"]) if answer else None
+
+    def time_bound(self, name: str) -> str | None:
+        """How far everything in this column is settled, as its type prints it; None where that cannot be told."""
+        column = self.columns[self._index(name)]
+        if column.type_oid not in binary.TIMES:
+            return None
+        try:
+            seen = horizon.read(self._asking)
+        except ConfigError:
+            return None
+        if seen.at is None:
+            return None
+        return self._time_bound(seen.at, self._options.horizon_margin, column, Position())[1]
 
     def horizon_blocker(self) -> str | None:
         """Who holds the checkpoint back right now; ConfigError where the source cannot tell."""
@@ -136,12 +150,12 @@ class PostgresReader:
                 return False
         final = tracker.finished()
         if not told or final is not None:
-            yield self._batch(Copied(b"", 0), final or tracker.start)
+            yield self._batch(stream.chunk(b"", 0), final or tracker.start)
         return True
 
-    def _batch(self, chunk: Copied, position: Position) -> Batch:
-        columns = tuple(Column(column.name, column.type_name) for column in self.columns)
-        return Batch(chunk if self._decoders is None else Decoded(self._decode(chunk)), columns, position)
+    def _batch(self, chunk: Copied | Printed, position: Position) -> Batch:
+        columns = tuple(Column(column.name, column.type_name, column.base_type) for column in self.columns)
+        return Batch(chunk, columns, position)
 
     # -- the query ------------------------------------------------------------------------------------------------
 
@@ -166,14 +180,16 @@ class PostgresReader:
     def _type_of(self, name: str, oid: int, modifier: int) -> SourceColumn:
         with translated("source query"), self._reading() as connection:
             row = connection.execute(
-                "SELECT format_type(%(oid)s, %(modifier)s) AS name, base.oid AS base, base.typtype = 'e' AS is_enum"
-                "  FROM pg_type t JOIN pg_type base ON base.oid = coalesce(nullif(t.typbasetype, 0), t.oid)"
-                " WHERE t.oid = %(oid)s",
+                "WITH RECURSIVE made_of AS (SELECT oid, typbasetype, typtype FROM pg_type WHERE oid = %(oid)s"
+                "  UNION ALL SELECT t.oid, t.typbasetype, t.typtype FROM made_of m JOIN pg_type t"
+                "               ON t.oid = m.typbasetype)"
+                "SELECT format_type(%(oid)s, %(modifier)s) AS name, oid AS base, format_type(oid, NULL) AS base_name,"
+                "       typtype = 'e' AS is_enum FROM made_of WHERE typbasetype = 0",
                 {"oid": oid, "modifier": modifier},
             ).fetchone()
         if row is None:
             raise ConfigError(f"source query: column '{name}' has no usable type; cast it", code="COLUMNS")
-        return SourceColumn(name, row["base"], row["name"], row["is_enum"])
+        return SourceColumn(name, row["base"], row["name"], row["base_name"], row["is_enum"])
 
     def _index(self, column: str) -> int:
         names = [found.name for found in self.columns]
@@ -197,8 +213,11 @@ class PostgresReader:
         if not self._incremental:
             # a whole-table read through a random key's index is slow; the fence makes the planner sort instead
             source = sql.SQL("(SELECT * FROM {} OFFSET 0) AS q").format(source)
-        return sql.SQL("COPY (SELECT q.* FROM {source} {where} ORDER BY {order}) TO STDOUT (FORMAT binary)").format(
-            source=source, where=self._where(cursor), order=sql.SQL(", ").join(self._names())
+        return sql.SQL("COPY (SELECT q.* FROM {source} {where} ORDER BY {order}) TO STDOUT (FORMAT {format})").format(
+            source=source,
+            where=self._where(cursor),
+            order=sql.SQL(", ").join(self._names()),
+            format=sql.SQL("text" if self._as_text else "binary"),
         )
 
     def _names(self) -> list[sql.Composable]:
@@ -230,12 +249,13 @@ class PostgresReader:
         if self._streaming is None or self._streaming.closed:
             self._streaming = connect(self._url, name=self._name, side="source")
         statement = self._copy_statement(cursor, checkpoint)
-        return _Stream(
+        return (_TextStream if self._as_text else _Stream)(
             self._streaming,
             statement.as_string(self._streaming),
             cursor=cursor,
             cursor_columns=self._cursor,
             print_cursor=self._print_cursor,
+            type_oid=self.columns[self._cursor[0]].type_oid,
             size=size,
             max_bytes=self._options.max_batch_bytes,
         )
@@ -247,10 +267,12 @@ class PostgresReader:
             hint = "; give them a value, or set options.on_null_cursor: ignore" if self._incremental else ""
             count = self._count_nulls(column)
             raise DataError(f"{count} row(s) of the source have NULL in '{column}'{hint}", code="NULL_CURSOR")
-        values = cast(Sequence[bytes], raw)
-        return tuple(self._print(self.columns[index], value) for index, value in zip(self._cursor, values, strict=True))
+        present = cast(Sequence[bytes], raw)
+        return tuple(self._print(self.columns[index], one) for index, one in zip(self._cursor, present, strict=True))
 
     def _print(self, column: SourceColumn, raw: bytes) -> str:
+        if self._as_text:
+            return raw.decode()
         printer = binary.printer(column.type_oid)
         text = raw.decode() if column.is_enum else printer(raw) if printer else None
         return text if text is not None else self._ask_print(column, raw)
@@ -340,30 +362,6 @@ class PostgresReader:
             raise ConfigError("the source did not tell the time", code="HORIZON_UNAVAILABLE")
         return row["number"], row["text"], row["behind"]
 
-    # -- decoding, for transforms ---------------------------------------------------------------------------------
-
-    def _make_decoders(self) -> list[Callable[[bytes], Any]]:
-        transformer = Transformer(self._asking)
-        return [self._decoder(transformer, column) for column in self.columns]
-
-    def _decoder(self, transformer: AnyTransformer, column: SourceColumn) -> Callable[[bytes], Any]:
-        if column.is_enum:
-            return lambda raw: raw.decode()
-        if psycopg.adapters.types.get(column.type_oid) is None:
-            raise ConfigError(
-                f"column '{column.name}' is of type {column.type_name}, which a transform cannot see; cast it in the"
-                " query, for example to text",
-                code="COLUMNS",
-            )
-        return transformer.get_loader(column.type_oid, Format.BINARY).load
-
-    def _decode(self, chunk: Copied) -> list[Row]:
-        decoders = list(zip((column.name for column in self.columns), self._decoders or [], strict=True))
-        return [
-            {name: None if raw is None else decode(raw) for (name, decode), raw in zip(decoders, row, strict=True)}
-            for row in binary.rows(chunk.data)
-        ]
-
 
 class _ReadOnly:
     """A short read-only transaction on a connection of the reader."""
@@ -391,6 +389,7 @@ class _Stream:
         cursor: Cursor | None,
         cursor_columns: Sequence[int],
         print_cursor: Callable[[Sequence[bytes | None]], Cursor],
+        type_oid: int,
         size: int,
         max_bytes: int,
     ) -> None:
@@ -400,25 +399,31 @@ class _Stream:
         self._statement = statement
         self._cursor_columns = cursor_columns
         self._print_cursor = print_cursor
+        self._type_oid = type_oid
         self._size = size
         self._max_bytes = max_bytes
 
-    def chunks(self) -> Iterator[Copied]:
+    header, trailer = len(binary.HEADER), len(binary.TRAILER)
+
+    def chunk(self, data: bytes | bytearray, count: int) -> Copied | Printed:
+        return Copied(data, count)
+
+    def chunks(self) -> Iterator[Copied | Printed]:
         with translated("source query"):
             self._connection.execute(_BEGIN + _PATIENCE)
             data, count, last = bytearray(), 0, 0
             size, max_bytes = self._size, self._max_bytes
-            for row in _copy_out(self._connection, self._statement):
+            for row in _copy_out(self._connection, self._statement, skip=self.header, shortest=self.trailer):
                 if count == size or len(data) >= max_bytes:
                     self._end_at(data, last, following=row)
-                    yield Copied(data, count)
+                    yield self.chunk(data, count)
                     data, count = bytearray(), 0
                 last = len(data)
                 data += row
                 count += 1
             if count:
                 self._end_at(data, last, following=None)
-                yield Copied(data, count)
+                yield self.chunk(data, count)
             self._connection.execute("COMMIT")
 
     def close(self) -> None:
@@ -427,28 +432,52 @@ class _Stream:
 
     def _end_at(self, data: bytearray, last: int, following: memoryview | None) -> None:
         """Note the cursor of the row at `last`; the following row must have another, or a resume would skip it."""
-        raw = binary.fields(data, self._cursor_columns, last)
-        self.end = self._print_cursor(raw)
-        self.raw_end = cast(Sequence[bytes], raw)
-        if following is not None and binary.fields(bytes(following), self._cursor_columns) == raw:
+        fields = self._fields(data, last)
+        self.end = self._print_cursor(fields)
+        self.raw_end = self._encoded(cast(Sequence[bytes], fields))
+        if following is not None and self._fields(bytes(following), 0) == fields:
             raise DataError(
                 f"two rows of the source have the same key or cursor ({', '.join(self.end)}); a JOIN may repeat rows,"
                 " or the key is not unique",
                 code="DUPLICATE_KEY",
             )
 
+    def _fields(self, data: bytes | bytearray, start: int) -> tuple[bytes | None, ...]:
+        """The cursor of the row that begins at `start`."""
+        return binary.fields(data, self._cursor_columns, start)
 
-def _copy_out(connection: Connection, statement: str) -> Iterator[memoryview]:
-    """Rows of a COPY … TO STDOUT (FORMAT binary), sent by the extended protocol: one statement, nothing behind it.
+    def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
+        return fields
 
-    A row is good until the next one is asked for.
+
+class _TextStream(_Stream):
+    """The same in COPY's text format, a line each."""
+
+    header, trailer = 0, 0
+
+    def chunk(self, data: bytes | bytearray, count: int) -> Copied | Printed:
+        return Printed(data, count)
+
+    def _fields(self, data: bytes | bytearray, start: int) -> tuple[bytes | None, ...]:
+        fields = data[start:].decode().removesuffix("\n").split("\t")
+        found = (fields[index] for index in self._cursor_columns)
+        return tuple(None if field == values.NULL else values.unescape(field).encode() for field in found)
+
+    def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
+        is_number = self._type_oid in binary.INTEGERS | binary.TIMES
+        return [binary.encoded(self._type_oid, fields[0].decode())] if is_number else fields
+
+
+def _copy_out(connection: Connection, statement: str, *, skip: int, shortest: int) -> Iterator[memoryview]:
+    """Rows of a COPY … TO STDOUT, sent by the extended protocol: one statement, nothing behind it.
+
+    A row is good until the next one is asked for. `skip` bytes stand before the first; what is no longer than
+    `shortest` is none.
     """
     pgconn = connection.pgconn
     pgconn.send_query_params(statement.encode(), None)
     _flush(connection)
     _raise_failed(_next_result(connection), wanted=ExecStatus.COPY_OUT)
-    skip = len(binary.HEADER)  # stands before the first row
-    shortest = len(binary.TRAILER)
     get_copy_data = pgconn.get_copy_data
     while True:
         # asynchronous, because the blocking call would hold the interpreter's lock and with it the heartbeat

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ class State:
     generation_cursor: Cursor | None
     generation_rows: int
     generation_fingerprint: str | None
+    generation_horizon: str | None  # where a full load catches up from; None where it cannot
     batch_seq: int
     updated_at: datetime | None
 
@@ -36,7 +37,7 @@ class State:
         return self.position.cursor is not None or self.position.pending_cursor is not None
 
 
-BLANK = State(Position(), None, 0, False, None, 0, None, 0, None)
+BLANK = State(Position(), None, 0, False, None, 0, None, None, 0, None)
 
 
 def load(connection: Connection, pipeline_id: PipelineId) -> State:
@@ -56,7 +57,13 @@ def open_state(connection: Connection, claim: Claim) -> State:
         return _state(_take_over(connection, claim, timedelta(0)))
 
 
-def open_generation(connection: Connection, claim: Claim, fingerprint: str, max_staging_age: timedelta) -> State:
+def open_generation(
+    connection: Connection,
+    claim: Claim,
+    fingerprint: str,
+    max_staging_age: timedelta,
+    horizon: str | None = None,
+) -> State:
     """The full load to go on with: the half-built one while its query is the same and its staging young, or a new."""
     with connection.transaction():
         row = _take_over(connection, claim, max_staging_age)
@@ -65,7 +72,12 @@ def open_generation(connection: Connection, claim: Claim, fingerprint: str, max_
             return _state(row)
         drop_staging(connection, claim.pipeline_id)
         new = fetch_one(
-            connection, "open_generation", id=claim.pipeline_id, fingerprint=fingerprint, batch_seq=row["batch_seq"]
+            connection,
+            "open_generation",
+            id=claim.pipeline_id,
+            fingerprint=fingerprint,
+            horizon=horizon,
+            batch_seq=row["batch_seq"],
         )
         if new is None:
             raise CheckpointMoved("the state was changed while the full load began")
@@ -148,6 +160,21 @@ class PostgresState:
     def position(self) -> Position:
         return Position(self._state.generation_cursor) if self._full else self._state.position
 
+    @property
+    def generation_horizon(self) -> str | None:
+        return self._state.generation_horizon
+
+    def follow(self, position: Position) -> "CatchUpState":
+        """The state of a catch-up that goes on where this full load ended."""
+        return CatchUpState(
+            self._claim,
+            replace(self._state, position=position, batch_seq=self._batch_seq, cursor_fingerprint=None),
+            fingerprint="",
+            full=False,
+            interruption=self._interruption,
+            on_progress=self._on_progress,
+        )
+
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
         if self._full:
             self._advance(unit, "save_generation", counts, cursor=_array(position.cursor))
@@ -216,6 +243,13 @@ class PostgresState:
         self._pause_seen = row["status"] == Status.PAUSE_REQUESTED
 
 
+class CatchUpState(PostgresState):
+    """Fenced and counted like any other, but remembers no position: the next full load starts anew."""
+
+    def save(self, unit: Unit, position: Position, counts: Counts) -> None:
+        self._advance(unit, "save_progress", counts)
+
+
 def _hold(connection: Connection, claim: Claim) -> None:
     if fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token) is None:
         raise _lost(claim)
@@ -242,6 +276,7 @@ def _state(row: DictRow) -> State:
         generation_cursor=_cursor(row["generation_cursor"]),
         generation_rows=row["generation_rows"],
         generation_fingerprint=row["generation_fingerprint"],
+        generation_horizon=row["generation_horizon"],
         batch_seq=row["batch_seq"],
         updated_at=row["updated_at"],
     )

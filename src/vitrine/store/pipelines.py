@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
+from pydantic import ValidationError
 
 from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
 from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
@@ -119,33 +120,59 @@ def expire_leases(connection: Connection) -> list[DictRow]:
 
 
 def claim_next(connection: Connection, *, runner: str, ttl: timedelta, only: PipelineId | None = None) -> Claim | None:
-    """Take one requested pipeline under a new token and open its run; None when there is nothing to take."""
-    with connection.transaction():
-        row = fetch_one(connection, "claim_next", runner=runner, ttl=ttl, only=only, **_pairs(Event.CLAIM))
-        if row is None:
-            return None
-        pipeline = _pipeline(row)
-        opened = fetch_one(
-            connection,
-            "open_run",
-            pipeline_id=pipeline.id,
-            request_id=pipeline.request_id,
-            attempt=pipeline.attempt,
-            trigger=row["requested_trigger"] or "api",
-            kind=pipeline.definition.mode,
-            config=Jsonb(pipeline.definition.model_dump(mode="json")),
-            runner=runner,
-            token=row["lease_token"],
-        )
+    """Take one requested pipeline under a new token and open its run; None when there is nothing to take.
+
+    A row that somebody put into the table past the checks ends FAILED here, and the next one is taken.
+    """
+    while True:
+        with connection.transaction():
+            row = fetch_one(connection, "claim_next", runner=runner, ttl=ttl, only=only, **_pairs(Event.CLAIM))
+            if row is None:
+                return None
+            try:
+                return _open_run(connection, row, runner)
+            except ValidationError as exc:
+                _fail_unreadable(connection, row, runner, exc)
+
+
+def _open_run(connection: Connection, row: DictRow, runner: str) -> Claim:
+    pipeline = _pipeline(row)
     return Claim(
         pipeline_id=pipeline.id,
         definition=pipeline.definition,
-        run_id=RunId(opened["id"] if opened else 0),
+        run_id=_insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json")),
         token=row["lease_token"],
         attempt=pipeline.attempt,
         options=RunOptions(**row["requested_options"]),
         config_version=pipeline.config_version,
     )
+
+
+def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[str, Any]) -> RunId:
+    opened = fetch_one(
+        connection,
+        "open_run",
+        pipeline_id=row["id"],
+        request_id=row["request_id"],
+        attempt=row["attempt"],
+        trigger=row["requested_trigger"] or "api",
+        kind=row["mode"],
+        config=Jsonb(config),
+        runner=runner,
+        token=row["lease_token"],
+    )
+    if opened is None:
+        raise NotFound("the store returned no id for the new run")
+    return RunId(opened["id"])
+
+
+def _fail_unreadable(connection: Connection, row: DictRow, runner: str, exc: ValidationError) -> None:
+    run_id = _insert_run(connection, row, runner, {})
+    leaving = {"id": row["id"], "token": row["lease_token"], "event": Event.FAIL, "attempt": 0, "delay": timedelta(0)}
+    execute(connection, "leave", **leaving, **_pairs(Event.FAIL))
+    fields = ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
+    text = f"the stored definition is not valid ({fields}); correct it through the API or `vitrine apply`"
+    execute(connection, "close_run", run_id=run_id, status=RunStatus.FAILED, error_code="CONFIG", error_message=text)
 
 
 def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | None:

@@ -235,7 +235,7 @@ SELECT relname::text AS name FROM pg_class
 UPDATE etl.etl_state
    SET generation = generation + 1, generation_open = true, generation_cursor = NULL, generation_rows = 0,
        generation_started_at = clock_timestamp(), generation_fingerprint = %(fingerprint)s,
-       batch_seq = batch_seq + 1, updated_at = now()
+       generation_horizon = %(horizon)s, batch_seq = batch_seq + 1, updated_at = now()
  WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s
 RETURNING *;
 
@@ -273,6 +273,24 @@ WITH held AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_rejected = rows_rejected + %(rejected)s,
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
+      FROM saved WHERE id = %(run_id)s
+)
+SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+
+-- save_progress --
+-- The same for a batch that leaves no checkpoint: what changed while a full load was read
+WITH held AS (
+    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+), saved AS (
+    UPDATE etl.etl_state
+       SET batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+     WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND EXISTS (SELECT FROM held)
+    RETURNING batch_seq
+), counted AS (
+    UPDATE etl.etl_runs
+       SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
+           rows_rejected = rows_rejected + %(rejected)s, batches = batches + %(batches)s,
+           slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
 SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;

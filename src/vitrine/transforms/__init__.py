@@ -1,16 +1,20 @@
 """Registered transforms, one file each; and how one becomes a step of the loop."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import gc
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
 
+from vitrine import printed
 from vitrine.errors import DataError
-from vitrine.flow import Batch, Column, Decoded
+from vitrine.flow import Batch, Column, Decoded, Framed, Payload, Transformer
 from vitrine.model import Row
-from vitrine.registry import RowTransform
+from vitrine.printed import frames, rows, values
+from vitrine.printed.rows import PrintedRow
+from vitrine.registry import BoundTask, Kind
 
 # Types for columns that a transform adds, needed only where the target is created
 _TYPE_NAMES: dict[type, str] = {
@@ -29,62 +33,219 @@ _TYPE_NAMES: dict[type, str] = {
 }
 
 
-@dataclass(frozen=True)
-class TransformStep:
+def step_of(task: BoundTask, key: tuple[str, ...]) -> Transformer:
     """A Transformer around a registered function: calls it, and checks what it gives back."""
+    return FrameStep(task, key) if task.task.kind is Kind.FRAME else RowStep(task, key)
 
-    name: str
-    function: RowTransform
-    key: tuple[str, ...]
+
+class _Step:
+    """What both kinds share: the same columns in every batch of a run, the key among them, errors that name a key."""
+
+    def __init__(self, task: BoundTask, key: tuple[str, ...]) -> None:
+        self._task = task
+        self._key = key
+        self._columns: tuple[Column, ...] | None = None  # None: nothing has come out yet
+
+    def _refusal(self, text: str) -> DataError:
+        return DataError(
+            f"transform '{self._task.name}' {text}; nothing of the batch was written", code="TRANSFORM_ERROR"
+        )
+
+    def _output(self, payload: Payload, columns: tuple[Column, ...], batch: Batch, first_key: str) -> Batch:
+        """The batch that comes out; DataError if it lacks the key, or has other columns than those before it."""
+        names = [column.name for column in columns]
+        if missing := [name for name in self._key if name not in names]:
+            raise self._refusal(f"dropped the key column '{missing[0]}' in the batch from key {first_key}")
+        before = self._columns or columns
+        if odd := {column.name for column in before}.symmetric_difference(names):
+            raise self._refusal(
+                f"changed the shape in the batch from key {first_key}: column(s) {', '.join(sorted(odd))} are not in"
+                " every batch"
+            )
+        self._columns = before
+        return Batch(payload, columns, batch.position)
+
+    def _nothing(self, batch: Batch) -> Batch:
+        """No rows came in: the columns are those of earlier batches, or else no more than the key is sure."""
+        known = tuple(column for column in batch.columns if column.name in self._key)
+        return Batch(Decoded([]), self._columns or known, batch.position)
+
+    def _call(self, given: Any, again: Callable[[], Any]) -> Any:
+        """What the function gives back; DataError with the key of the first row on which it fails.
+
+        `again` gives the same rows once more, for the function may have changed those that it got.
+        """
+        try:
+            return self._run(given)
+        except BaseException as exc:
+            if not _is_failure(exc):
+                raise
+            key = self._key_at(self._culprit(again()))
+            if isinstance(exc, values.UnreadableValue):
+                raise self._refusal(f"cannot go on at key {key}: {exc}") from exc
+            # the exception's own text may quote row values
+            raise self._refusal(f"raised {type(exc).__name__} at key {key} of a batch of {len(given)} row(s)") from exc
+
+    def _culprit(self, given: Any) -> Any:
+        """The first row on which the function fails alone, by halving: at most twice the work of the batch."""
+        while len(given) > 1:
+            half = len(given) // 2
+            if self._fails(given[:half]):
+                given = given[:half]
+            elif self._fails(given[half:]):
+                given = given[half:]
+            else:
+                break  # it fails only on all of these together
+        return given
+
+    def _fails(self, given: Any) -> bool:
+        try:
+            self._run(given)
+        except BaseException as exc:
+            if not _is_failure(exc):
+                raise
+            return True
+        return False
+
+    def _run(self, given: Any) -> Any:
+        raise NotImplementedError
+
+    def _key_at(self, given: Any) -> str:
+        """The key of the first row."""
+        raise NotImplementedError
+
+
+class RowStep(_Step):
+    """Around a function of rows."""
 
     def __call__(self, batch: Batch) -> Batch:
-        if not isinstance(batch.payload, Decoded):
-            raise TypeError("a transform needs decoded rows")
-        rows = self._transformed(batch.payload.rows)
-        if not rows:
-            return Batch(Decoded([]), batch.columns, batch.position)
-        names = tuple(rows[0])
-        self._check_shape(rows, names)
-        return Batch(Decoded(rows), _columns(names, rows, batch.columns), batch.position)
+        if not batch.count:
+            return self._nothing(batch)
+        with _no_collecting():
+            given, origins = _rows_of(batch)
+            first_key = self._key_at(given)
+            result = self._call(given, lambda: _rows_of(batch)[0])
+            if not isinstance(result, list):
+                raise self._refusal(f"returned {result.__name__}, not rows, for the batch from key {first_key}")
+            result = cast(list[Row], result)
+            if not result:  # whoever drops rows mostly leaves the columns alone
+                return Batch(Decoded([]), self._columns or batch.columns, batch.position)
+            columns = _columns(self._shape_of(result, first_key), result, batch.columns)
+            payload = Decoded(result, self._origins(result, given, origins))
+        return self._output(payload, columns, batch, first_key)
 
-    def _transformed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        if not rows:
-            return []
-        try:
-            return list(self.function(rows))
-        except Exception as exc:
-            # the exception's own text may quote row values
-            raise DataError(
-                f"transform '{self.name}' raised {type(exc).__name__} on a batch of {len(rows)} row(s) from key"
-                f" {self._key_of(rows[0])}; nothing of the batch was written",
-                code="TRANSFORM_ERROR",
-            ) from exc
+    def _run(self, given: Any) -> list[Any] | type:
+        """The rows, or the type of what is no rows."""
+        result = self._task(given)
+        is_rows = isinstance(result, Iterable) and not isinstance(result, Mapping | str | bytes)
+        return list(cast(Iterable[Any], result)) if is_rows else cast(type, type(result))
 
-    def _check_shape(self, rows: Sequence[Row], names: tuple[str, ...]) -> None:
-        if missing := [name for name in self.key if name not in names]:
-            raise DataError(f"transform '{self.name}' dropped the key column '{missing[0]}'", code="TRANSFORM_ERROR")
+    def _shape_of(self, result: Sequence[Row], first_key: str) -> tuple[str, ...]:
+        """The names of the columns, in order; DataError where a row has others than the first."""
+        for row in result:
+            if not isinstance(row, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise self._refusal(f"returned a {type(row).__name__} among the rows of the batch from key {first_key}")
+        names = _names_of(result[0])
         expected = frozenset(names)
-        for row in rows:
-            if row.keys() != expected:
-                odd = ", ".join(sorted(expected.symmetric_difference(row)))
-                raise DataError(
-                    f"transform '{self.name}' gave rows of different shape: column(s) {odd} are not in every row, see"
-                    f" key {self._key_of(row)}",
-                    code="TRANSFORM_ERROR",
+        for row in result:
+            if _has_other_names(row, expected):
+                odd_names = ", ".join(sorted(expected.symmetric_difference(_names_of(row))))
+                raise self._refusal(
+                    f"gave rows of different shape: column(s) {odd_names} are not in every row, see key"
+                    f" {self._key_at([row])}"
                 )
+        return names
 
-    def _key_of(self, row: Row) -> str:
-        return "/".join(str(row.get(name)) for name in self.key)
+    def _origins(
+        self, result: Sequence[Row], given: Sequence[Row], origins: Sequence[Row | None]
+    ) -> Sequence[Row | None]:
+        """Of each row that came out, the one it was made of: by its place, or where that is doubtful by its key."""
+        known = origins or given
+        first = next((row for row in known if isinstance(row, PrintedRow)), None)
+        if first is None or all(isinstance(row, PrintedRow) for row in result):
+            return ()
+        if not first.layout.inexact:
+            # a value that is the very object that came prints as it came, and no other one does
+            return known if len(known) == len(result) else ()
+        by_key = {self._key_at([row]): row for row in known if isinstance(row, PrintedRow)}
+        return [by_key.get(self._key_at([row])) for row in result]
+
+    def _key_at(self, given: Any) -> str:
+        row = given[0]
+        return "/".join(values.field_of(row[name]) if name in row else "?" for name in self._key)
 
 
-def _columns(names: Iterable[str], rows: Sequence[Row], known: Sequence[Column]) -> tuple[Column, ...]:
-    types = {column.name: column.type_name for column in known}
-    return tuple(Column(name, types.get(name) or _type_name(row[name] for row in rows)) for name in names)
+class FrameStep(_Step):
+    """Around a function of a frame."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        if not batch.count:
+            return self._nothing(batch)
+        given = _frame_of(batch)
+        first_key = self._key_at(given)
+        result = self._call(given, lambda: given)
+        if type(result) is not type(given):
+            raise self._refusal(f"returned {type(result).__name__}, not a frame, for the batch from key {first_key}")
+        try:
+            columns = frames.columns_of(result, batch.columns)
+        except TypeError as exc:
+            raise self._refusal(f"gave a column that no mart can hold: {exc}") from exc
+        return self._output(Framed(result), columns, batch, first_key)
+
+    def _run(self, given: Any) -> Any:
+        return self._task(given)
+
+    def _key_at(self, given: Any) -> str:
+        return "/".join(values.field_of(given[name][0]) if name in given.columns else "?" for name in self._key)
 
 
-def _type_name(values: Iterable[Any]) -> str:
+def _rows_of(batch: Batch) -> tuple[Sequence[Row], Sequence[Row | None]]:
+    if isinstance(batch.payload, Decoded):
+        return batch.payload.rows, batch.payload.origins
+    return rows.parse(printed.text_of(batch), batch.columns), ()
+
+
+def _frame_of(batch: Batch) -> Any:
+    if isinstance(batch.payload, Framed):
+        return batch.payload.frame
+    return frames.parse(printed.text_of(batch), batch.columns)
+
+
+def _names_of(row: Row) -> tuple[str, ...]:
+    return row.names() if isinstance(row, PrintedRow) else tuple(row)
+
+
+def _has_other_names(row: Row, names: frozenset[str]) -> bool:
+    return row.has_other_names(names) if isinstance(row, PrintedRow) else row.keys() != names
+
+
+def _is_failure(exc: BaseException) -> bool:
+    """Of the function; a panic of polars says of itself that it is no Exception."""
+    return isinstance(exc, Exception) or type(exc).__name__ == "PanicException"
+
+
+@contextmanager
+def _no_collecting() -> Generator[None]:
+    """Thousands of new rows, none of them in a circle: looking for circles would take a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _columns(names: Iterable[str], result: Sequence[Row], known: Sequence[Column]) -> tuple[Column, ...]:
+    types = {column.name: column for column in known}
+    return tuple(types.get(name) or Column(name, _type_name(row[name] for row in result)) for name in names)
+
+
+def _type_name(found: Iterable[Any]) -> str:
     """Of the first value that is there; of lists, of the first element that any of them has."""
-    there = [value for value in values if value is not None]
-    if there and isinstance(there[0], list):
-        return f"{_type_name(element for value in cast(list[list[Any]], there) for element in value)}[]"
-    return next((name for kind, name in _TYPE_NAMES.items() if there and isinstance(there[0], kind)), "text")
+    there = (value for value in found if value is not None)
+    first = next(there, None)
+    if isinstance(first, list):
+        lists = [cast(list[Any], first), *cast(Iterable[list[Any]], there)]
+        return f"{_type_name(element for value in lists for element in value).removesuffix('[]')}[]"
+    return next((name for kind, name in _TYPE_NAMES.items() if isinstance(first, kind)), "text")

@@ -1,0 +1,1 @@
+"""Registered Python readers, one file each: rows from anywhere but a database."""
