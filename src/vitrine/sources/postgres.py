@@ -28,6 +28,20 @@ _PATIENCE = """
     SET LOCAL idle_in_transaction_session_timeout = '10min'
 """
 
+# Names of types as they can be written again, and what domains are made of in the end
+_TYPES = """
+    WITH RECURSIVE asked AS (
+        SELECT * FROM unnest(%(oids)s::oid[], %(modifiers)s::integer[]) WITH ORDINALITY AS a(oid, modifier, place)
+    ), made_of AS (
+        SELECT a.place, t.oid, t.typbasetype, t.typtype FROM asked a JOIN pg_type t ON t.oid = a.oid
+         UNION ALL
+        SELECT m.place, t.oid, t.typbasetype, t.typtype FROM made_of m JOIN pg_type t ON t.oid = m.typbasetype
+    )
+    SELECT format_type(a.oid, a.modifier) AS name, m.oid AS base, format_type(m.oid, NULL) AS base_name,
+           m.typtype = 'e' AS is_enum
+      FROM asked a JOIN made_of m USING (place) WHERE m.typbasetype = 0 ORDER BY place
+"""
+
 # The first value a cursor of this type can have, for `$1` before there is a checkpoint
 _MINIMUM = {
     binary.INT2: "-32768",
@@ -161,35 +175,20 @@ class PostgresReader:
 
     def _describe(self) -> tuple[SourceColumn, ...]:
         """Names and types of the query's columns, as Postgres itself sees them."""
-        described = self._prepare(self._query.text)  # a $1 in it takes its type from where it stands
+        with translated("source query"), self._reading() as connection:
+            described = _prepare(connection, self._query.text)  # a $1 in it takes its type from where it stands
+            types = connection.execute(
+                _TYPES, {"oids": [oid for _, oid, _ in described], "modifiers": [mod for _, _, mod in described]}
+            ).fetchall()
         names = [name for name, _, _ in described]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"source query: column '{repeated[0]}' appears twice; rename one with AS", code="COLUMNS")
-        return tuple(self._type_of(*column) for column in described)
-
-    def _prepare(self, text: str) -> list[tuple[str, int, int]]:
-        with translated("source query"), self._reading() as connection:
-            pgconn = connection.pgconn
-            for result in (pgconn.prepare(b"", text.encode()), pgconn.describe_prepared(b"")):
-                _raise_failed(result)
-            return [
-                ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
-                for index in range(result.nfields)
-            ]
-
-    def _type_of(self, name: str, oid: int, modifier: int) -> SourceColumn:
-        with translated("source query"), self._reading() as connection:
-            row = connection.execute(
-                "WITH RECURSIVE made_of AS (SELECT oid, typbasetype, typtype FROM pg_type WHERE oid = %(oid)s"
-                "  UNION ALL SELECT t.oid, t.typbasetype, t.typtype FROM made_of m JOIN pg_type t"
-                "               ON t.oid = m.typbasetype)"
-                "SELECT format_type(%(oid)s, %(modifier)s) AS name, oid AS base, format_type(oid, NULL) AS base_name,"
-                "       typtype = 'e' AS is_enum FROM made_of WHERE typbasetype = 0",
-                {"oid": oid, "modifier": modifier},
-            ).fetchone()
-        if row is None:
-            raise ConfigError(f"source query: column '{name}' has no usable type; cast it", code="COLUMNS")
-        return SourceColumn(name, row["base"], row["name"], row["base_name"], row["is_enum"])
+        if len(types) < len(names):
+            raise ConfigError("source query: a column has no usable type; cast it", code="COLUMNS")
+        return tuple(
+            SourceColumn(name, row["base"], row["name"], row["base_name"], row["is_enum"])
+            for name, row in zip(names, types, strict=True)
+        )
 
     def _index(self, column: str) -> int:
         names = [found.name for found in self.columns]
@@ -466,6 +465,18 @@ class _TextStream(_Stream):
     def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
         is_number = self._type_oid in binary.INTEGERS | binary.TIMES
         return [binary.encoded(self._type_oid, fields[0].decode())] if is_number else fields
+
+
+def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
+    """Name, type and modifier of each column of a query, without executing it."""
+    pgconn = connection.pgconn
+    _raise_failed(pgconn.prepare(b"", text.encode()))
+    result = pgconn.describe_prepared(b"")
+    _raise_failed(result)
+    return [
+        ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
+        for index in range(result.nfields)
+    ]
 
 
 def _copy_out(connection: Connection, statement: str, *, skip: int, shortest: int) -> Iterator[memoryview]:
