@@ -13,6 +13,7 @@ from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
 from vitrine.store import checkpoints, pipelines
+from vitrine.store.database import transaction
 
 StateChoice = Literal["keep", "reset"]
 
@@ -41,7 +42,7 @@ def change(
     expected_version: int | None = None,
 ) -> Pipeline:
     """Change some fields of a pipeline, and its state with them, or nothing at all."""
-    with connection.transaction():
+    with transaction(connection):
         old = pipelines.lock(connection, key)
         if expected_version is not None and expected_version != old.config_version:
             raise TransitionRefused(
@@ -113,7 +114,7 @@ def apply_all(
     """
     reasons: list[str] = []
     outcomes: list[tuple[str, str]] = []
-    with connection.transaction():
+    with transaction(connection):
         known = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=100_000)}
         for origin, document in documents:
             fields = {name: value for name, value in document.items() if name != "id"}

@@ -225,14 +225,23 @@ def build(
         raise
 
 
-def build_catch_up(claim: Claim, settings: Settings, done: Prepared) -> Prepared | None:
+def build_catch_up(claim: Claim, settings: Settings, store: Connection, done: Prepared) -> Prepared | None:
     """What changed while a full load was read, from the horizon of its first snapshot; None without a time cursor."""
     definition = claim.definition
     since = done.state.generation_horizon
     if definition.mode is not Mode.FULL or definition.incremental_key is None or since is None:
         return None
-    follows = definition.model_copy(update={"mode": Mode.INCREMENTAL})
-    plan = _assemble(follows, settings, check(follows, settings), name=f"vitrine:{claim.token}")
+    # rows without a time came with the load; the whole key breaks ties, as no checkpoint is made of it
+    ignoring = definition.options.model_copy(update={"on_null_cursor": "ignore"})
+    follows = definition.model_copy(update={"mode": Mode.INCREMENTAL, "options": ignoring})
+    plan = _assemble(
+        follows,
+        settings,
+        check(follows, settings),
+        name=f"vitrine:{claim.token}",
+        open_rejects=checkpoints.open_reject_keys(store, claim.pipeline_id),
+        cursor=(definition.incremental_key, *done.plan.writer.key),
+    )
     return Prepared(plan, done.state.follow(Position((since,))), None)
 
 
@@ -242,7 +251,13 @@ def build_comparison(definition: Definition, settings: Settings) -> PostgresPlan
 
 
 def _assemble(
-    definition: Definition, settings: Settings, design: Design, *, name: str, open_rejects: Sequence[str] = ()
+    definition: Definition,
+    settings: Settings,
+    design: Design,
+    *,
+    name: str,
+    open_rejects: Sequence[str] = (),
+    cursor: tuple[str, ...] | None = None,
 ) -> PostgresPlan:
     writer = PostgresWriter(
         settings.store_url,
@@ -253,7 +268,7 @@ def _assemble(
         name=name,
     )
     try:
-        reader = _reader(definition, settings, design, writer.key, name=name)
+        reader = _reader(definition, settings, design, cursor or _cursor(definition, writer.key), name=name)
     except BaseException:
         writer.close()
         raise
@@ -262,17 +277,15 @@ def _assemble(
 
 
 def _reader(
-    definition: Definition, settings: Settings, design: Design, key: tuple[str, ...], *, name: str
+    definition: Definition, settings: Settings, design: Design, cursor: tuple[str, ...], *, name: str
 ) -> PostgresReader | PythonReader:
-    full = definition.mode is Mode.FULL
-    cursor = key if full else _incremental_cursor(definition, key)
     if isinstance(design.source, BoundTask):
         return PythonReader(design.source, cursor)
     return PostgresReader(
         settings.source_url(definition.source),
         design.source,
         cursor,
-        incremental=not full,
+        incremental=definition.mode is Mode.INCREMENTAL,
         options=definition.options,
         name=name,
         as_text=bool(design.tasks),
@@ -280,9 +293,9 @@ def _reader(
 
 
 def _batch_size(definition: Definition, design: Design) -> int:
-    """As said; where nothing was said, a full load that passes bytes through takes more: nobody sees its batches."""
+    """As said; where nothing was said, a full load that does not handle single rows takes more at once."""
     default = Definition.model_fields["batch_size"].default
-    unsaid = definition.batch_size == default and definition.mode is Mode.FULL and _lane(design) == "copy"
+    unsaid = definition.batch_size == default and definition.mode is Mode.FULL and _lane(design) != "rows"
     return STAGED_ROWS if unsaid else definition.batch_size
 
 
@@ -314,8 +327,10 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
     return state
 
 
-def _incremental_cursor(definition: Definition, key: tuple[str, ...]) -> tuple[str, str]:
-    """The columns that order an incremental read: what grows, and what breaks its ties."""
+def _cursor(definition: Definition, key: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that order a read: the key, or what grows and what breaks its ties."""
+    if definition.mode is Mode.FULL:
+        return key
     tie_breaker = definition.tie_breaker or (key[0] if len(key) == 1 else None)
     if definition.incremental_key is None or tie_breaker is None:
         raise ConfigError("an incremental pipeline needs incremental_key and incremental_id_key", code="CURSOR")

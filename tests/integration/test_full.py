@@ -409,3 +409,20 @@ def test_without_a_cursor_column_the_next_full_load_brings_what_changed(
     assert not is_right(connection)
     succeed(connection, settings, films)
     assert is_right(connection)
+
+
+def test_a_catch_up_asks_nothing_that_a_full_load_does_not_need(
+    connection: Connection, settings: Settings
+) -> None:  # I7
+    connection.execute("ALTER TABLE content.film_work ALTER modified DROP NOT NULL")
+    connection.execute("UPDATE content.film_work SET modified = NULL WHERE title LIKE 'Star Wars%'")
+    films = create_films(
+        connection,
+        settings,
+        source_query="SELECT id, title, modified FROM content.film_work",
+        key_columns=["id", "title"],
+        incremental_key="modified",
+        batch_size=1,
+    )
+    succeed(connection, settings, films)
+    assert differences(connection, "SELECT id, title, modified FROM content.film_work", TARGET, "id") == []

@@ -820,3 +820,19 @@ def test_a_row_put_past_the_checks_ends_failed_and_stops_no_runner(connection: C
     assert row == {"status": "FAILED"}
     ended = connection.execute("SELECT status, error_code FROM etl.etl_runs WHERE pipeline_id = %s", [broken.id])
     assert ended.fetchall() == [{"status": "FAILED", "error_code": "CONFIG"}]
+
+
+def test_a_run_whose_own_connection_died_is_still_ended(settings: Settings, connection: Connection) -> None:  # B1
+    class Cut(PipelineExecutor):
+        def execute(self, *_: object, **__: object) -> Executed:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE application_name LIKE 'vitrine:%:run' AND datname = current_database()"
+            )
+            return Executed(Outcome.FINISHED, None, Counts(), 1, 0.0)
+
+    pipeline = create(connection)
+    request(connection, pipeline)
+    held = claim(connection, pipeline)
+    _, status_after = PipelineDispatcher(settings, Cut(settings, threading.Event())).dispatch(held)
+    assert status_after is Status.IDLE

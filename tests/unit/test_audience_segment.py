@@ -18,7 +18,7 @@ def viewer(*, ratings: int = 0, score: str | None = None, likes: int = 0, views:
 
 
 def test_it_is_installed_under_its_name() -> None:
-    assert transforms.get("audience_segment") is audience_segment
+    assert transforms.get("audience_segment").function is audience_segment
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from vitrine import plan, registry
 from vitrine.errors import ConfigError
 from vitrine.model import Definition, Row
+from vitrine.plan import Design
+from vitrine.policy import ReadOnlySql
+from vitrine.registry import BoundTask, Kind, Task
 from vitrine.settings import Settings
 
 SETTINGS = Settings.model_validate({"database_url": "postgresql://localhost/cinema"})
@@ -17,17 +20,29 @@ SQL_STEP = {"order_index": 10, "task_type": "SQL", "body": QUERY}
 PYTHON_STEP = {"order_index": 20, "task_type": "PYTHON", "body": "upper_case"}
 
 
+class Shouting(BaseModel):
+    marks: int = Field(default=1, ge=1)
+    name: str = "!"
+
+
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two transforms of our own, in a registry that is put back afterwards."""
+    """Tasks of our own, in registries that are put back afterwards."""
 
     def unchanged(rows: Sequence[Row]) -> Sequence[Row]:
         return rows
 
-    registry.transforms.load()
-    known: dict[str, Any] = vars(registry.transforms)["_parts"]
-    monkeypatch.setitem(known, "upper_case", unchanged)
-    monkeypatch.setitem(known, "lower_case", unchanged)
+    registry.load()
+    transforms: dict[str, Any] = vars(registry.transforms)["_tasks"]
+    for name, kind, options in (
+        ("upper_case", Kind.ROW, None),
+        ("lower_case", Kind.ROW, None),
+        ("shout", Kind.ROW, Shouting),
+        ("framed", Kind.FRAME, None),
+    ):
+        monkeypatch.setitem(transforms, name, Task(name, kind, unchanged, options))
+    readers: dict[str, Any] = vars(registry.readers)["_tasks"]
+    monkeypatch.setitem(readers, "numbers", Task("numbers", Kind.READER, unchanged, Shouting, (("id", "integer"),)))
 
 
 def definition(**fields: Any) -> Definition:
@@ -40,15 +55,24 @@ def reasons(*, settings: Settings = SETTINGS, **fields: Any) -> tuple[str, list[
     return refused.value.code, str(refused.value).split("; ")
 
 
+def _query(design: Design) -> ReadOnlySql:
+    assert isinstance(design.source, ReadOnlySql)
+    return design.source
+
+
+def names(design: Design) -> list[str]:
+    return [task.name for task in design.tasks]
+
+
 def test_a_query_and_a_target_are_enough() -> None:
     design = plan.check(definition(source_query=QUERY), SETTINGS)
-    assert design.query.text.split() == QUERY.split()
+    assert _query(design).text.split() == QUERY.split()
     assert (str(design.target), design.tasks) == ("analytics.genres", ())
 
 
 def test_a_python_task_is_one_transform_after_the_query() -> None:
     design = plan.check(definition(type="PYTHON", source_query=QUERY, python_task="upper_case"), SETTINGS)
-    assert design.tasks == ("upper_case",)
+    assert names(design) == ["upper_case"]
 
 
 def test_a_task_plan_goes_by_its_order_and_before_the_query() -> None:
@@ -64,13 +88,13 @@ def test_a_task_plan_goes_by_its_order_and_before_the_query() -> None:
         ),
         SETTINGS,
     )
-    assert "content.genre" in design.query.text
-    assert design.tasks == ("upper_case", "upper_case")
+    assert "content.genre" in _query(design).text
+    assert names(design) == ["upper_case", "upper_case"]
 
 
 def test_a_source_table_is_read_whole() -> None:
     step = {"order_index": 1, "task_type": "SQL", "source_table": "ugc.ratings"}
-    assert plan.check(definition(tasks=[step]), SETTINGS).query.text == "SELECT * FROM ugc.ratings"
+    assert _query(plan.check(definition(tasks=[step]), SETTINGS)).text == "SELECT * FROM ugc.ratings"
 
 
 def test_a_source_table_goes_through_the_same_policy() -> None:
@@ -87,7 +111,8 @@ def test_the_last_step_may_repeat_the_target() -> None:
     ("tasks", "sentence"),
     [
         ([SQL_STEP, {**PYTHON_STEP, "order_index": 10}], "tasks: two steps have the same order_index"),
-        ([PYTHON_STEP], "tasks: the first step must be of type SQL, for it reads"),
+        ([PYTHON_STEP], "tasks: the first step must be SQL, or name a registered reader, for it reads"),
+        ([{**SQL_STEP, "options": {"a": 1}}], "tasks: step 10 is SQL, which takes no options"),
         (
             [SQL_STEP, {**SQL_STEP, "order_index": 20}],
             "tasks: step 20 is SQL, but only the first step reads; the others are PYTHON",
@@ -144,15 +169,21 @@ def test_every_broken_rule_is_told_at_once() -> None:
 
 
 def test_a_definition_that_reads_nothing_is_refused() -> None:
-    assert reasons() == ("PLAN", ["source_query is missing: say what to read, there or in tasks"])
+    missing = "source_query is missing: say what to read, there, in tasks, or with a reader as python_task"
+    assert reasons() == ("PLAN", [missing])
     assert reasons(source_query="  ")[0] == "PLAN"
+    assert reasons(python_task="upper_case") == ("PLAN", [missing])
 
 
 @pytest.mark.parametrize("name", ["os.system", "../upper_case", "a.b:c", "__class__", "Upper_Case", "normalise"])
 def test_an_unknown_transform_is_named_with_those_installed(name: str) -> None:
     code, texts = reasons(source_query=QUERY, python_task=name)
     assert code == "UNKNOWN_TASK"
-    assert texts == [f"unknown transform '{name}'", "installed: audience_segment, lower_case, upper_case"]
+    installed = ", ".join(registry.transforms.names())
+    assert texts == [f"unknown transform '{name}'", f"installed: {installed}"]
+    code, texts = reasons(python_task=name)
+    assert (code, texts) == ("UNKNOWN_TASK", [f"unknown reader '{name}'", "installed: calendar_days, numbers"])
+    assert reasons(tasks=[{"order_index": 1, "task_type": "PYTHON", "body": name}])[0] == "UNKNOWN_TASK"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +211,7 @@ def test_the_checkpoint_belongs_to_incremental_pipelines_only() -> None:
     incremental = definition(
         source_query=query, mode="incremental", incremental_key="modified", incremental_id_key="id"
     )
-    assert plan.check(incremental, SETTINGS).query.uses_checkpoint
+    assert _query(plan.check(incremental, SETTINGS)).uses_checkpoint
 
 
 def test_a_module_of_the_settings_that_cannot_be_imported_is_told() -> None:
@@ -203,3 +234,53 @@ def test_complaints_of_the_model_are_sentences_that_name_the_field() -> None:
     assert plan.sentences(refused.value) == [
         "mode incremental needs incremental_key, the column that grows with every change"
     ]
+
+
+def test_a_reader_reads_where_there_is_no_query() -> None:
+    design = plan.check(definition(type="PYTHON", python_task="numbers", source="nowhere"), SETTINGS)
+    assert isinstance(design.source, BoundTask)
+    assert (design.source.name, design.source.options, design.tasks) == ("numbers", Shouting(), ())
+
+
+def test_a_reader_may_be_the_first_step_of_a_plan() -> None:
+    first = {"order_index": 1, "task_type": "PYTHON", "body": "numbers", "options": {"marks": 3}}
+    design = plan.check(definition(source_query=QUERY, tasks=[PYTHON_STEP, first]), SETTINGS)
+    assert isinstance(design.source, BoundTask)
+    assert (design.source.options, names(design)) == (Shouting(marks=3), ["upper_case"])
+
+
+def test_the_options_of_a_step_are_validated_by_its_model() -> None:
+    shout = {"order_index": 20, "task_type": "PYTHON", "body": "shout", "options": {"marks": 2}}
+    (task,) = plan.check(definition(tasks=[SQL_STEP, shout]), SETTINGS).tasks
+    assert task.options == Shouting(marks=2)
+    assert plan.check(definition(source_query=QUERY, python_task="shout"), SETTINGS).tasks[0].options == Shouting()
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "sentence"),
+    [
+        ("shout", {"marks": 0}, "'shout' options.marks: input should be greater than or equal to 1"),
+        ("shout", {"mark": 2}, "'shout' has no option 'mark'; it takes marks, name"),
+        ("upper_case", {"marks": 2}, "'upper_case' has no option 'marks'; it takes none"),
+    ],
+)
+def test_wrong_options_are_told_by_field_and_reason(body: str, options: dict[str, Any], sentence: str) -> None:
+    code, texts = reasons(tasks=[SQL_STEP, {**PYTHON_STEP, "body": body, "options": options}])
+    assert (code, "; ".join(texts)) == ("TASK_OPTIONS", sentence)
+
+
+def test_other_options_are_other_work() -> None:
+    def fingerprint(options: dict[str, Any]) -> tuple[str, ...]:
+        return plan.check(
+            definition(tasks=[SQL_STEP, {**PYTHON_STEP, "body": "shout", "options": options}]), SETTINGS
+        ).fingerprint()
+
+    assert fingerprint({}) == fingerprint({"marks": 1}) != fingerprint({"marks": 2})
+
+
+def test_frames_need_polars(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan.check(definition(source_query=QUERY, python_task="framed"), SETTINGS)
+    monkeypatch.setattr(registry, "has_frames", lambda: False)
+    code, texts = reasons(source_query=QUERY, python_task="framed")
+    assert code == "EXTRA_MISSING"
+    assert texts == ["transform 'framed' works on frames and needs polars: pip install 'vitrine[frames]'"]

@@ -1,54 +1,107 @@
 """How a registered function becomes a step of the loop."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import polars as pl
 import pytest
+from pydantic import BaseModel, Field
 
-from vitrine.errors import ConfigError, DataError
-from vitrine.flow import Batch, Column, Copied, Decoded, Position
+from vitrine.errors import DataError
+from vitrine.flow import Batch, Column, Decoded, Framed, Payload, Position, Printed, Transformer
 from vitrine.model import Row
-from vitrine.registry import Registry, RowTransform
-from vitrine.transforms import TransformStep
+from vitrine.printed import text_of
+from vitrine.registry import Kind, RowTransform, Task
+from vitrine.transforms import step_of
+
+if TYPE_CHECKING:
+    from vitrine.registry import FrameTransform
 
 POSITION = Position(("2", "b"))
 COLUMNS = (Column("id", "integer"), Column("title", "character varying(20)"))
 ROWS: list[Row] = [{"id": 1, "title": "Star Wars"}, {"id": 2, "title": "S3CR3T"}]
+PRINTED = Printed(b"1\tStar Wars\n2\tS3CR3T\n", 2)
 
 
-def apply(function: RowTransform, rows: Sequence[Row] = ROWS) -> Batch:
-    return TransformStep("under_test", function, ("id",))(Batch(Decoded(rows), COLUMNS, POSITION))
+def step(function: Callable[..., Any], kind: Kind = Kind.ROW) -> Transformer:
+    return step_of(Task("under_test", kind, function, None).validate({}), ("id",))
 
 
-def refusal(function: RowTransform, rows: Sequence[Row] = ROWS) -> str:
+def apply(function: RowTransform, payload: Payload = PRINTED) -> Batch:
+    return step(function)(Batch(payload, COLUMNS, POSITION))
+
+
+def apply_frame(function: "FrameTransform", payload: Payload = PRINTED) -> Batch:
+    return step(function, Kind.FRAME)(Batch(payload, COLUMNS, POSITION))
+
+
+def refusal(work: Callable[[], Batch]) -> str:
     with pytest.raises(DataError) as refused:
-        apply(function, rows)
+        work()
     assert refused.value.code == "TRANSFORM_ERROR"
     assert "S3CR3T" not in str(refused.value)
     assert "'under_test'" in str(refused.value)
     return str(refused.value)
 
 
+def upper(rows: Sequence[Row]) -> Sequence[Row]:
+    return [row | {"title": row["title"].upper()} for row in rows]
+
+
 def test_rows_are_transformed_and_the_position_stays() -> None:
-    batch = apply(lambda rows: [row | {"title": row["title"].upper()} for row in rows])
+    batch = apply(upper)
     assert batch.payload == Decoded([{"id": 1, "title": "STAR WARS"}, {"id": 2, "title": "S3CR3T"}])
     assert (batch.columns, batch.position) == (COLUMNS, POSITION)
+    assert text_of(batch) == b"1\tSTAR WARS\n2\tS3CR3T\n"
+
+
+def test_a_frame_is_transformed_and_the_position_stays() -> None:
+    batch = apply_frame(lambda frame: frame.with_columns(pl.col("title").str.to_uppercase()))
+    assert isinstance(batch.payload, Framed)
+    assert (batch.columns, batch.position) == (COLUMNS, POSITION)
+    assert text_of(batch) == b"1\tSTAR WARS\n2\tS3CR3T\n"
+
+
+def test_rows_that_came_as_dictionaries_are_as_good() -> None:
+    assert text_of(apply(upper, Decoded(ROWS))) == b"1\tSTAR WARS\n2\tS3CR3T\n"
+    assert text_of(apply_frame(lambda frame: frame.head(1), Decoded(ROWS))) == b"1\tStar Wars\n"
+
+
+def test_rows_and_frames_follow_one_another() -> None:
+    doubled = step(lambda frame: frame.with_columns(double=pl.col("id") * 2), Kind.FRAME)
+    plus_one = step(lambda rows: [{**row, "double": row["double"] + 1} for row in rows])
+    batch = Batch(PRINTED, COLUMNS, POSITION)
+    for one in (doubled, plus_one, doubled, doubled, plus_one):
+        batch = one(batch)
+    assert text_of(batch) == b"1\tStar Wars\t3\n2\tS3CR3T\t5\n"
+    assert batch.columns == (*COLUMNS, Column("double", "integer"))
 
 
 def test_rows_may_be_dropped_all_of_them_too() -> None:
     assert apply(lambda rows: rows[:1]).count == 1
     nothing = apply(lambda rows: [])
     assert (nothing.count, nothing.columns, nothing.position) == (0, COLUMNS, POSITION)
+    nothing = apply_frame(lambda frame: frame.with_columns(n=1).clear())
+    assert (nothing.count, nothing.columns[-1]) == (0, Column("n", "integer"))
 
 
 def test_an_empty_batch_is_not_shown_to_the_function() -> None:
-    def broken(rows: Sequence[Row]) -> Sequence[Row]:
+    def broken(given: Any) -> Any:
         raise AssertionError("called")
 
-    assert apply(broken, []).count == 0
+    assert apply(broken, Printed(b"", 0)).count == 0
+    assert apply_frame(broken, Printed(b"", 0)).count == 0
+
+
+def test_an_empty_batch_claims_no_columns_that_the_function_may_drop() -> None:
+    only_key = step(lambda rows: [{"id": row["id"]} for row in rows])
+    assert only_key(Batch(Printed(b"", 0), COLUMNS, POSITION)).columns == COLUMNS[:1]
+    added = step(lambda rows: [row | {"n": 1} for row in rows])
+    expected = added(Batch(PRINTED, COLUMNS, POSITION)).columns
+    assert added(Batch(Printed(b"", 0), COLUMNS, POSITION)).columns == expected
 
 
 def test_a_generator_is_as_good_as_a_list() -> None:
@@ -58,36 +111,101 @@ def test_a_generator_is_as_good_as_a_list() -> None:
     assert apply(generated).payload == Decoded(ROWS)
 
 
-def test_an_exception_is_told_by_task_kind_and_key_but_not_by_its_text() -> None:
+def test_an_exception_is_told_by_task_kind_and_culprit_but_not_by_its_text() -> None:
     def broken(rows: Sequence[Row]) -> Sequence[Row]:
-        raise ValueError(f"cannot understand {rows[1]['title']}")
+        for row in rows:
+            if row["id"] == 700:
+                raise ValueError(f"cannot understand {row['title']}")
+        return rows
 
-    assert "raised ValueError on a batch of 2 row(s) from key 1" in refusal(broken)
+    many = Printed(b"".join(b"%d\tS3CR3T\n" % number for number in range(1, 1001)), 1000)
+    assert "raised ValueError at key 700 of a batch of 1000 row(s)" in refusal(lambda: apply(broken, many))
+    frame = refusal(lambda: apply_frame(lambda f: broken(f.to_dicts()) and f, many))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+    assert "raised ValueError at key 700 of a batch of 1000 row(s)" in frame
 
 
-def test_a_result_that_is_no_list_of_rows_is_told() -> None:
-    assert "raised TypeError" in refusal(lambda rows: None)  # pyright: ignore[reportArgumentType]
+def test_a_generator_that_raises_is_told_in_the_same_way() -> None:
+    def broken(rows: Sequence[Row]) -> Any:
+        for row in rows:
+            yield {**row, "title": row["title"].index("W")}
+
+    assert "raised ValueError at key 2 of a batch of 2 row(s)" in refusal(lambda: apply(broken))
+
+
+def test_rows_that_fail_only_together_are_told_by_the_first() -> None:
+    def broken(rows: Sequence[Row]) -> Sequence[Row]:
+        if len(rows) > 1:
+            raise ValueError
+        return rows
+
+    assert "raised ValueError at key 1 of a batch of 2 row(s)" in refusal(lambda: apply(broken))
+
+
+def test_a_panic_of_polars_is_a_failure_of_the_function() -> None:
+    def broken(frame: pl.DataFrame) -> pl.DataFrame:
+        raise pl.exceptions.PanicException("S3CR3T")
+
+    assert "raised PanicException at key 1" in refusal(lambda: apply_frame(broken))
+
+
+def test_what_stops_the_process_is_not_taken_for_a_failure() -> None:
+    def stopped(rows: Sequence[Row]) -> Sequence[Row]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        apply(stopped)
+
+
+@pytest.mark.parametrize("result", [None, 7, "rows", {"id": 1}])
+def test_a_result_that_is_no_rows_is_told(result: Any) -> None:
+    expected = f"returned {type(result).__name__}, not rows, for the batch from key 1"
+    assert expected in refusal(lambda: apply(lambda rows: result))
+    assert f"returned {type(result).__name__}, not a frame" in refusal(lambda: apply_frame(lambda frame: result))
+
+
+def test_something_else_among_the_rows_is_told() -> None:
+    assert "returned a tuple among the rows" in refusal(lambda: apply(lambda rows: [(1, "S3CR3T")]))  # pyright: ignore[reportArgumentType]
 
 
 def test_a_dropped_key_is_told() -> None:
-    assert "dropped the key column 'id'" in refusal(lambda rows: [{"title": row["title"]} for row in rows])
+    expected = "dropped the key column 'id' in the batch from key 1"
+    assert expected in refusal(lambda: apply(lambda rows: [{"title": row["title"]} for row in rows]))
+    assert expected in refusal(lambda: apply_frame(lambda frame: frame.drop("id")))
 
 
 def test_rows_of_different_shape_are_told_by_column_and_key() -> None:
-    text = refusal(lambda rows: [rows[0], rows[1] | {"extra": 1}])
+    text = refusal(lambda: apply(lambda rows: [rows[0], rows[1] | {"extra": 1}]))
     assert "column(s) extra are not in every row, see key 2" in text
-    assert "column(s) title are not in every row" in refusal(lambda rows: [rows[0], {"id": 2}])
+    text = refusal(lambda: apply(lambda rows: [rows[0], {"id": 2}]))
+    assert "column(s) title are not in every row" in text
+    text = refusal(lambda: apply(lambda rows: [{"id": 1, "name": "x"}, rows[1]]))
+    assert "column(s) name, title are not in every row" in text
+
+
+def test_batches_of_different_shape_are_told() -> None:
+    sometimes = step(lambda rows: [row | {"extra": 1} if row["id"] == 1 else row for row in rows])
+    sometimes(Batch(Printed(b"1\tone\n", 1), COLUMNS, POSITION))
+    text = refusal(lambda: sometimes(Batch(Printed(b"2\ttwo\n", 1), COLUMNS, POSITION)))
+    assert "changed the shape in the batch from key 2: column(s) extra are not in every batch" in text
+
+
+def test_the_type_of_an_added_column_is_settled_by_the_first_batch() -> None:
+    some = step(lambda frame: frame.with_columns(n=None if frame["id"][0] == 1 else 5), Kind.FRAME)
+    first = some(Batch(Printed(b"1\tone\n", 1), COLUMNS, POSITION))
+    assert some(Batch(Printed(b"2\ttwo\n", 1), COLUMNS, POSITION)).columns == first.columns
 
 
 def test_the_order_of_a_rows_fields_does_not_matter() -> None:
     batch = apply(lambda rows: [rows[0], dict(reversed(rows[1].items()))])
     assert batch.columns == COLUMNS
+    assert text_of(batch) == PRINTED.data
 
 
 def test_known_columns_keep_their_types_and_gone_ones_go() -> None:
     batch = apply(lambda rows: [{"title": row["title"], "id": str(row["id"])} for row in rows])
     assert batch.columns == tuple(reversed(COLUMNS))
     assert apply(lambda rows: [{"id": row["id"]} for row in rows]).columns == COLUMNS[:1]
+    assert apply_frame(lambda frame: frame.select("title", "id")).columns == tuple(reversed(COLUMNS))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +224,7 @@ def test_known_columns_keep_their_types_and_gone_ones_go() -> None:
         (timedelta(1), "interval"),
         ({"a": 1}, "jsonb"),
         ([1, 2], "bigint[]"),
+        ([[1], [2]], "bigint[]"),
         (["a"], "text[]"),
         ([None, True], "boolean[]"),
         ([], "text[]"),
@@ -118,6 +237,39 @@ def test_an_added_column_gets_the_type_of_its_values(value: Any, type_name: str)
     assert batch.columns == (*COLUMNS, Column("added", type_name))
 
 
+@pytest.mark.parametrize(
+    ("values", "type_name"),
+    [
+        (pl.Series([True, None]), "boolean"),
+        (pl.Series([1, 2], dtype=pl.Int8), "smallint"),
+        (pl.Series([1, 2], dtype=pl.UInt32), "bigint"),
+        (pl.Series([1, 2]), "bigint"),
+        (pl.Series([1.5, 2]), "double precision"),
+        (pl.Series([Decimal("1.50"), None]), "numeric"),
+        (pl.Series(["a", "b"]), "text"),
+        (pl.Series(["a", "b"], dtype=pl.Categorical), "text"),
+        (pl.Series([b"a", b"b"]), "bytea"),
+        (pl.Series([datetime(2026, 1, 1)] * 2), "timestamp without time zone"),  # noqa: DTZ001
+        (pl.Series([datetime(2026, 1, 1, tzinfo=UTC)] * 2), "timestamp with time zone"),
+        (pl.Series([date(2026, 1, 1)] * 2), "date"),
+        (pl.Series([time(12)] * 2), "time without time zone"),
+        (pl.Series([timedelta(1)] * 2), "interval"),
+        (pl.Series([{"a": 1}] * 2), "jsonb"),
+        (pl.Series([[1, 2], []]), "bigint[]"),
+        (pl.Series([None, None]), "text"),
+    ],
+)
+def test_an_added_column_of_a_frame_gets_the_type_of_its_values(values: pl.Series, type_name: str) -> None:
+    batch = apply_frame(lambda frame: frame.with_columns(added=values))
+    assert batch.columns == (*COLUMNS, Column("added", type_name))
+
+
+def test_a_column_that_no_mart_can_hold_is_told() -> None:
+    objects = pl.Series([object(), object()], dtype=pl.Object)
+    text = refusal(lambda: apply_frame(lambda frame: frame.with_columns(added=objects)))
+    assert "gave a column that no mart can hold" in text
+
+
 def test_the_first_value_that_is_there_decides_the_type() -> None:
     batch = apply(lambda rows: [rows[0] | {"added": None}, rows[1] | {"added": 7}])
     assert batch.columns[-1] == Column("added", "bigint")
@@ -128,14 +280,25 @@ def test_an_empty_list_says_nothing_about_its_elements() -> None:
     assert batch.columns[-1] == Column("added", "bigint[]")
 
 
-def test_rows_that_nobody_decoded_are_a_mistake_of_the_plan() -> None:
-    with pytest.raises(TypeError):
-        TransformStep("under_test", list, ("id",))(Batch(Copied(b"row", 1), COLUMNS, POSITION))
+class Suffix(BaseModel):
+    suffix: str
+    times: int = Field(default=1, ge=1)
 
 
-def test_two_parts_of_one_name_are_refused() -> None:
-    parts: Registry[RowTransform] = Registry("transform", "vitrine.transforms", "vitrine.none")
-    parts.register("twice")(list)
-    parts.register("twice")(list)  # the same one again is harmless
-    with pytest.raises(ConfigError, match="two transforms are named 'twice'"):
-        parts.register("twice")(tuple)
+def test_options_are_the_second_argument() -> None:
+    def appended(rows: Sequence[Row], options: Suffix) -> Sequence[Row]:
+        return [row | {"title": row["title"] + options.suffix * options.times} for row in rows]
+
+    task = Task("under_test", Kind.ROW, appended, Suffix).validate({"suffix": "!", "times": 2})
+    batch = step_of(task, ("id",))(Batch(PRINTED, COLUMNS, POSITION))
+    assert text_of(batch) == b"1\tStar Wars!!\n2\tS3CR3T!!\n"
+
+
+def test_a_value_that_python_cannot_hold_is_told_when_it_is_touched() -> None:
+    columns = (COLUMNS[0], Column("until", "timestamp with time zone"))
+    payload = Printed(b"1\t2026-01-01 00:00:00+00\n2\tinfinity\n", 2)
+    look = step(lambda rows: [row | {"year": row["until"].year} for row in rows])
+    text = refusal(lambda: look(Batch(payload, columns, POSITION)))
+    assert "cannot go on at key 2: column 'until' (timestamp with time zone) has a value that Python cannot hold" in text
+    passed_on = step(lambda rows: [{**row, "n": 1} for row in rows])(Batch(payload, columns, POSITION))
+    assert text_of(passed_on) == b"1\t2026-01-01 00:00:00+00\t1\n2\tinfinity\t1\n"

@@ -60,7 +60,7 @@ def parse(data: bytes | bytearray, columns: Sequence[Column]) -> "pl.DataFrame":
     import polars as pl
 
     kinds = {column.name: values.bare_type(column.readable_type) for column in columns}
-    frame = pl.read_csv(
+    texts = pl.read_csv(
         bytes(data),
         separator="\t",
         has_header=False,
@@ -69,53 +69,57 @@ def parse(data: bytes | bytearray, columns: Sequence[Column]) -> "pl.DataFrame":
         empty_string_is_null=False,
         schema={name: getattr(pl, _NUMBERS.get(kind, "String")) for name, kind in kinds.items()},
     )
-    return frame.with_columns(
-        decoded for name, kind in kinds.items() if (decoded := _decoded(frame[name], kind)) is not None
-    )
+    # every NULL has one backslash, and most batches have no other
+    has_escapes = data.count(b"\\") > sum(series.null_count() for series in texts)
+    # all at once: each call of polars costs as much as a thousand values
+    decoded = (_decoded(name, kind, has_escapes=has_escapes) for name, kind in kinds.items())
+    frame = texts.with_columns(expression for expression in decoded if expression is not None)
+    filled = (_filled(frame[name], texts[name], kind) for name, kind in kinds.items() if kind in (*_TIMES, "date"))
+    return frame.with_columns(series for series in filled if series is not None)
 
 
-def _decoded(series: "pl.Series", kind: str) -> "pl.Series | None":
+def _decoded(name: str, kind: str, *, has_escapes: bool) -> "pl.Expr | None":
     """What the text of a column stands for; None where the text, or the number, is it."""
+    import polars as pl
+
+    text = pl.col(name)
     if kind in _NUMBERS or kind == "uuid":
         return None
     if kind == "boolean":
-        return series == "t"
+        return text == "t"
     if kind in _TIMES:
-        return _times(series, zoned=kind == "timestamp with time zone")
+        return _time(text, zoned=kind == "timestamp with time zone")
     if kind == "date":
-        return _dates(series)
+        return text.str.to_date("%Y-%m-%d", strict=False, cache=False)
     if kind == "bytea":
-        return series.str.strip_prefix("\\\\x").str.decode("hex")
-    return _unescaped(series) if series.str.contains("\\", literal=True).any() else None
+        return text.str.strip_prefix("\\\\x").str.decode("hex")
+    return _unescaped(text) if has_escapes else None
 
 
-def _times(series: "pl.Series", *, zoned: bool) -> "pl.Series":
-    import polars as pl
-
-    texts = series.str.strip_suffix("+00") if zoned else series
+def _time(text: "pl.Expr", *, zoned: bool) -> "pl.Expr":
+    bare = text.str.strip_suffix("+00") if zoned else text
     # fixed widths and no cache: three times as fast as a pattern with an open fraction
-    found = texts.str.pad_end(26, "0").str.to_datetime(
-        "%Y-%m-%d %H:%M:%S.%6f", time_unit="us", strict=False, cache=False
-    )
-    if found.null_count() > series.null_count():
-        whole_seconds = texts.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False, cache=False)
-        found = pl.select(pl.coalesce(found, whole_seconds)).to_series().alias(series.name)
-    numbers = _filled(found.to_physical(), series, values.microseconds)
-    return numbers.cast(pl.Datetime("us", "UTC" if zoned else None))
+    found = bare.str.pad_end(26, "0").str.to_datetime("%Y-%m-%d %H:%M:%S.%6f", time_unit="us", strict=False, cache=False)
+    return found.dt.replace_time_zone("UTC") if zoned else found
 
 
-def _dates(series: "pl.Series") -> "pl.Series":
+def _filled(found: "pl.Series", texts: "pl.Series", kind: str) -> "pl.Series | None":
+    """The times, with those that polars could not read: whole seconds, infinities, years before Christ and beyond 9999.
+
+    None if there are none of them.
+    """
     import polars as pl
 
-    found = series.str.to_date("%Y-%m-%d", strict=False, cache=False)
-    return _filled(found.to_physical(), series, values.days).cast(pl.Date)
-
-
-def _filled(numbers: "pl.Series", texts: "pl.Series", number_of: Callable[[str], int]) -> "pl.Series":
-    """The numbers, with those that polars could not read: infinities, years before Christ and beyond 9999."""
+    if found.null_count() == texts.null_count():
+        return None
+    if kind in _TIMES:
+        bare = texts.str.strip_suffix("+00")
+        seconds = bare.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False, cache=False)
+        found = pl.select(pl.coalesce(found.dt.replace_time_zone(None), seconds)).to_series().cast(found.dtype)
+    numbers, number_of = found.to_physical(), values.days if kind == "date" else values.microseconds
     missing = (numbers.is_null() & texts.is_not_null()).arg_true().to_list()
     try:
-        return numbers.scatter(missing, [number_of(texts[at]) for at in missing]) if missing else numbers
+        return numbers.scatter(missing, [number_of(texts[at]) for at in missing]).cast(found.dtype).alias(texts.name)
     except OverflowError as exc:
         raise DataError(
             f"column '{texts.name}' has a time that a frame cannot hold; cast it in the query, for example to text",
@@ -123,17 +127,10 @@ def _filled(numbers: "pl.Series", texts: "pl.Series", number_of: Callable[[str],
         ) from exc
 
 
-def _unescaped(series: "pl.Series") -> "pl.Series":
+def _unescaped(text: "pl.Expr") -> "pl.Expr":
     # no text of Postgres has a NUL in it, so that it can stand for the backslash meanwhile
-    plain = series.str.replace_all("\\\\", "\0", literal=True)
-    for escaped, character in (
-        ("\\b", "\b"),
-        ("\\f", "\f"),
-        ("\\n", "\n"),
-        ("\\r", "\r"),
-        ("\\t", "\t"),
-        ("\\v", "\v"),
-    ):
+    plain = text.str.replace_all("\\\\", "\0", literal=True)
+    for escaped, character in (("\\b", "\b"), ("\\f", "\f"), ("\\n", "\n"), ("\\r", "\r"), ("\\t", "\t"), ("\\v", "\v")):
         plain = plain.str.replace_all(escaped, character, literal=True)
     return plain.str.replace_all("\0", "\\", literal=True)
 
@@ -181,10 +178,11 @@ def _print_times(series: "pl.Series") -> "pl.Series":
     numbers = moments.to_physical()
     a_day = values.MICROSECONDS_A_DAY
     odd = ((numbers < _FIRST_DAY * a_day) | (numbers >= (_LAST_DAY + 1) * a_day)).arg_true().to_list()
-    if odd:
-        moments = numbers.scatter(odd, [None] * len(odd)).cast(pl.Datetime("us"))
-    texts = moments.dt.to_string("%Y-%m-%d %H:%M:%S%.6f" + ("+00" if zoned else ""))
-    return texts.scatter(odd, [values.print_microseconds(numbers[at], zoned=zoned) for at in odd]) if odd else texts
+    pattern = "%Y-%m-%d %H:%M:%S%.6f" + ("+00" if zoned else "")
+    if not odd:
+        return moments.dt.to_string(pattern)
+    printed = [values.print_microseconds(numbers[at], zoned=zoned) for at in odd]
+    return numbers.scatter(odd, None).cast(pl.Datetime("us")).dt.to_string(pattern).scatter(odd, printed)
 
 
 def _print_dates(series: "pl.Series") -> "pl.Series":
@@ -194,8 +192,8 @@ def _print_dates(series: "pl.Series") -> "pl.Series":
     odd = ((numbers < _FIRST_DAY) | (numbers > _LAST_DAY)).arg_true().to_list()
     if not odd:
         return series.dt.to_string("%Y-%m-%d")
-    texts = numbers.scatter(odd, [None] * len(odd)).cast(pl.Date).dt.to_string("%Y-%m-%d")
-    return texts.scatter(odd, [values.print_days(numbers[at]) for at in odd])
+    printed = [values.print_days(numbers[at]) for at in odd]
+    return numbers.scatter(odd, None).cast(pl.Date).dt.to_string("%Y-%m-%d").scatter(odd, printed)
 
 
 def _escaped(series: "pl.Series") -> "pl.Series":

@@ -68,12 +68,14 @@ class PrintedRow(dict[str, Any]):
     def whole(self) -> "PrintedRow":
         """The same row, with every column decoded, in the order of the columns."""
         if self.is_lazy:
-            layout, known = self.layout, dict(dict.items(self))
+            layout, known = self.layout, dict(dict.items(self)) if dict.__len__(self) else None
             self.is_lazy = False
             self.decoded = layout.decode_all(self.fields)
-            dict.clear(self)
-            dict.update(self, zip(layout.names, self.decoded))
-            dict.update(self, known)
+            if known is not None:
+                dict.clear(self)  # for the order of the columns
+            dict.update(self, zip(layout.names, self.decoded, strict=True))
+            if known is not None:
+                dict.update(self, known)
         return self
 
     def names(self) -> tuple[str, ...]:

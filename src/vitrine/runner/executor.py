@@ -92,11 +92,11 @@ class PipelineExecutor:
                 outcome = run_batches(prepared.plan, prepared.state)
             finally:
                 prepared.plan.close()
-            return self._catch_up(claim, prepared) if outcome is Outcome.FINISHED else outcome
+            return self._catch_up(claim, store, prepared) if outcome is Outcome.FINISHED else outcome
 
-    def _catch_up(self, claim: Claim, done: plan.Prepared) -> Outcome:
+    def _catch_up(self, claim: Claim, store: Connection, done: plan.Prepared) -> Outcome:
         """Bring what changed while a full load was read; its mart is right already, so a pause ends here too."""
-        follows = plan.build_catch_up(claim, self._settings, done)
+        follows = plan.build_catch_up(claim, self._settings, store, done)
         if follows is None:
             return Outcome.FINISHED
         try:

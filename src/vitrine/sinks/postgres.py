@@ -12,7 +12,7 @@ from vitrine.flow import Batch, Column, Copied, Counts, Reject, StateManager
 from vitrine.model import Measure, Options
 from vitrine.policy import Target
 from vitrine.postgres import PRINTING, Connection, connect, measure, raw, safe_message, translated
-from vitrine.printed import text_of
+from vitrine.printed import binary_of, text_of
 from vitrine.sinks.isolation import isolate
 
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -352,8 +352,9 @@ class PostgresWriter:
 
     def _copy(self, table: sql.Identifier, batch: Batch) -> None:
         columns = _list(column.name for column in batch.columns)
-        if isinstance(batch.payload, Copied):
-            options, parts = sql.SQL("(FORMAT binary)"), (COPY_HEADER, batch.payload.data, COPY_TRAILER)
+        binary = binary_of(batch, {} if isinstance(batch.payload, Copied) else self._columns_of(table))
+        if binary is not None:
+            options, parts = sql.SQL("(FORMAT binary)"), (COPY_HEADER, binary, COPY_TRAILER)
         else:
             options, parts = sql.SQL("(FORMAT text)"), (text_of(batch, self._is_json),)
         statement = sql.SQL("COPY {} ({}) FROM STDIN {}").format(table, columns, options)

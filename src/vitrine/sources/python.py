@@ -1,7 +1,7 @@
 """Rows out of a registered Python function, cut into batches; the position is the end of what was read."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 from vitrine.flow import Batch, Column, Decoded, Position
@@ -26,7 +26,9 @@ class PythonReader:
                 f" {', '.join(types)}",
                 code="SCHEMA_CHANGED",
             )
-        self._cursor = {name: types[name] for name in cursor_columns}
+        self._names = frozenset(types)
+        self._cursor = tuple(cursor_columns)
+        self._cursor_types = tuple(types[name] for name in cursor_columns)
         self._given_up = False
 
     def close(self) -> None: ...
@@ -42,13 +44,17 @@ class PythonReader:
         """Nobody can tell what a function has yet to yield."""
         return None
 
+    def time_bound(self, name: str) -> str | None:
+        """Only a database knows what may still commit below the end."""
+        return None
+
     def horizon_blocker(self) -> str | None:
         """Nothing holds the position back: it is the end of what was read."""
         return None
 
     def cursor_types(self) -> str:
         """Names and types of the cursor, which a checkpoint is only valid for."""
-        return ", ".join(f"{name} {type_name}" for name, type_name in self._cursor.items())
+        return ", ".join(map(" ".join, zip(self._cursor, self._cursor_types, strict=True)))
 
     def batches(self, after: Position, size: int) -> Iterator[Batch]:
         self._given_up = False
@@ -79,31 +85,32 @@ class PythonReader:
                 return
 
     def _called(self, cursor: Cursor | None) -> Iterator[Row]:
-        last: Row | None = None
+        last: Row | None = None  # that passed the checks
         try:
             result: Iterable[Row] = self._task(cursor)
-            for last in result:
-                yield last
+            for row in result:
+                yield row
+                last = row
         except (VitrineError, GeneratorExit):
             raise
         except OSError as exc:
             raise TransientError(f"reader '{self._task.name}' raised {type(exc).__name__}") from exc
         except Exception as exc:
             # the exception's own text may quote row values
-            where = f" after key {self._print(last)}" if isinstance(last, Mapping) else ""
+            where = f" after key {self._print(last)}" if last is not None else ""
             raise self._refusal(f"raised {type(exc).__name__}{where}") from exc
 
     def _checked(self, row: Any) -> tuple[Any, ...]:
         """The cursor's values of a row that has all columns, and no other."""
-        names = [column.name for column in self.columns]
         if not isinstance(row, dict):
             raise self._refusal(f"yielded a {type(row).__name__}, not a row")
-        if odd := sorted(set(names).symmetric_difference(row)):  # pyright: ignore[reportUnknownArgumentType]
-            raise self._refusal(f"yielded a row without, or with an undeclared, column {', '.join(map(str, odd))}")
-        here = tuple(row[name] for name in self._cursor)  # pyright: ignore[reportUnknownVariableType]
-        if None in here:
+        given = cast(Row, row)
+        if odd := given.keys() ^ self._names:
+            raise self._refusal(f"yielded a row whose columns are not the declared ones: {', '.join(sorted(odd))}")
+        here = tuple(given[name] for name in self._cursor)
+        if any(value is None for value in here):
             raise self._refusal(f"yielded a row with NULL in {', '.join(self._cursor)}")
-        return here  # pyright: ignore[reportUnknownVariableType]
+        return here
 
     def _is_after(self, here: tuple[Any, ...], last: tuple[Any, ...]) -> bool:
         try:
@@ -114,14 +121,14 @@ class PythonReader:
     def _values(self, cursor: Cursor) -> tuple[Any, ...]:
         return tuple(
             values.decoder(type_name)(values.escape(text))
-            for text, type_name in zip(cursor, self._cursor.values(), strict=False)
+            for text, type_name in zip(cursor, self._cursor_types, strict=False)
         )
 
     def _position(self, row: Row) -> Position:
         return Position(tuple(values.plain_text(row[name]) for name in self._cursor))
 
-    def _print(self, row: Mapping[str, Any]) -> str:
-        return "/".join(values.plain_text(row[name]) for name in self._cursor if row.get(name) is not None)
+    def _print(self, row: Row) -> str:
+        return "/".join(values.plain_text(row[name]) for name in self._cursor)
 
     def _refusal(self, text: str, here: tuple[Any, ...] | None = None) -> DataError:
         where = f", see key {'/'.join(map(values.plain_text, here))}" if here else ""

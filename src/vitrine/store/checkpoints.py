@@ -14,7 +14,7 @@ from vitrine.flow import Counts, Outcome, Position, Unit
 from vitrine.model import Claim, Cursor, PipelineId
 from vitrine.postgres import Connection, translated
 from vitrine.status import Status
-from vitrine.store.database import execute, fetch_all, fetch_one
+from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def reset(connection: Connection, pipeline_id: PipelineId) -> None:
 
 def open_state(connection: Connection, claim: Claim) -> State:
     """The state an incremental run starts from. LeaseLost if the pipeline is no longer ours."""
-    with connection.transaction():
+    with transaction(connection):
         return _state(_take_over(connection, claim, timedelta(0)))
 
 
@@ -65,7 +65,7 @@ def open_generation(
     horizon: str | None = None,
 ) -> State:
     """The full load to go on with: the half-built one while its query is the same and its staging young, or a new."""
-    with connection.transaction():
+    with transaction(connection):
         row = _take_over(connection, claim, max_staging_age)
         same = row["generation_open"] and row["generation_fingerprint"] == fingerprint and not row["generation_is_old"]
         if same and (row["generation_cursor"] is None or _has_staging(connection, claim, row["generation"])):
@@ -247,7 +247,8 @@ class CatchUpState(PostgresState):
     """Fenced and counted like any other, but remembers no position: the next full load starts anew."""
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
-        self._advance(unit, "save_progress", counts)
+        # what does not fit was counted by the load already; here it only takes the place of its older version
+        self._advance(unit, "save_progress", replace(counts, rejected=0))
 
 
 def _hold(connection: Connection, claim: Claim) -> None:

@@ -47,6 +47,13 @@ def execute(connection: Connection, name: str, /, **arguments: Any) -> int:
 
 
 @contextmanager
+def transaction(connection: Connection) -> Generator[None]:
+    """All or nothing; a connection that is lost at its begin or end is told like one lost inside."""
+    with _store_errors(), connection.transaction():
+        yield
+
+
+@contextmanager
 def _store_errors() -> Generator[None]:
     """A store that was never migrated gets its remedy; violated constraints stay what they are for the caller."""
     try:

@@ -18,7 +18,7 @@ from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, Request
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
 from vitrine.store import checkpoints
-from vitrine.store.database import execute, fetch_all, fetch_one
+from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
 PLAIN = RunOptions()
@@ -35,7 +35,7 @@ def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> l
 
 def create(connection: Connection, definition: Definition, pipeline_id: UUID | None = None) -> Pipeline:
     """A new pipeline, IDLE; ConfigError if its name or target is taken."""
-    with connection.transaction():
+    with transaction(connection):
         with _unique(definition):
             row = fetch_one(connection, "insert_pipeline", id=pipeline_id, **_columns(definition))
         if row is None:
@@ -51,7 +51,7 @@ def lock(connection: Connection, key: str | UUID) -> Pipeline:
 
 def update(connection: Connection, pipeline_id: PipelineId, definition: Definition) -> Pipeline:
     """Store a changed definition; disabling a running pipeline pauses it."""
-    with connection.transaction():
+    with transaction(connection):
         with _unique(definition):
             execute(connection, "update_pipeline", id=pipeline_id, **_columns(definition))
         execute(connection, "delete_steps", id=pipeline_id)
@@ -61,7 +61,7 @@ def update(connection: Connection, pipeline_id: PipelineId, definition: Definiti
 
 def delete(connection: Connection, key: str | UUID) -> None:
     """Remove a pipeline with its history; TransitionRefused while a runner holds it. The target stays."""
-    with connection.transaction():
+    with transaction(connection):
         pipeline = lock(connection, key)
         if fetch_one(connection, "delete_pipeline", id=pipeline.id) is None:
             raise TransitionRefused(
@@ -75,7 +75,7 @@ def request_run(
 ) -> tuple[Status, RequestId]:
     """Ask for a run; the same request id comes back while that run has not started."""
     # Locked first: an UPDATE that waits for another one keeps the step of the status it saw before, and finds no row
-    with connection.transaction():
+    with transaction(connection):
         pipeline = lock(connection, key)
         row = fetch_one(
             connection,
@@ -93,7 +93,7 @@ def request_run(
 
 def request_pause(connection: Connection, key: str | UUID) -> Status:
     """PAUSED at once, or PAUSE_REQUESTED until the current batch is done; refused for a FAILED pipeline."""
-    with connection.transaction():
+    with transaction(connection):
         pipeline = lock(connection, key)
         row = fetch_one(connection, "request_pause", id=pipeline.id, **_pairs(Event.PAUSE))
     if row is None:
@@ -125,7 +125,7 @@ def claim_next(connection: Connection, *, runner: str, ttl: timedelta, only: Pip
     A row that somebody put into the table past the checks ends FAILED here, and the next one is taken.
     """
     while True:
-        with connection.transaction():
+        with transaction(connection):
             row = fetch_one(connection, "claim_next", runner=runner, ttl=ttl, only=only, **_pairs(Event.CLAIM))
             if row is None:
                 return None
@@ -193,7 +193,7 @@ def leave(
     delay: timedelta = timedelta(0),
 ) -> Status | None:
     """Let go of the lease and close the run, together; None (nothing touched) when the lease was lost before."""
-    with connection.transaction():
+    with transaction(connection):
         if fetch_one(connection, "lock_pipeline", **_names(claim.pipeline_id)) is None:
             return None
         row = fetch_one(

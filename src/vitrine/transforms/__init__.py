@@ -63,7 +63,8 @@ class _Step:
                 " every batch"
             )
         self._columns = before
-        return Batch(payload, columns, batch.position)
+        types = {column.name: column for column in before}  # a column of nulls alone tells little about its type
+        return Batch(payload, tuple(types[name] for name in names), batch.position)
 
     def _nothing(self, batch: Batch) -> Batch:
         """No rows came in: the columns are those of earlier batches, or else no more than the key is sure."""

@@ -1,0 +1,436 @@
+"""Faults while reading and writing batches: rows that move, targets that vanish, rows too wide (FAULTS C, E)."""
+
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from pydantic import SecretStr, ValidationError
+
+from tests.conftest import free_port
+from tests.integration.test_incremental import create_ratings, is_right
+from tests.processes import environment
+from tests.running import create, differences, run, succeed
+from vitrine import registry
+from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.errors import ConfigError
+from vitrine.flow import Counts, Outcome
+from vitrine.model import Definition, Pipeline, Row
+from vitrine.postgres import Connection, connect, raw
+from vitrine.settings import Settings
+from vitrine.sources import horizon
+from vitrine.store import checkpoints, pipelines
+
+both_modes = pytest.mark.parametrize("mode", ["full", "incremental"])
+
+
+@pytest.fixture
+def writer(database_url: str) -> Iterator[Connection]:
+    """The cinema's own session, with transactions of its own."""
+    with connect(database_url, name="cinema") as opened:
+        yield opened
+
+
+def create_events(connection: Connection, settings: Settings, mode: str, **fields: Any) -> Pipeline:
+    defaults: dict[str, Any] = {
+        "source_query": EVENTS,
+        "target_table": "analytics.events",
+        "mode": mode,
+        "key_columns": ["id"],
+        "batch_size": 100,
+    }
+    cursor = {"incremental_key": "modified", "incremental_id_key": "id"} if mode == "incremental" else {}
+    return create(connection, settings, **defaults | cursor | fields)
+
+
+EVENTS = "SELECT id, note, modified FROM ugc.events"
+
+
+def fill_events(
+    connection: Connection, count: int, *, note: str = "n::text", modified: str = "n * interval '1 s'"
+) -> None:
+    """Events 1 to count; `note` and `modified` (after the start of 2024) are expressions over their number n."""
+    connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL)")
+    values = raw(f"SELECT n, {note}, '2024-01-01'::timestamptz + {modified} FROM generate_series(1, {count}) n")
+    connection.execute(sql.SQL("INSERT INTO ugc.events {}").format(values))
+
+
+def events_are_right(connection: Connection) -> bool:
+    return differences(connection, EVENTS, "analytics.events", "id") == []
+
+
+def count_events(connection: Connection) -> int:
+    row = connection.execute("SELECT count(*) AS n FROM analytics.events").fetchone()
+    assert row is not None
+    return row["n"]
+
+
+def once_read(rows: int, action: Callable[[], object]) -> Callable[[Counts, int | None], None]:
+    """A watch that acts once, when this many rows have been read."""
+    waiting = [action]
+
+    def watch(counts: Counts, expected: int | None) -> None:
+        if counts.read >= rows and waiting:
+            waiting.pop()()
+
+    return watch
+
+
+# -- where no horizon can be had --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def standby(version: int) -> Generator[str]:
+    """A server in recovery, as a replica is, with a table of events."""
+    with tempfile.TemporaryDirectory(prefix="vitrine-standby-", ignore_cleanup_errors=True) as folder:
+        server = EmbeddedPostgres(Path(folder), version=version, port=free_port(), fast=True)
+        with server:
+            server.ensure_database("source")
+            with connect(server.url("source"), name="tests") as connection:
+                connection.execute("CREATE SCHEMA ugc")
+                fill_events(connection, 10)
+        (Path(folder) / "data" / "standby.signal").touch()
+        with server:
+            yield server.tcp_url("source")
+
+
+def test_a_standby_refuses_the_horizon_unless_a_lookback_is_given(
+    connection: Connection, settings: Settings, postgres: EmbeddedPostgres
+) -> None:  # C6
+    with standby(postgres.version) as url:
+        replica = settings.model_copy(update={"sources": {"default": SecretStr(url)}})
+        refused = run(connection, replica, create_events(connection, replica, "incremental")).error
+        assert refused is not None
+        assert (refused.code, "standby" in str(refused)) == ("HORIZON_UNAVAILABLE", True)
+        patient = create_events(
+            connection,
+            replica,
+            "incremental",
+            name="patient",
+            target_table="analytics.patient",
+            options={"lookback": "1h"},
+        )
+        assert succeed(connection, replica, patient).counts.written == 10
+
+
+def test_a_logical_subscription_refuses_the_horizon(connection: Connection) -> None:  # C6
+    with connection.transaction(force_rollback=True):
+        connection.execute("CREATE SUBSCRIPTION elsewhere CONNECTION '' PUBLICATION films WITH (connect = false)")
+        assert horizon.read(connection).at is not None
+        connection.execute("ALTER SUBSCRIPTION elsewhere ENABLE")
+        with pytest.raises(ConfigError, match="logical subscription") as refused:
+            horizon.read(connection)
+        assert refused.value.code == "HORIZON_UNAVAILABLE"
+
+
+# -- rows that move while they are read -------------------------------------------------------------------------------
+
+
+def test_a_hundred_thousand_rows_of_one_time_are_read_in_steps_and_resumed_between_them(
+    connection: Connection, settings: Settings
+) -> None:  # C8
+    fill_events(connection, 100_000, note="repeat('x', 500)", modified="interval '1 day'")
+    events = create_events(connection, settings, "incremental", batch_size=1000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    stop = threading.Event()
+    first = run(connection, settings, events, stop=stop, watch=once_read(30_000, stop.set))
+    assert (first.outcome, first.counts.read) == (Outcome.RELEASED, 30_000)
+    assert checkpoints.load(connection, events.id).position.cursor == ("2024-01-02 00:00:00+00", "30000")
+    second = succeed(connection, settings, events)
+    assert (second.counts.read, second.batches) == (70_000, 70)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 20_000  # kilobytes, of the 50 000 that all rows take
+    assert events_are_right(connection)
+
+
+def test_a_row_updated_between_two_batches_arrives_with_the_next_run(
+    connection: Connection, settings: Settings, writer: Connection
+) -> None:  # C12
+    fill_events(connection, 500)
+    events = create_events(connection, settings, "incremental")
+
+    def update() -> None:
+        writer.execute("UPDATE ugc.events SET note = 'moved', modified = now() WHERE id IN (1, 499)")
+
+    first = succeed(connection, settings, events, watch=once_read(100, update))
+    assert first.counts.read == 500
+    second = succeed(connection, settings, events)
+    assert (second.counts.read, second.counts.written) == (2, 2)
+    assert events_are_right(connection)
+
+
+def test_a_row_that_commits_below_the_cursor_between_two_snapshots_is_not_lost(
+    connection: Connection, settings: Settings, writer: Connection
+) -> None:  # C12: the run reads on in a new snapshot, and passes the row while nobody sees it
+    fill_events(connection, 10)
+    options = {"snapshot_max_age": "0s", "horizon_margin": "0s"}
+    events = create_events(connection, settings, "incremental", batch_size=1, options=options)
+
+    def begin() -> None:
+        writer.execute("BEGIN")
+        writer.execute("UPDATE ugc.events SET note = 'late', modified = now() WHERE id = 1")
+        connection.execute("INSERT INTO ugc.events SELECT n, 'new', clock_timestamp() FROM generate_series(11, 50) n")
+
+    steps = [(1, begin), (20, lambda: writer.execute("COMMIT"))]
+
+    def watch(counts: Counts, expected: int | None) -> None:
+        if steps and counts.read >= steps[0][0]:
+            steps.pop(0)[1]()
+
+    assert succeed(connection, settings, events, watch=watch).counts.read == 50
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+
+
+def test_the_long_read_of_another_pipeline_costs_reading_again_and_nothing_else(
+    connection: Connection, settings: Settings
+) -> None:  # C20
+    fill_events(connection, 5)
+    options = {"horizon_margin": "0s"}
+    events = create_events(connection, settings, "incremental", options=options)
+    long = create_ratings(connection, settings, name="long", batch_size=10)
+    seen: list[Counts] = []
+
+    def meanwhile() -> None:
+        for number in (6, 7):
+            connection.execute("INSERT INTO ugc.events VALUES (%s, 'new', clock_timestamp())", [number])
+            seen.append(succeed(connection, settings, events).counts)
+            assert events_are_right(connection)
+        seen.append(succeed(connection, settings, events).counts)
+
+    succeed(connection, settings, long, watch=once_read(10, meanwhile))
+    assert [(counts.read, counts.written) for counts in seen] == [(6, 6), (2, 1), (2, 0)]
+    assert succeed(connection, settings, events).counts.written == 0
+    assert succeed(connection, settings, events).counts.read == 0
+    assert is_right(connection)
+
+
+@both_modes
+def test_a_snapshot_that_grows_old_is_left_and_reading_goes_on_from_the_cursor(
+    connection: Connection, settings: Settings, mode: str
+) -> None:
+    fill_events(connection, 200)
+    events = create_events(connection, settings, mode, batch_size=5, options={"snapshot_max_age": "0s"})
+
+    def change() -> None:
+        connection.execute("UPDATE ugc.events SET note = 'seen by a later snapshot' WHERE id = 200")
+
+    executed = succeed(connection, settings, events, watch=once_read(5, change))
+    assert (executed.counts.read, executed.counts.written, executed.batches) == (200, 200, 40)
+    assert events_are_right(connection)
+    assert succeed(connection, settings, events).counts.written == 0
+
+
+# -- targets that vanish, keys that repeat ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE analytics.events", "ALTER TABLE analytics.events RENAME TO away"])
+def test_a_target_that_vanished_is_not_built_anew_from_the_latest_rows_alone(
+    connection: Connection, settings: Settings, statement: Any
+) -> None:  # E4
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental")
+    succeed(connection, settings, events)
+    before = checkpoints.load(connection, events.id).position
+    connection.execute(statement)
+    connection.execute("INSERT INTO ugc.events VALUES (301, 'new', now())")
+    failed = run(connection, settings, events).error
+    assert failed is not None
+    assert failed.code == "TARGET_SCHEMA"
+    assert checkpoints.load(connection, events.id).position == before
+    assert pipelines.get(connection, events.id).status == "FAILED"
+    checkpoints.reset(connection, events.id)
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+
+
+@both_modes
+def test_a_target_that_vanishes_during_a_run_fails_it_at_once(
+    connection: Connection, settings: Settings, mode: str
+) -> None:  # E4
+    fill_events(connection, 1000)
+    connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)")
+    events = create_events(connection, settings, mode)
+
+    def rename() -> None:
+        connection.execute("ALTER TABLE analytics.events RENAME TO away")
+
+    failed = run(connection, settings, events, watch=once_read(200, rename)).error
+    assert failed is not None
+    assert failed.code == "TARGET_SCHEMA"
+    connection.execute("ALTER TABLE analytics.away RENAME TO events")
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+
+
+@pytest.mark.parametrize("batch_size", [7, 100])
+def test_one_key_twice_fails_an_incremental_run_with_examples(
+    connection: Connection, settings: Settings, batch_size: int
+) -> None:  # E6
+    fill_events(connection, 10)
+    repeated = "SELECT id / 2 AS pair, id, note, modified FROM ugc.events"
+    events = create_events(
+        connection, settings, "incremental", source_query=repeated, key_columns=["pair"], batch_size=batch_size
+    )
+    failed = run(connection, settings, events)
+    assert failed.error is not None
+    assert failed.error.code == "DUPLICATE_KEY"
+    assert re.search(r"for example [1-5]\b", str(failed.error))
+    assert checkpoints.load(connection, events.id).position.cursor is None
+    assert connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() == {"t": None}
+
+
+def test_a_key_that_comes_again_in_a_later_batch_is_taken_for_a_newer_version(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 10)
+    repeated = "SELECT id / 2 AS pair, id, note, modified FROM ugc.events"
+    events = create_events(
+        connection, settings, "incremental", source_query=repeated, key_columns=["pair"], batch_size=1
+    )
+    succeed(connection, settings, events)
+    newest = (
+        "SELECT DISTINCT ON (id / 2) id / 2 AS pair, id, note, modified FROM ugc.events ORDER BY id / 2, modified DESC"
+    )
+    assert differences(connection, newest, "analytics.events", "pair") == []
+
+
+@both_modes
+def test_a_value_that_the_source_cannot_read_is_not_quoted(
+    connection: Connection, settings: Settings, mode: str
+) -> None:  # H4
+    fill_events(connection, 10, note="CASE n WHEN 5 THEN 'S3CR3T' ELSE n::text END")
+    query = "SELECT id, note::integer AS note, modified FROM ugc.events"
+    events = create_events(connection, settings, mode, source_query=query)
+    failed = run(connection, settings, events).error
+    assert failed is not None
+    assert failed.code == "DATA_ERROR"
+    assert "22P02" in str(failed)
+    stored = connection.execute("SELECT error_message FROM etl.etl_runs").fetchall()
+    assert "S3CR3T" not in f"{failed} {stored}"
+
+
+# -- transforms that go wrong -----------------------------------------------------------------------------------------
+
+
+def _without(column: str, row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != column}
+
+
+@registry.transforms.register("faulty_raise")
+def faulty_raise(rows: Sequence[Row]) -> Sequence[Row]:
+    return [row | {"note": int(row["note"])} for row in rows]
+
+
+@registry.transforms.register("faulty_key")
+def faulty_key(rows: Sequence[Row]) -> Sequence[Row]:
+    return [_without("id", row) for row in rows] if any(row["note"] == "S3CR3T" for row in rows) else rows
+
+
+@registry.transforms.register("faulty_shape")
+def faulty_shape(rows: Sequence[Row]) -> Sequence[Row]:
+    return [_without("modified", row) if row["note"] == "S3CR3T" else row for row in rows]
+
+
+@registry.transforms.register("faulty_result")
+def faulty_result(rows: Sequence[Row]) -> Any:
+    return None if any(row["note"] == "S3CR3T" for row in rows) else rows
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("task", "told"), [("faulty_raise", "250"), ("faulty_key", "id"), ("faulty_shape", "250"), ("faulty_result", "201")]
+)
+def test_a_transform_that_goes_wrong_leaves_nothing_of_its_batch(
+    connection: Connection, settings: Settings, mode: str, task: str, told: str
+) -> None:  # E10
+    fill_events(connection, 500, note="CASE n WHEN 250 THEN 'S3CR3T' ELSE n::text END")
+    events = create_events(connection, settings, mode, python_task=task)
+    failed = run(connection, settings, events).error
+    assert failed is not None
+    assert failed.code == "TRANSFORM_ERROR"
+    assert f"'{task}'" in str(failed)
+    assert told in str(failed)
+    assert "S3CR3T" not in str(failed)
+    if mode == "full":
+        assert connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() == {"t": None}
+    else:
+        assert count_events(connection) == 200
+        assert checkpoints.load(connection, events.id).position.cursor == ("2024-01-01 00:03:20+00", "200")
+    connection.execute("UPDATE ugc.events SET note = '250' WHERE id = 250")
+    assert succeed(connection, settings, events).counts.read == 300
+    assert count_events(connection) == 500
+
+
+# -- batches and rows of any size -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, -1, 50_001, 10**9, "10", 1.5, None])
+def test_a_batch_size_out_of_bounds_is_refused(size: Any) -> None:  # E11
+    fields = {"name": "events", "source_query": EVENTS, "target_table": "analytics.events", "batch_size": size}
+    with pytest.raises(ValidationError):
+        Definition.model_validate(fields)
+
+
+@pytest.mark.parametrize("size", [0, -1, 50_001, 10**9, None])
+def test_the_database_refuses_a_batch_size_out_of_bounds_too(
+    connection: Connection, settings: Settings, size: int | None
+) -> None:  # E11
+    fill_events(connection, 1)
+    create_events(connection, settings, "full")
+    with pytest.raises(psycopg.errors.IntegrityError):
+        connection.execute("UPDATE etl.etl_pipelines SET batch_size = %s", [size])
+
+
+@both_modes
+@pytest.mark.parametrize("task", [None, "faulty_result"])
+def test_wide_rows_are_cut_into_batches_by_their_bytes(
+    connection: Connection, settings: Settings, mode: str, task: str | None
+) -> None:  # E11
+    fill_events(connection, 20, note="repeat('x', 10000)")
+    events = create_events(
+        connection, settings, mode, batch_size=50_000, python_task=task, options={"max_batch_bytes": 25_000}
+    )
+    assert succeed(connection, settings, events).batches == 7
+    assert events_are_right(connection)
+
+
+@both_modes
+def test_a_row_wider_than_a_batch_travels_alone_in_a_small_process(
+    connection: Connection, settings: Settings, mode: str, tmp_path: Path
+) -> None:  # E12
+    megabytes = 50
+    fill_events(connection, 3)
+    events = create_events(connection, settings, mode)
+    base = peak_of_a_run(settings, events, tmp_path)
+    wide = "UPDATE ugc.events SET note = repeat('x', %s), modified = now() WHERE id = 2"
+    connection.execute(wide, [megabytes * 2**20])
+    assert peak_of_a_run(settings, events, tmp_path) < base + 3 * megabytes * 1024
+    assert events_are_right(connection)
+
+
+_PEAK = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def peak_of_a_run(settings: Settings, pipeline: Pipeline, folder: Path) -> int:
+    """Kilobytes that one run takes in a process of its own."""
+    # a small process starts it: a child begins with the peak of the one that started it
+    command = [sys.executable, "-c", _PEAK, sys.executable, "-m", "vitrine", "run", pipeline.name]
+    ended = subprocess.run(
+        command, cwd=folder, env=environment(settings.store_url), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return int(ended.stdout)

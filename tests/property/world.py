@@ -1,0 +1,169 @@
+"""The world around a pipeline, as tests shake it: writer sessions, leases that die, points where a run can be met."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+import pytest
+from psycopg import sql
+
+from tests import journal
+from vitrine.postgres import Connection, connect
+from vitrine.settings import Settings
+from vitrine.sources import horizon
+from vitrine.store import checkpoints, pipelines
+
+WRITERS = 3
+
+
+class When(StrEnum):
+    """What a writer sets `modified` to. Those below now() are only right under a margin that covers them."""
+
+    NOW = "now()"
+    CLOCK = "clock_timestamp()"
+    SAME_SECOND_AHEAD = "date_trunc('second', now()) + interval '1 second'"
+    SOON = "now() + interval '300 milliseconds'"
+    FUTURE = "'2099-01-01'::timestamptz"
+    INFINITY = "'infinity'::timestamptz"
+    SAME_SECOND_BEHIND = "date_trunc('second', now())"
+    BEHIND = "now() - interval '1900 milliseconds'"
+
+    @property
+    def is_behind(self) -> bool:
+        return self in (When.SAME_SECOND_BEHIND, When.BEHIND)
+
+
+class Writer:
+    """A session of the application. Outside a transaction every statement commits at once."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection = connect(url, name="cinema")
+        self._forget()
+
+    def _forget(self) -> None:
+        self.open = False
+        self.savepoints = 0
+        self.is_behind = False  # wrote a time below the start of the transaction that is still open
+
+    def begin(self) -> None:
+        if not self.open:
+            self._connection.execute("BEGIN")
+            self.open = True
+
+    def execute(self, statement: sql.Composed, arguments: dict[str, Any]) -> None:
+        self._connection.execute(statement, arguments)
+
+    def savepoint(self) -> None:
+        if self.open:
+            self._connection.execute("SAVEPOINT here")
+            self.savepoints += 1
+
+    def roll_back_to(self) -> None:
+        if self.savepoints:
+            self._connection.execute("ROLLBACK TO SAVEPOINT here; RELEASE SAVEPOINT here")
+            self.savepoints -= 1
+
+    def end(self, word: Literal["COMMIT", "ROLLBACK"]) -> None:
+        if self.open:
+            self._connection.execute(word)
+        self._forget()
+
+    def reconnect(self) -> None:
+        """The connection breaks, and with it the transaction."""
+        self.close()
+        self._connection = connect(self._url, name="cinema")
+        self._forget()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+Point = Literal["horizon", "save", "batch"]
+"""The horizon is read and the snapshot not yet taken; a unit is about to commit; a unit has been committed."""
+
+
+def nothing(point: Point) -> None:
+    pass
+
+
+@dataclass
+class World:
+    """A database with table ugc.subject, and the sessions around it."""
+
+    settings: Settings
+    control: Connection
+    other: Connection  # of another account: it may take a pipeline over, and not end the sessions of the old holder
+    writers: list[Writer]
+    at: Callable[[Point], None] = nothing  # told of every point that a run passes
+
+    def clear(self) -> None:
+        """As in the beginning."""
+        for writer in self.writers:
+            writer.end("ROLLBACK")
+        self.expire()
+        for pipeline in pipelines.list_page(self.control, limit=10):
+            pipelines.delete(self.control, pipeline.id)
+        self.control.execute(
+            "DROP TABLE IF EXISTS analytics.subject; TRUNCATE ugc.subject, public.status_journal RESTART IDENTITY"
+        )
+
+    def expire(self, connection: Connection | None = None) -> None:
+        """Time passes: a lease without heartbeats dies."""
+        self.control.execute(
+            "UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 second'"
+            " WHERE lease_token IS NOT NULL"
+        )
+        pipelines.expire_leases(connection or self.control)
+
+    def terminate(self) -> None:
+        """The server ends every session of every run."""
+        self.control.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'vitrine:%' AND datname = current_database()"
+        )
+
+
+@contextmanager
+def opened(url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
+    """A world in this database, which has the store's tables."""
+    # the lease is long: it dies when a test says so
+    settings = Settings.model_validate({"database_url": url, "lease_ttl": "60s", "heartbeat_interval": "20s"})
+    with connect(url, name="tests") as control:
+        control.execute(
+            "CREATE TABLE ugc.subject (id uuid PRIMARY KEY, part int NOT NULL, payload text NOT NULL,"
+            " modified timestamptz NOT NULL, rev bigint GENERATED BY DEFAULT AS IDENTITY);"
+            "CREATE INDEX ON ugc.subject (modified, id); CREATE INDEX ON ugc.subject (rev, id);"
+            "DROP ROLE IF EXISTS usurper; CREATE ROLE usurper LOGIN SUPERUSER"
+        )
+        journal.start(control)
+        with connect(url.replace("postgres@", "usurper@"), name="tests") as other:
+            world = World(settings, control, other, [Writer(url) for _ in range(WRITERS)])
+            _tell_points(world, monkeypatch)
+            yield world
+            for writer in world.writers:
+                writer.close()
+        control.execute("DROP ROLE usurper")
+
+
+def _tell_points(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, save, publish = horizon.read, checkpoints.PostgresState.save, checkpoints.PostgresState.publish
+
+    def reading(connection: Connection) -> horizon.Horizon:
+        seen = read(connection)
+        world.at("horizon")
+        return seen
+
+    def saving(self: checkpoints.PostgresState, *arguments: Any) -> None:
+        save(self, *arguments)
+        world.at("save")
+
+    def publishing(self: checkpoints.PostgresState, *arguments: Any) -> None:
+        publish(self, *arguments)
+        world.at("save")
+
+    monkeypatch.setattr(horizon, "read", reading)
+    monkeypatch.setattr(checkpoints.PostgresState, "save", saving)
+    monkeypatch.setattr(checkpoints.PostgresState, "publish", publishing)

@@ -1,0 +1,62 @@
+"""The page of guarantees keeps up with the tests: what it names exists, and every mutant belongs to a promise."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+PROVEN, _, NOT_YET = (ROOT / "docs" / "guarantees.md").read_text("utf-8").partition("## Not proven yet")
+ROWS = re.findall(r"^\| ([A-I]\d+) \| (.+) \| (.+) \|$", PROVEN, flags=re.MULTILINE)
+NUMBERS = [number for number, _, _ in ROWS]
+PATCHES = sorted((TESTS / "mutants").glob("*.patch"))
+
+
+@cache
+def functions_of(file: Path) -> frozenset[str]:
+    """Functions of a test file, by name; none where there is no such file."""
+    if not file.is_file():
+        return frozenset()
+    parsed = ast.parse(file.read_text("utf-8"))
+    return frozenset(node.name for node in parsed.body if isinstance(node, ast.FunctionDef))
+
+
+def exists(test: str) -> bool:
+    """Whether `folder/file.py::name`, below tests, is a test; a parameter in brackets is not looked at."""
+    file, _, name = test.partition("::")
+    return name.startswith("test_") and name.partition("[")[0] in functions_of(TESTS / file)
+
+
+def in_order(numbers: list[str]) -> list[str]:
+    return sorted(numbers, key=lambda number: (number[0], int(number[1:])))
+
+
+def test_every_promise_stands_once_and_in_order() -> None:
+    assert in_order(NUMBERS) == NUMBERS
+    assert len(set(NUMBERS)) == len(NUMBERS) > 0
+
+
+def test_a_promise_is_proven_or_not_and_never_both() -> None:
+    missing = re.findall(r"\b[A-I]\d+\b", NOT_YET)
+    assert in_order(missing) == missing
+    assert set(missing).isdisjoint(NUMBERS)
+
+
+@pytest.mark.parametrize(("number", "promise", "proofs"), ROWS, ids=NUMBERS)
+def test_every_test_that_proves_a_promise_exists(number: str, promise: str, proofs: str) -> None:
+    named = re.findall(r"`([^`]+)`", proofs)
+    assert promise.endswith(".")
+    assert ", ".join(f"`{test}`" for test in named) == proofs
+    assert [test for test in named if not exists(test)] == [], number
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_every_mutant_names_a_test_and_belongs_to_a_promise(patch: Path) -> None:
+    first = patch.read_text("utf-8").splitlines()[0]
+    test = first.removeprefix("# test: tests/")
+    assert first != test
+    assert exists(test), test
+    assert patch.stem.partition("_")[0] in NUMBERS
