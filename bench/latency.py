@@ -52,7 +52,7 @@ def judged(mine: Samples, peer: Samples | None, *, right: bool) -> Result:
         by_hand=peer,
         ours=mine,
         ratio=ratio,
-        note="by hand: ingestr" if peer else "",
+        note="beside ingestr" if peer else "",
     )
 
 

@@ -167,7 +167,7 @@ def _results(workload: str, bar: str, at_most: float, taken: dict[str, Samples],
             by_hand=samples,
             ours=mine,
             ratio=mine.median / samples.median,
-            note="its target is WRONG" if name in wrong else f"by hand: {name}",
+            note="its target is WRONG" if name in wrong else f"beside {name}",
         )
         for name, samples in others.items()
     ]

@@ -310,6 +310,25 @@ def status(name: Name) -> None:
 
 
 @app.command()
+def transforms() -> None:
+    """What Python tasks are installed: transforms of rows and of frames, and readers; with their options."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from vitrine import registry
+
+    table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("name", "kind", "options", "what it does", "from"):
+        table.add_column(column, no_wrap=column in ("name", "kind", "options"))
+    registry.load(_settings().transform_modules)
+    for task in [*registry.transforms.tasks(), *registry.readers.tasks()]:
+        options = "\n".join(registry.describe_options(task))
+        table.add_row(task.name, task.kind, escape(options), escape(task.summary), task.origin)
+    _console().print(table)
+
+
+@app.command()
 def pause(name: Name) -> None:
     """Pause a pipeline: at once if it is not running, otherwise after its current batch."""
     from vitrine.store import pipelines

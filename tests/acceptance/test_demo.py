@@ -19,7 +19,15 @@ from tests.waiting import wait_until
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
 
-MARTS = ("audience_segments", "film_dim", "film_rating_agg", "genre_dim", "user_features")
+MARTS = (
+    "audience_segments",
+    "calendar",
+    "film_dim",
+    "film_rating_agg",
+    "film_trends",
+    "genre_dim",
+    "user_features",
+)
 SMALL = ("--films", "100", "--ratings", "2000")
 TOP_GENRES = """
     SELECT g.id, g.name, count(*) AS films
@@ -56,7 +64,7 @@ def children(process: subprocess.Popen[bytes]) -> set[int]:
     return found
 
 
-def test_the_demo_builds_and_proves_five_marts_and_does_so_again_from_its_data(tmp_path: Path, home: Path) -> None:
+def test_the_demo_builds_and_proves_seven_marts_and_does_so_again_from_its_data(tmp_path: Path, home: Path) -> None:
     for _ in range(2):
         done = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
         assert (done.returncode, done.stderr) == (0, "")

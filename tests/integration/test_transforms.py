@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import polars as pl
 import pytest
@@ -110,9 +110,16 @@ def _every_type(connection: Connection) -> None:
         connection.execute("UPDATE ugc.everything SET span = 'infinity' WHERE id = 6")
 
 
-def changed(connection: Connection, target: str) -> list[int]:
+# What a frame can hand over in binary, for a frame with these columns alone
+ENCODABLE = (
+    "SELECT id, small, big, short, long, flag, words, code, padded, day, at, local_at, rough_at, key, doc, docb"
+    " FROM ugc.everything"
+)
+
+
+def changed(connection: Connection, target: str, query: LiteralString = EVERYTHING) -> list[int]:
     """Keys of the rows that are missing in the target, or have a column that prints in another way."""
-    names = [column.name for column in connection.execute(EVERYTHING + " LIMIT 0").description or ()]
+    names = [column.name for column in connection.execute(f"SELECT * FROM ({query}) AS q LIMIT 0").description or ()]
     schema, table = target.split(".")
     statement = sql.SQL(
         "SELECT s.id FROM ugc.everything AS s LEFT JOIN {} AS t USING (id)"
@@ -159,6 +166,38 @@ def test_what_a_transform_does_not_change_arrives_exactly(
     ).fetchall()
     # of a column with a domain Postgres tells no more than what the domain is made of
     assert [row["attname"] for row in types] == (["best", "score"] if target == "missing" else [])
+
+
+@pytest.mark.usefixtures("_every_type")
+@pytest.mark.parametrize("columns", [ENCODABLE, "SELECT id, key, at, small FROM ugc.everything WHERE id < 4"])
+@pytest.mark.parametrize("task", ["add_frame", "sort_frame"])
+def test_what_a_frame_hands_over_in_binary_arrives_exactly(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch, task: str, columns: LiteralString
+) -> None:
+    def refuse(*_: Any) -> bytes:
+        raise AssertionError("printed")
+
+    monkeypatch.setattr("vitrine.printed.frames.print_frame", refuse)
+    pipeline = create(
+        connection,
+        settings,
+        source_query=columns,
+        python_task=task,
+        target_table="analytics.everything",
+        key_columns=["id"],
+    )
+    succeed(connection, settings, pipeline)
+    assert [key for key in changed(connection, "analytics.everything", columns) if key < 4] == []
+    assert columns != ENCODABLE or changed(connection, "analytics.everything", columns) == []
+
+
+def test_a_number_too_large_for_its_column_is_told_and_not_cut(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE analytics.films (id uuid PRIMARY KEY, extra smallint)")
+    tasks = [{**SQL_STEP, "body": "SELECT id FROM content.film_work"}, step(20, "add_frame", amount=100_000)]
+    pipeline = create(connection, settings, tasks=tasks, target_table="analytics.films", key_columns=["id"])
+    executed = run(connection, settings, pipeline)
+    assert executed.error is not None
+    assert "column 'extra' does not fit: 22003" in str(executed.error)
 
 
 @pytest.mark.usefixtures("_every_type")

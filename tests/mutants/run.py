@@ -1,6 +1,6 @@
 """Proves the guards: each patch takes one protection away, and the test it names must then fail.
 
-A patch begins with a line `# test: <pytest id>`; run all with `make mutants`, or some: `python -m tests.mutants.run C1 E6`.
+A patch begins with a line `# test: <pytest id>`. `make mutants` runs all, `python -m tests.mutants.run C1 E6` some.
 """
 
 import shutil

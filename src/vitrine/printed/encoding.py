@@ -63,12 +63,13 @@ def _text_fields(series: "pl.Series", kind: str, text: str) -> _Fields | None:
 
     if kind == "uuid":
         return _uuids(series, text)
+    nulls = _nulls(series)
     lengths = series.str.len_bytes().fill_null(0).to_numpy().astype(np.int64)
     data = np.frombuffer(text.encode(), np.uint8)
-    if kind == "jsonb":  # begins with the version of its format
-        starts = np.cumsum(lengths) - lengths
-        data, lengths = np.insert(data, starts, 1), lengths + 1
-    return _Fields(data, None, lengths, _nulls(series))
+    if kind == "jsonb":  # each begins with the version of its format
+        there = np.ones(len(series), bool) if nulls is None else ~nulls
+        data, lengths = np.insert(data, (np.cumsum(lengths) - lengths)[there], 1), lengths + there
+    return _Fields(data, None, lengths, nulls)
 
 
 def _number_fields(series: "pl.Series", kind: str) -> _Fields | None:

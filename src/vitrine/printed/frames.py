@@ -118,13 +118,14 @@ def _filled(found: "pl.Series", texts: "pl.Series", kind: str) -> "pl.Series | N
         found = pl.select(pl.coalesce(found.dt.replace_time_zone(None), seconds)).to_series().cast(found.dtype)
     numbers, number_of = found.to_physical(), values.days if kind == "date" else values.microseconds
     missing = (numbers.is_null() & texts.is_not_null()).arg_true().to_list()
-    try:
-        return numbers.scatter(missing, [number_of(texts[at]) for at in missing]).cast(found.dtype).alias(texts.name)
-    except OverflowError as exc:
+    filling = [number_of(texts[at]) for at in missing]
+    ends = (-(2**31), 2**31) if kind == "date" else (-(2**63), 2**63)
+    if any(not ends[0] <= number < ends[1] for number in filling):
         raise DataError(
             f"column '{texts.name}' has a time that a frame cannot hold; cast it in the query, for example to text",
             code="TRANSFORM_ERROR",
-        ) from exc
+        )
+    return numbers.scatter(missing, filling).cast(found.dtype).alias(texts.name)
 
 
 def _unescaped(text: "pl.Expr") -> "pl.Expr":

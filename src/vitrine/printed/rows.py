@@ -9,6 +9,8 @@ from vitrine.flow import Column, Decoded
 from vitrine.model import Row
 from vitrine.printed import values
 
+_PLAIN: type[Row] = dict  # the dictionary below a row
+
 
 class Layout:
     """The columns of printed rows, and how to decode each."""
@@ -68,70 +70,70 @@ class PrintedRow(dict[str, Any]):
     def whole(self) -> "PrintedRow":
         """The same row, with every column decoded, in the order of the columns."""
         if self.is_lazy:
-            layout, known = self.layout, dict(dict.items(self)) if dict.__len__(self) else None
+            layout, known = self.layout, dict(_PLAIN.items(self)) if _PLAIN.__len__(self) else None
             self.is_lazy = False
             self.decoded = layout.decode_all(self.fields)
             if known is not None:
-                dict.clear(self)  # for the order of the columns
-            dict.update(self, zip(layout.names, self.decoded, strict=True))
+                _PLAIN.clear(self)  # for the order of the columns
+            _PLAIN.update(self, zip(layout.names, self.decoded, strict=True))
             if known is not None:
-                dict.update(self, known)
+                _PLAIN.update(self, known)
         return self
 
     def names(self) -> tuple[str, ...]:
         """The names of the columns; nothing is decoded for them."""
         if not self.is_lazy:
-            return tuple(dict.keys(self))
-        return (*self.layout.names, *(name for name in dict.keys(self) if name not in self.layout.places))
+            return tuple(_PLAIN.keys(self))
+        return (*self.layout.names, *(name for name in _PLAIN.keys(self) if name not in self.layout.places))
 
     def has_other_names(self, names: frozenset[str]) -> bool:
-        own = dict.keys(self)
+        own = _PLAIN.keys(self)
         if not self.is_lazy:
             return own != names
         all_of_them = self.layout.name_set
         return (all_of_them if own <= all_of_them else all_of_them | own) != names
 
     def __contains__(self, name: object) -> bool:
-        return dict.__contains__(self, name) or (self.is_lazy and name in self.layout.places)
+        return _PLAIN.__contains__(self, name) or (self.is_lazy and name in self.layout.places)
 
     def __len__(self) -> int:
         return len(self.names())
 
     def __iter__(self) -> Iterator[str]:
-        return dict.__iter__(self.whole())
+        return _PLAIN.__iter__(self.whole())
 
     def __reversed__(self) -> Iterator[str]:
-        return dict.__reversed__(self.whole())
+        return _PLAIN.__reversed__(self.whole())
 
     def keys(self) -> Any:
-        return dict.keys(self.whole())
+        return _PLAIN.keys(self.whole())
 
     def values(self) -> Any:
-        return dict.values(self.whole())
+        return _PLAIN.values(self.whole())
 
     def items(self) -> Any:
-        return dict.items(self.whole())
+        return _PLAIN.items(self.whole())
 
     def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self[name] if name in self else default
 
     def pop(self, *arguments: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return dict.pop(self.whole(), *arguments)
+        return _PLAIN.pop(self.whole(), *arguments)
 
     def popitem(self) -> tuple[str, Any]:
-        return dict.popitem(self.whole())
+        return _PLAIN.popitem(self.whole())
 
     def setdefault(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return dict.setdefault(self.whole(), name, default)
+        return _PLAIN.setdefault(self.whole(), name, default)
 
     def __delitem__(self, name: str) -> None:
-        dict.__delitem__(self.whole(), name)
+        _PLAIN.__delitem__(self.whole(), name)
 
     def clear(self) -> None:
-        dict.clear(self.whole())
+        _PLAIN.clear(self.whole())
 
     def copy(self) -> "PrintedRow":
-        twin = PrintedRow(dict.items(self))
+        twin = PrintedRow(_PLAIN.items(self))
         twin.layout, twin.fields, twin.decoded, twin.is_lazy = self.layout, self.fields, self.decoded, self.is_lazy
         return twin
 
@@ -149,7 +151,7 @@ class PrintedRow(dict[str, Any]):
 
     def __eq__(self, other: object) -> bool:
         theirs = other.whole() if isinstance(other, PrintedRow) else other
-        return dict.__eq__(self.whole(), theirs)
+        return _PLAIN.__eq__(self.whole(), theirs)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -157,7 +159,7 @@ class PrintedRow(dict[str, Any]):
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
-        return dict.__repr__(self.whole())
+        return _PLAIN.__repr__(self.whole())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return dict, (dict(self),)
@@ -232,7 +234,7 @@ class _Press:
             fields = row.fields + [values.NULL] * (len(self._names) - len(row.fields))
         else:
             fields = [values.NULL if place is None else row.fields[place] for place in self._own_places(row)]
-        for name, value in dict.items(row):
+        for name, value in _PLAIN.items(row):
             position = self._positions[name]
             fields[position] = self._printers[position](value)
         self._restore(fields, row, row, [position for position in self._inexact if self._names[position[0]] in row])

@@ -296,7 +296,7 @@ def field_of(value: Any) -> str:
     """A value as a field of COPY's text format; TypeError for a type that Postgres does not know."""
     if value is None:
         return NULL
-    kind = cast(type, type(value))
+    kind: type = type(value)
     if (printer := _PLAIN_PRINTERS.get(kind)) is not None:
         return printer(value)
     return value.field if isinstance(value, Unreadable) else escape(plain_text(value))

@@ -44,10 +44,6 @@ class PythonReader:
         """Nobody can tell what a function has yet to yield."""
         return None
 
-    def time_bound(self, name: str) -> str | None:
-        """Only a database knows what may still commit below the end."""
-        return None
-
     def horizon_blocker(self) -> str | None:
         """Nothing holds the position back: it is the end of what was read."""
         return None

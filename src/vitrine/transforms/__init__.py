@@ -138,8 +138,9 @@ class RowStep(_Step):
     def _run(self, given: Any) -> list[Any] | type:
         """The rows, or the type of what is no rows."""
         result = self._task(given)
-        is_rows = isinstance(result, Iterable) and not isinstance(result, Mapping | str | bytes)
-        return list(cast(Iterable[Any], result)) if is_rows else cast(type, type(result))
+        if isinstance(result, Iterable) and not isinstance(result, Mapping | str | bytes):
+            return list(cast(Iterable[Any], result))
+        return cast(type, type(cast(object, result)))
 
     def _shape_of(self, result: Sequence[Row], first_key: str) -> tuple[str, ...]:
         """The names of the columns, in order; DataError where a row has others than the first."""

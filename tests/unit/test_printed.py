@@ -1,0 +1,370 @@
+"""Rows as Postgres prints them: decoded when touched, printed as they came, and as frames."""
+
+import copy
+import json
+import pickle
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitrine.errors import DataError
+from vitrine.flow import Batch, Column, Decoded, Framed, Position, Printed
+from vitrine.model import Row
+from vitrine.printed import binary_of, frames, rows, text_of, values
+from vitrine.printed.rows import PrintedRow
+from vitrine.printed.values import Unreadable, UnreadableValue
+
+COLUMNS = (Column("id", "integer"), Column("title", "text"), Column("doc", "jsonb"), Column("span", "interval"))
+LINE = b'7\ta\\tb\t{"a": 1.00}\t26:00:00\n'
+
+
+def one(line: bytes = LINE) -> PrintedRow:
+    (row,) = rows.parse(line, COLUMNS)
+    return row
+
+
+def printed(row: Row, *origins: Row, columns: tuple[Column, ...] = COLUMNS) -> bytes:
+    return bytes(text_of(Batch(Decoded([row], origins), columns, Position())))
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type_name", "field", "value"),
+    [
+        ("boolean", "t", True),
+        ("boolean", "f", False),
+        ("smallint", "-5", -5),
+        ("int8", "9223372036854775807", 2**63 - 1),
+        ("numeric(12, 2)", "1.50", Decimal("1.50")),
+        ("double precision", "-Infinity", float("-inf")),
+        ("real", "0.1", 0.1),
+        ("text", "a\\tb\\nc\\\\N", "a\tb\nc\\N"),
+        ("character varying(20)", "", ""),
+        ("bytea", "\\\\x00ff", b"\x00\xff"),
+        ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")),
+        ("date", "2026-02-28", date(2026, 2, 28)),
+        ("timestamp(3) without time zone", "2026-02-28 12:34:56.7", datetime(2026, 2, 28, 12, 34, 56, 700000)),  # noqa: DTZ001
+        ("timestamptz", "2026-02-28 12:34:56.000001+00", datetime(2026, 2, 28, 12, 34, 56, 1, UTC)),
+        ("time without time zone", "12:34:56", time(12, 34, 56)),
+        ("time with time zone", "12:34:56+05:30", time(12, 34, 56, tzinfo=timezone(timedelta(hours=5, minutes=30)))),
+        ("interval", "-1 days +02:00:00.5", timedelta(days=-1, hours=2, milliseconds=500)),
+        ("interval", "00:00:00", timedelta()),
+        ("jsonb", '{"a": [1, null, "\\\\"]}', None),
+        ("integer[]", "{1,NULL,3}", [1, None, 3]),
+        ("integer[]", "[0:1]={1,2}", [1, 2]),
+        ("integer[]", "{{1,2},{3,4}}", [[1, 2], [3, 4]]),
+        ("text[]", '{"a b","",NULL,"NULL","q\\\\"uo\\\\\\\\te","{x,y}",plain}', ["a b", "", None, "NULL", 'q"uo\\te', "{x,y}", "plain"]),
+        ("timestamp with time zone[]", '{"2026-01-01 00:00:00+00"}', [datetime(2026, 1, 1, tzinfo=UTC)]),
+        ("public.mood", "so so", "so so"),
+        ("public.mood[]", '{sad,"so so"}', ["sad", "so so"]),
+        ("inet", "10.0.0.1", "10.0.0.1"),
+        ("box[]", "{(1,1),(0,0);(2,2),(1,1)}", "{(1,1),(0,0);(2,2),(1,1)}"),
+    ],
+)
+def test_a_field_becomes_the_value_it_stands_for(type_name: str, field: str, value: Any) -> None:
+    if type_name == "jsonb":
+        with pytest.raises(json.JSONDecodeError):
+            values.decoder(type_name)(field)
+        return
+    decoded = values.decoder(type_name)(field)
+    assert decoded == value
+    assert type(decoded) is type(value) or isinstance(decoded, UUID)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
+@given(TEXTS)
+def test_any_text_comes_back_from_a_field(text: str) -> None:
+    field = values.field_of(text)
+    assert not {"\t", "\n", "\r"} & set(field)
+    assert values.unescape(field) == text
+    assert field != values.NULL
+
+
+@given(st.recursive(st.none() | TEXTS, lambda inner: st.lists(inner, min_size=1), max_leaves=5).filter(lambda v: isinstance(v, list)))
+def test_any_array_of_texts_comes_back(value: Any) -> None:
+    assert values.decoder("text[]")(values.field_of(value)) == value
+
+
+@given(st.integers(-(2**62), 2**62))
+def test_any_time_comes_back_as_a_number(number: int) -> None:
+    assert values.microseconds(values.print_microseconds(number, zoned=True)) == number
+    day = number // values.MICROSECONDS_A_DAY
+    assert values.days(values.print_days(day)) == day
+
+
+@given(st.datetimes())
+def test_times_are_counted_as_python_counts_them(moment: datetime) -> None:
+    since = moment - datetime(1970, 1, 1)  # noqa: DTZ001
+    assert values.microseconds(str(moment)) == since // timedelta(microseconds=1)
+
+
+@given(st.timedeltas(timedelta(days=-100_000), timedelta(days=100_000)))
+def test_an_interval_prints_as_its_days_and_seconds(value: timedelta) -> None:
+    text = values.field_of(value)
+    days, _, seconds, _ = text.split()
+    assert timedelta(days=int(days), seconds=float(seconds)) - value < timedelta(microseconds=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (None, "\\N"),
+        (True, "t"),
+        (1, "1"),
+        (1e22, "1e+22"),
+        (Decimal("1E-8"), "1E-8"),
+        (b"\x00\xff", "\\\\x00ff"),
+        (["a", None, "", 'q"\\', "NULL", [True]], '{"a",NULL,"","q\\\\"\\\\\\\\","NULL",{"t"}}'),
+        ((1, 2), '{"1","2"}'),
+        ({"a": "ё\n", "at": date(2026, 1, 1)}, '{"a": "ё\\\\n", "at": "2026-01-01"}'),
+    ],
+)
+def test_a_value_prints_as_postgres_reads_it(value: Any, field: str) -> None:
+    assert values.field_of(value) == field
+
+
+def test_in_a_json_column_everything_is_json() -> None:
+    assert [values.json_field_of(value) for value in (None, "a", [1], True)] == ["\\N", '"a"', "[1]", "true"]
+
+
+def test_a_uuid_that_keeps_its_text_is_a_uuid() -> None:
+    text = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    lazy, real = values.decoder("uuid")(text), UUID(text)
+    assert lazy == real
+    assert real == lazy
+    assert (str(lazy), hash(lazy), lazy.hex, lazy.version, repr(real) in repr(lazy).replace("PrintedUuid", "UUID")) == (
+        text,
+        hash(real),
+        real.hex,
+        4,
+        True,
+    )
+    assert sorted([lazy, UUID(int=0)]) == [UUID(int=0), real]
+    assert {real: 1}[lazy] == 1
+    assert pickle.loads(pickle.dumps(lazy)) == copy.deepcopy(lazy) == real
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_a_dictionary_of_its_values() -> None:
+    plain = {"id": 7, "title": "a\tb", "doc": {"a": 1.0}, "span": timedelta(hours=26)}
+    assert one() == plain
+    assert plain == one()
+    assert {**one(), "x": 1} == plain | {"x": 1}
+    assert one() | {"x": 1} == plain | {"x": 1}
+    assert {"x": 1} | one() == {"x": 1} | plain
+    assert (one()["id"], one().get("id"), one().get("no"), one().get("no", 5)) == (7, 7, None, 5)
+    assert (list(one()), len(one()), dict(one().items())) == (list(plain), 4, plain)
+    assert (list(one().keys()), list(one().values())) == (list(plain), list(plain.values()))
+    assert "id" in one()
+    assert "no" not in one()
+    assert isinstance(one(), dict)
+    assert one() != {}
+    assert repr(one()) == repr(plain)
+    assert list(reversed(one())) == list(reversed(plain))
+    assert json.dumps({k: v for k, v in one().items() if k != "span"}) == json.dumps({k: v for k, v in plain.items() if k != "span"})
+    for twin in (one().copy(), copy.copy(one()), copy.deepcopy(one()), pickle.loads(pickle.dumps(one()))):
+        assert twin == plain
+    with pytest.raises(KeyError):
+        one()["no"]
+
+
+def test_a_row_is_changed_as_a_dictionary_is() -> None:
+    row = one()
+    row["id"] += 1
+    assert row.pop("doc") == {"a": 1.0}
+    assert row.pop("doc", 5) == 5
+    assert row.setdefault("more", 1) == 1
+    assert row.setdefault("id", 1) == 8
+    del row["span"]
+    row.update(title="x")
+    row |= {"y": 2}
+    assert row == {"id": 8, "title": "x", "more": 1, "y": 2}
+    assert "span" not in row
+    with pytest.raises(KeyError):
+        row["span"]
+    assert row.popitem() == ("y", 2)
+    row.clear()
+    assert not row
+
+
+def test_the_order_of_columns_does_not_depend_on_what_was_touched_first() -> None:
+    row = one()
+    assert row["span"] == timedelta(hours=26)
+    assert list(row) == ["id", "title", "doc", "span"]
+
+
+def test_nothing_is_decoded_before_it_is_touched() -> None:
+    row = one(b"7\tx\tno json\t26:00:00\n")
+    assert (row["id"], row.names()) == (7, ("id", "title", "doc", "span"))
+    assert printed(row | {"id": 8}) == b"8\tx\tno json\t26:00:00\n"
+    assert isinstance(row["doc"], Unreadable)
+
+
+def test_what_was_not_changed_prints_as_it_came() -> None:
+    for row in (one(), one() | {}, one().copy()):
+        assert printed(row) == LINE
+    looked_at = one()
+    assert [looked_at[name] for name in looked_at] != []
+    assert printed(looked_at) == LINE
+    origin = one()
+    assert printed({**origin}, origin) == LINE
+
+
+def test_what_was_changed_in_place_prints_as_it_is() -> None:
+    row = one()
+    row["doc"]["b"] = True
+    assert printed(row) == b'7\ta\\tb\t{"a": 1.0, "b": true}\t26:00:00\n'
+    origin = one()
+    copied = {**origin}
+    copied["doc"]["a"] = True  # which equals 1.0
+    assert printed(copied, origin) == b'7\ta\\tb\t{"a": true}\t26:00:00\n'
+    origin = one()
+    origin["id"] = 8
+    assert printed({**origin}, origin) == LINE.replace(b"7", b"8", 1)
+
+
+def test_columns_in_another_order_or_number_print_as_they_are_asked_for() -> None:
+    some = (COLUMNS[1], COLUMNS[0], Column("n", "bigint"))
+    assert printed(one() | {"n": 1}, columns=some) == b"a\\tb\t7\t1\n"
+    assert printed({**one(), "n": 1}, columns=some) == b"a\\tb\t7\t1\n"
+
+
+def test_a_value_that_postgres_does_not_know_is_told_by_its_column() -> None:
+    with pytest.raises(DataError, match="column 'title' has a value of type object that Postgres does not know"):
+        printed(one() | {"title": object()})
+    with pytest.raises(DataError, match="column 'doc' has a value of type dict"):
+        printed({**one(), "doc": {"a": Decimal(1)}})
+    with pytest.raises(DataError, match="half a character"):
+        printed(one() | {"title": "\ud800"})
+
+
+@pytest.mark.parametrize("span", ["1 mon", "infinity", "1 year 2 days"])
+def test_a_value_that_python_cannot_hold_may_be_passed_on_but_not_looked_at(span: str) -> None:
+    line = f"7\tx\t{{}}\t{span}\n".encode()
+    row = one(line)
+    assert printed({**row}, row) == printed({**row}) == line
+    for look in (str, len, bool, list, lambda v: v + v, lambda v: v == 1, lambda v: v.days, lambda v: f"{v}", lambda v: v < v):
+        with pytest.raises(UnreadableValue, match=r"column 'span' \(interval\) has a value that Python cannot hold"):
+            look(row["span"])
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+FRAME_COLUMNS = (
+    Column("id", "integer"),
+    Column("words", "text"),
+    Column("at", "timestamp with time zone"),
+    Column("day", "date"),
+    Column("flag", "boolean"),
+    Column("amount", "numeric"),
+    Column("key", "uuid"),
+)
+KEY = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+FRAME_TEXT = (
+    f"1\ta\\tb\\\\\\n\t2026-01-01 00:00:00.100000+00\t2026-01-01\tt\t1.50\t{KEY}\n"
+    f"2\t\tinfinity\t-infinity\tf\tNaN\t{KEY}\n"
+    f"\\N\t\\N\t0044-03-15 01:02:03.500000+00 BC\t0044-03-15 BC\t\\N\t\\N\t\\N\n"
+    f"4\t\\\\N\t12345-01-01 00:00:00.000000+00\t12345-01-01\tt\t0\t{KEY}\n"
+)
+
+
+def framed(frame: Any, columns: tuple[Column, ...] = FRAME_COLUMNS) -> Batch:
+    return Batch(Framed(frame), columns, Position())
+
+
+def test_a_frame_has_the_values_that_polars_can_hold() -> None:
+    frame = frames.parse(FRAME_TEXT.encode(), FRAME_COLUMNS)
+    assert frame.schema == pl.Schema(
+        {
+            "id": pl.Int32(),
+            "words": pl.String(),
+            "at": pl.Datetime("us", "UTC"),
+            "day": pl.Date(),
+            "flag": pl.Boolean(),
+            "amount": pl.String(),
+            "key": pl.String(),
+        }
+    )
+    assert frame["words"].to_list() == ["a\tb\\\n", "", None, "\\N"]
+    assert frame["at"][0] == datetime(2026, 1, 1, 0, 0, 0, 100000, UTC)
+    assert (frame["at"] > datetime(2026, 1, 1, tzinfo=UTC)).to_list() == [True, True, False, True]
+    assert (frame["day"] > date(2026, 1, 1)).to_list() == [False, False, False, True]
+
+
+def test_a_frame_prints_as_it_came() -> None:
+    frame = frames.parse(FRAME_TEXT.encode(), FRAME_COLUMNS)
+    expected = FRAME_TEXT.replace("\tt\t", "\ttrue\t").replace("\tf\t", "\tfalse\t").encode()
+    assert text_of(framed(frame)) == expected
+    assert text_of(framed(frame.reverse().filter(pl.col("id").is_in([2])))) == expected.splitlines(keepends=True)[1]
+
+
+def test_a_frame_without_rows_is_a_frame() -> None:
+    frame = frames.parse(b"", FRAME_COLUMNS)
+    assert (len(frame), frame.columns) == (0, [column.name for column in FRAME_COLUMNS])
+    assert text_of(framed(frame)) == b""
+
+
+def test_an_only_column_keeps_its_empty_texts() -> None:
+    column = (Column("words", "text"),)
+    frame = frames.parse(b"a\n\n\\N\n", column)
+    assert frame["words"].to_list() == ["a", "", None]
+    assert text_of(framed(frame, column)) == b"a\n\n\\N\n"
+
+
+@pytest.mark.parametrize(
+    ("series", "lines"),
+    [
+        (pl.Series([[1, None], []]), [b'{"1",NULL}', b"{}"]),
+        (pl.Series([{"a": 1, "b": "x\n"}, None]), [b'{"a": 1, "b": "x\\\\n"}', b"\\N"]),
+        (pl.Series([timedelta(days=1, seconds=1), None]), [b"1 days 1.000000 seconds", b"\\N"]),
+        (pl.Series([time(1, 2, 3), None]), [b"01:02:03", b"\\N"]),
+        (pl.Series([b"\x00\xff", None]), [b"\\\\x00ff", b"\\N"]),
+        (pl.Series([Decimal("1.50"), None]), [b"1.50", b"\\N"]),
+        (pl.Series(["a\t", "b"], dtype=pl.Categorical), [b"a\\t", b"b"]),
+        (pl.Series([float("inf"), float("nan")]), [b"inf", b"NaN"]),
+        (pl.Series([datetime(2026, 1, 1)] * 2).dt.replace_time_zone("Europe/Berlin"), [b"2025-12-31 23:00:00.000000+00"] * 2),  # noqa: DTZ001
+    ],
+)
+def test_what_a_function_adds_prints_as_postgres_reads_it(series: pl.Series, lines: list[bytes]) -> None:
+    frame = pl.DataFrame({"x": series})
+    assert bytes(text_of(framed(frame, frames.columns_of(frame, ())))).splitlines() == lines
+
+
+def test_a_time_that_no_frame_can_hold_is_told() -> None:
+    with pytest.raises(DataError, match="column 'at' has a time that a frame cannot hold"):
+        frames.parse(b"294276-12-31 23:59:59.999999+00\n", (Column("at", "timestamp with time zone"),))
+
+
+def test_binary_is_refused_where_a_value_has_another_form() -> None:
+    key = pl.DataFrame({"key": [KEY, KEY[:-1]]})
+    columns = (Column("key", "uuid"),)
+    assert binary_of(framed(key, columns), {"key": "uuid"}) is None
+    shifted = pl.DataFrame({"key": [KEY[:-1], "1" + KEY]})  # which joined look like two
+    assert binary_of(framed(shifted, columns), {"key": "uuid"}) is None
+    assert binary_of(framed(pl.DataFrame({"key": [KEY]}), columns), {"key": "uuid"}) == b"\0\1\0\0\0\x10" + UUID(KEY).bytes
+    assert binary_of(framed(pl.DataFrame({"key": [5]}), columns), {"key": "numeric"}) is None
+    assert binary_of(Batch(Printed(b"", 0), columns, Position()), {"key": "uuid"}) is None
+
+
+def test_binary_has_nulls_and_texts_of_any_length() -> None:
+    columns = (Column("n", "integer"), Column("t", "text"), Column("j", "jsonb"))
+    frame = pl.DataFrame({"n": [1, None, None], "t": ["ё", None, ""], "j": ["{}", None, "[1]"]})
+    assert binary_of(framed(frame, columns), {"n": "integer", "t": "text", "j": "jsonb"}) == b"".join(
+        [
+            *(b"\0\3", b"\0\0\0\4\0\0\0\1", b"\0\0\0\2\xd1\x91", b"\0\0\0\3\1{}"),
+            *(b"\0\3", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff"),
+            *(b"\0\3", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\4\1[1]"),
+        ]
+    )
