@@ -72,7 +72,7 @@ bench-peers: $(DEV) ## The same, and dlt, ingestr and Sling from their packages
 
 .PHONY: requirements
 requirements: $(DEV) ## Compile the pinned requirements anew (no addresses in them)
-	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --extra api --extra embedded --output-file requirements/runtime.txt pyproject.toml requirements/build.in
+	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --extra api --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
 	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --allow-unsafe --constraint requirements/runtime.txt --output-file requirements/dev.txt requirements/dev.in
 
 .PHONY: clean

@@ -1,6 +1,7 @@
 """Transforms and readers on a real Postgres: both kinds, options, errors, and every type surviving exactly."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -16,7 +17,7 @@ from vitrine.model import Cursor, Row
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import pipelines, runs
 
 SQL_STEP = {"order_index": 10, "task_type": "SQL", "body": "SELECT id, title, rating FROM content.film_work"}
 
@@ -249,7 +250,9 @@ def test_rows_and_frames_in_one_chain_with_options(connection: Connection, setti
     )
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.batches) == (60, 9)
-    row = connection.execute("SELECT count(*) AS n, min(extra) AS low, max(extra) AS high FROM analytics.films").fetchone()
+    row = connection.execute(
+        "SELECT count(*) AS n, min(extra) AS low, max(extra) AS high FROM analytics.films"
+    ).fetchone()
     assert row == {"n": 60, "low": 9, "high": 9}
     assert reconcile.compare(pipeline.definition, settings).equal
 
@@ -344,14 +347,19 @@ def test_a_reader_goes_on_after_its_cursor(
     cursor = {"mode": "incremental", "incremental_key": "n", "incremental_id_key": "n"}
     pipeline = reading(connection, settings, tasks=[step(1, "watched", amount=4)], **cursor)
     assert succeed(connection, settings, pipeline).counts.read == 4
-    monkeypatch.setitem(vars(registry.readers)["_tasks"], "watched", Task("watched", Kind.READER, longer(watched), Adding, COLUMNS))
+    monkeypatch.setitem(
+        vars(registry.readers)["_tasks"], "watched", Task("watched", Kind.READER, longer(watched), Adding, COLUMNS)
+    )
     assert succeed(connection, settings, pipeline).counts.read == 2
     assert asked == [None, ("4", "4")]
     assert numbers_in_mart(connection) == [1, 2, 3, 4, 5, 6]
 
 
-def longer(function: Any) -> Any:
-    return lambda after, options: function(after, Adding(amount=options.amount + 2))  # pyright: ignore[reportUnknownLambdaType]
+def longer(function: Callable[[Cursor | None, Adding], Iterator[Row]]) -> Callable[..., Any]:
+    def called(after: Cursor | None, options: Adding) -> Iterator[Row]:
+        return function(after, Adding(amount=options.amount + 2))
+
+    return called
 
 
 def test_a_reader_that_ignores_its_cursor_repeats_nothing(connection: Connection, settings: Settings) -> None:
@@ -363,15 +371,11 @@ def test_a_reader_that_ignores_its_cursor_repeats_nothing(connection: Connection
 
 
 def test_a_paused_full_load_of_a_reader_continues_where_it_stopped(connection: Connection, settings: Settings) -> None:
-    from vitrine.store import pipelines
-
     pipeline = reading(connection, settings, tasks=[step(1, "numbers", amount=9)])
 
     def pause(counts: Any, expected: Any) -> None:
         if counts.read == 3:
             pipelines.request_pause(connection, pipeline.id)
-            import time
-
             time.sleep(0.5)  # the heartbeat brings the request
 
     first = succeed(connection, settings, pipeline, watch=pause)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
@@ -220,13 +220,23 @@ class Journey:
     def _differences(self) -> list[str]:
         odd: list[str] = []
         for name in ("id", *self._types):
+            # Postgres describes a domain's column of a query as one of its base type, and so is a mart of ours
             statement = sql.SQL(
                 "SELECT s.{0}::text AS sent, t.{0}::text AS arrived"
                 "  FROM ugc.typed s FULL JOIN analytics.typed t USING (id)"
-                " WHERE ROW(s.{0})::record OPERATOR(pg_catalog.*<>) ROW(t.{0})::record"
-            ).format(sql.Identifier(name))
+                " WHERE ROW(CAST(s.{0} AS {1}))::record OPERATOR(pg_catalog.*<>) ROW(t.{0})::record"
+            ).format(sql.Identifier(name), raw(self._type_in_mart(name)))
             odd += [f"{name}: {row['sent']!r} became {row['arrived']!r}" for row in self._connection.execute(statement)]
         return odd
+
+    def _type_in_mart(self, name: str) -> str:
+        row = self._connection.execute(
+            "SELECT format_type(atttypid, atttypmod) AS type FROM pg_attribute"
+            " WHERE attrelid = 'analytics.typed'::regclass AND attname = %s",
+            [name],
+        ).fetchone()
+        assert row is not None
+        return row["type"]
 
 
 @pytest.fixture
@@ -266,5 +276,6 @@ _round_trips = settings(
     derandomize=True,
     database=None,
     report_multiple_bugs=False,
+    phases=(Phase.generate,),  # a column and its values are told; to shrink takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

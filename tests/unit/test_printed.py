@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -61,7 +62,11 @@ def printed(row: Row, *origins: Row, columns: tuple[Column, ...] = COLUMNS) -> b
         ("integer[]", "{1,NULL,3}", [1, None, 3]),
         ("integer[]", "[0:1]={1,2}", [1, 2]),
         ("integer[]", "{{1,2},{3,4}}", [[1, 2], [3, 4]]),
-        ("text[]", '{"a b","",NULL,"NULL","q\\\\"uo\\\\\\\\te","{x,y}",plain}', ["a b", "", None, "NULL", 'q"uo\\te', "{x,y}", "plain"]),
+        (
+            "text[]",
+            '{"a b","",NULL,"NULL","q\\\\"uo\\\\\\\\te","{x,y}",plain}',
+            ["a b", "", None, "NULL", 'q"uo\\te', "{x,y}", "plain"],
+        ),
         ("timestamp with time zone[]", '{"2026-01-01 00:00:00+00"}', [datetime(2026, 1, 1, tzinfo=UTC)]),
         ("public.mood", "so so", "so so"),
         ("public.mood[]", '{sad,"so so"}', ["sad", "so so"]),
@@ -90,7 +95,11 @@ def test_any_text_comes_back_from_a_field(text: str) -> None:
     assert field != values.NULL
 
 
-@given(st.recursive(st.none() | TEXTS, lambda inner: st.lists(inner, min_size=1), max_leaves=5).filter(lambda v: isinstance(v, list)))
+@given(
+    st.recursive(st.none() | TEXTS, lambda inner: st.lists(inner, min_size=1), max_leaves=5).filter(
+        lambda v: isinstance(v, list)
+    )
+)
 def test_any_array_of_texts_comes_back(value: Any) -> None:
     assert values.decoder("text[]")(values.field_of(value)) == value
 
@@ -173,7 +182,9 @@ def test_a_row_is_a_dictionary_of_its_values() -> None:
     assert one() != {}
     assert repr(one()) == repr(plain)
     assert list(reversed(one())) == list(reversed(plain))
-    assert json.dumps({k: v for k, v in one().items() if k != "span"}) == json.dumps({k: v for k, v in plain.items() if k != "span"})
+    assert json.dumps({k: v for k, v in one().items() if k != "span"}) == json.dumps(
+        {k: v for k, v in plain.items() if k != "span"}
+    )
     for twin in (one().copy(), copy.copy(one()), copy.deepcopy(one()), pickle.loads(pickle.dumps(one()))):
         assert twin == plain
     with pytest.raises(KeyError):
@@ -255,7 +266,9 @@ def test_a_value_that_python_cannot_hold_may_be_passed_on_but_not_looked_at(span
     line = f"7\tx\t{{}}\t{span}\n".encode()
     row = one(line)
     assert printed({**row}, row) == printed({**row}) == line
-    for look in (str, len, bool, list, lambda v: v + v, lambda v: v == 1, lambda v: v.days, lambda v: f"{v}", lambda v: v < v):
+    looks: list[Callable[[Any], Any]] = [str, len, bool, list, lambda v: v + v, lambda v: v == 1, lambda v: v < v]
+    looks += [lambda v: v.days, lambda v: f"{v}"]
+    for look in looks:
         with pytest.raises(UnreadableValue, match=r"column 'span' \(interval\) has a value that Python cannot hold"):
             look(row["span"])
 
@@ -334,7 +347,10 @@ def test_an_only_column_keeps_its_empty_texts() -> None:
         (pl.Series([Decimal("1.50"), None]), [b"1.50", b"\\N"]),
         (pl.Series(["a\t", "b"], dtype=pl.Categorical), [b"a\\t", b"b"]),
         (pl.Series([float("inf"), float("nan")]), [b"inf", b"NaN"]),
-        (pl.Series([datetime(2026, 1, 1)] * 2).dt.replace_time_zone("Europe/Berlin"), [b"2025-12-31 23:00:00.000000+00"] * 2),  # noqa: DTZ001
+        (
+            pl.Series([datetime(2026, 1, 1, tzinfo=UTC)] * 2).dt.replace_time_zone("Europe/Berlin"),
+            [b"2025-12-31 23:00:00.000000+00"] * 2,
+        ),
     ],
 )
 def test_what_a_function_adds_prints_as_postgres_reads_it(series: pl.Series, lines: list[bytes]) -> None:
@@ -353,7 +369,9 @@ def test_binary_is_refused_where_a_value_has_another_form() -> None:
     assert binary_of(framed(key, columns), {"key": "uuid"}) is None
     shifted = pl.DataFrame({"key": [KEY[:-1], "1" + KEY]})  # which joined look like two
     assert binary_of(framed(shifted, columns), {"key": "uuid"}) is None
-    assert binary_of(framed(pl.DataFrame({"key": [KEY]}), columns), {"key": "uuid"}) == b"\0\1\0\0\0\x10" + UUID(KEY).bytes
+    assert (
+        binary_of(framed(pl.DataFrame({"key": [KEY]}), columns), {"key": "uuid"}) == b"\0\1\0\0\0\x10" + UUID(KEY).bytes
+    )
     assert binary_of(framed(pl.DataFrame({"key": [5]}), columns), {"key": "numeric"}) is None
     assert binary_of(Batch(Printed(b"", 0), columns, Position()), {"key": "uuid"}) is None
 

@@ -75,7 +75,7 @@ def _loading_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setattr(registry, "_loaded", False)
     for known in (registry.transforms, registry.readers):
         monkeypatch.setitem(vars(known), "_tasks", dict(vars(known)["_tasks"]))
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]
     modules = set(sys.modules)
     yield
     for name in set(sys.modules) - modules:

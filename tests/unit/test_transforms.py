@@ -26,7 +26,7 @@ ROWS: list[Row] = [{"id": 1, "title": "Star Wars"}, {"id": 2, "title": "S3CR3T"}
 PRINTED = Printed(b"1\tStar Wars\n2\tS3CR3T\n", 2)
 
 
-def step(function: Callable[..., Any], kind: Kind = Kind.ROW) -> Transformer:
+def step(function: Callable[[Any], Any], kind: Kind = Kind.ROW) -> Transformer:
     return step_of(Task("under_test", kind, function, None).validate({}), ("id",))
 
 
@@ -120,7 +120,12 @@ def test_an_exception_is_told_by_task_kind_and_culprit_but_not_by_its_text() -> 
 
     many = Printed(b"".join(b"%d\tS3CR3T\n" % number for number in range(1, 1001)), 1000)
     assert "raised ValueError at key 700 of a batch of 1000 row(s)" in refusal(lambda: apply(broken, many))
-    frame = refusal(lambda: apply_frame(lambda f: broken(f.to_dicts()) and f, many))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+
+    def broken_frame(frame: pl.DataFrame) -> pl.DataFrame:
+        broken(frame.to_dicts())
+        return frame
+
+    frame = refusal(lambda: apply_frame(broken_frame, many))
     assert "raised ValueError at key 700 of a batch of 1000 row(s)" in frame
 
 
@@ -299,6 +304,8 @@ def test_a_value_that_python_cannot_hold_is_told_when_it_is_touched() -> None:
     payload = Printed(b"1\t2026-01-01 00:00:00+00\n2\tinfinity\n", 2)
     look = step(lambda rows: [row | {"year": row["until"].year} for row in rows])
     text = refusal(lambda: look(Batch(payload, columns, POSITION)))
-    assert "cannot go on at key 2: column 'until' (timestamp with time zone) has a value that Python cannot hold" in text
+    assert (
+        "cannot go on at key 2: column 'until' (timestamp with time zone) has a value that Python cannot hold" in text
+    )
     passed_on = step(lambda rows: [{**row, "n": 1} for row in rows])(Batch(payload, columns, POSITION))
     assert text_of(passed_on) == b"1\t2026-01-01 00:00:00+00\t1\n2\tinfinity\t1\n"

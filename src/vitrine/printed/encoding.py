@@ -1,4 +1,4 @@
-"""Frames in COPY's binary format, for columns whose values can be laid out side by side: Postgres reads it much faster."""
+"""Frames in COPY's binary format, which Postgres reads much faster, for types whose values are laid out easily."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -99,7 +99,9 @@ def _decoded(name: str, kind: str, *, has_escapes: bool) -> "pl.Expr | None":
 def _time(text: "pl.Expr", *, zoned: bool) -> "pl.Expr":
     bare = text.str.strip_suffix("+00") if zoned else text
     # fixed widths and no cache: three times as fast as a pattern with an open fraction
-    found = bare.str.pad_end(26, "0").str.to_datetime("%Y-%m-%d %H:%M:%S.%6f", time_unit="us", strict=False, cache=False)
+    found = bare.str.pad_end(26, "0").str.to_datetime(
+        "%Y-%m-%d %H:%M:%S.%6f", time_unit="us", strict=False, cache=False
+    )
     return found.dt.replace_time_zone("UTC") if zoned else found
 
 
@@ -131,7 +133,14 @@ def _filled(found: "pl.Series", texts: "pl.Series", kind: str) -> "pl.Series | N
 def _unescaped(text: "pl.Expr") -> "pl.Expr":
     # no text of Postgres has a NUL in it, so that it can stand for the backslash meanwhile
     plain = text.str.replace_all("\\\\", "\0", literal=True)
-    for escaped, character in (("\\b", "\b"), ("\\f", "\f"), ("\\n", "\n"), ("\\r", "\r"), ("\\t", "\t"), ("\\v", "\v")):
+    for escaped, character in (
+        ("\\b", "\b"),
+        ("\\f", "\f"),
+        ("\\n", "\n"),
+        ("\\r", "\r"),
+        ("\\t", "\t"),
+        ("\\v", "\v"),
+    ):
         plain = plain.str.replace_all(escaped, character, literal=True)
     return plain.str.replace_all("\0", "\\", literal=True)
 
@@ -159,12 +168,12 @@ def _printed(series: "pl.Series", *, is_json: bool) -> "pl.Series":
     if kind.is_nested() or (is_json and kind != pl.String):
         printer = values.json_field_of if is_json or kind == pl.Struct else values.field_of
         return pl.Series(series.name, [None if v is None else printer(v) for v in series.to_list()], dtype=pl.String)
-    if kind in (pl.Duration, pl.Time):
+    if kind == pl.Duration or kind == pl.Time:  # noqa: PLR1714  polars compares a type with its class by == only
         fields = [None if v is None else values.field_of(v) for v in series.to_list()]
         return pl.Series(series.name, fields, dtype=pl.String)
     if kind == pl.Binary:
         return pl.select(pl.lit("\\\\x") + series.bin.encode("hex")).to_series().alias(series.name)
-    if kind in (pl.String, pl.Categorical, pl.Enum):
+    if kind == pl.String or kind == pl.Categorical or kind == pl.Enum:
         return _escaped(series.cast(pl.String))
     return series
 

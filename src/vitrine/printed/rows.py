@@ -28,7 +28,9 @@ class Layout:
     def decode_all(self, fields: list[str]) -> list[Any]:
         null = values.NULL
         try:
-            return [None if field == null else decode(field) for decode, field in zip(self.decoders, fields)]
+            return [
+                None if field == null else decode(field) for decode, field in zip(self.decoders, fields, strict=True)
+            ]
         except (ValueError, ArithmeticError):
             return list(map(self.decode, range(len(fields)), fields))
 
@@ -115,7 +117,7 @@ class PrintedRow(dict[str, Any]):
         return _PLAIN.items(self.whole())
 
     def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401  get is what is defined here
 
     def pop(self, *arguments: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _PLAIN.pop(self.whole(), *arguments)

@@ -216,7 +216,38 @@ class Unreadable:
         self._refuse()
 
 
-for _operation in ["eq", "ne", "lt", "le", "gt", "ge", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "neg", "abs", "bool", "len", "iter", "contains", "getitem", "str", "format", "int", "float", "index"]:
+for _operation in [
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "neg",
+    "abs",
+    "bool",
+    "len",
+    "iter",
+    "contains",
+    "getitem",
+    "str",
+    "format",
+    "int",
+    "float",
+    "index",
+]:
     setattr(Unreadable, f"__{_operation}__", Unreadable._refuse)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -296,7 +327,7 @@ def field_of(value: Any) -> str:
     """A value as a field of COPY's text format; TypeError for a type that Postgres does not know."""
     if value is None:
         return NULL
-    kind: type = type(value)
+    kind: type[Any] = type(value)
     if (printer := _PLAIN_PRINTERS.get(kind)) is not None:
         return printer(value)
     return value.field if isinstance(value, Unreadable) else escape(plain_text(value))

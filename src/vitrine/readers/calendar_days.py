@@ -35,7 +35,7 @@ class CalendarOptions(BaseModel):
     options=CalendarOptions,
 )
 def calendar_days(after: Cursor | None, options: CalendarOptions) -> Iterator[Row]:
-    """Every day from `first` to `last`, with year, quarter, month, week and weekday."""
+    """Yields every day from `first` to `last`, with year, quarter, month, week and weekday."""
     day = max(options.first, date.fromisoformat(after[0]) + timedelta(days=1)) if after else options.first
     while day <= options.last:
         yield {

@@ -13,7 +13,7 @@ FAN_LIKES, FAN_SCORE = 10, 7
 
 @transforms.register("audience_segment")
 def audience_segment(rows: Sequence[Row]) -> Sequence[Row]:
-    """Each row with `segment` and `reason` added; needs rating_count, avg_score, like_count and view_count."""
+    """Adds `segment` and `reason`; needs rating_count, avg_score, like_count and view_count."""
     return [row | dict(zip(("segment", "reason"), _segment(row), strict=True)) for row in rows]
 
 

@@ -17,7 +17,7 @@ class TrendOptions(BaseModel):
 
 @transforms.register_frame("rating_trend", options=TrendOptions)
 def rating_trend(frame: "pl.DataFrame", options: TrendOptions) -> "pl.DataFrame":
-    """Each row with `change` and `trend` added; needs recent_count, recent_score and earlier_score."""
+    """Adds `change` and `trend`; needs recent_count, recent_score and earlier_score."""
     import polars as pl
 
     change = pl.col("change")
