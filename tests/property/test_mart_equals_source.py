@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 STEPS_OF_AN_EXAMPLE = 30
-STEPS_OF_A_MACHINE = 360
+STEPS_OF_A_MACHINE = 330
 TARGET = "analytics.subject"
 
 # Queries of one group give the same rows: the checkpoint may be kept from one to the other

@@ -168,7 +168,7 @@ def _printed(series: "pl.Series", *, is_json: bool) -> "pl.Series":
     if kind.is_nested() or (is_json and kind != pl.String):
         printer = values.json_field_of if is_json or kind == pl.Struct else values.field_of
         return pl.Series(series.name, [None if v is None else printer(v) for v in series.to_list()], dtype=pl.String)
-    if kind == pl.Duration or kind == pl.Time:  # noqa: PLR1714  polars compares a type with its class by == only
+    if kind == pl.Duration or kind == pl.Time:
         fields = [None if v is None else values.field_of(v) for v in series.to_list()]
         return pl.Series(series.name, fields, dtype=pl.String)
     if kind == pl.Binary:

@@ -327,8 +327,7 @@ def field_of(value: Any) -> str:
     """A value as a field of COPY's text format; TypeError for a type that Postgres does not know."""
     if value is None:
         return NULL
-    kind: type[Any] = type(value)
-    if (printer := _PLAIN_PRINTERS.get(kind)) is not None:
+    if (printer := _PLAIN_PRINTERS.get(value.__class__)) is not None:
         return printer(value)
     return value.field if isinstance(value, Unreadable) else escape(plain_text(value))
 

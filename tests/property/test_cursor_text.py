@@ -1,0 +1,136 @@
+"""A cursor is remembered as Postgres prints it, to the last microsecond, whatever the year (C16)."""
+
+from collections.abc import Callable
+from datetime import date, datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from psycopg import sql
+from psycopg.pq import Format
+
+from tests.property import values
+from tests.property.test_types import round_trips
+from tests.running import create, succeed
+from vitrine.postgres import PRINTING, Connection, raw
+from vitrine.settings import Settings
+from vitrine.sources import binary
+from vitrine.store import checkpoints, pipelines
+
+VALUES: dict[str, st.SearchStrategy[str]] = {
+    "smallint": values.integers(16),
+    "integer": values.integers(32),
+    "bigint": values.integers(64),
+    "timestamp with time zone": values.moments,
+    "timestamp without time zone": values.moments,
+    "date": values.dates,
+    "uuid": values.uuids,
+    "text": values.texts,
+    "character varying": values.texts,
+    "name": values.short_texts(12),
+}
+OIDS = {
+    "smallint": binary.INT2,
+    "integer": binary.INT4,
+    "bigint": binary.INT8,
+    "timestamp with time zone": binary.TIMESTAMPTZ,
+    "timestamp without time zone": binary.TIMESTAMP,
+    "date": binary.DATE,
+    "uuid": binary.UUID_OID,
+    "text": binary.TEXT,
+    "character varying": binary.VARCHAR,
+    "name": binary.NAME,
+}
+LAST_DAY, LAST_MOMENT = date(2020, 1, 1), datetime(2020, 1, 1)  # noqa: DTZ001
+PROBES = 100  # a question to the database each
+
+
+def asker(connection: Connection, kind: str) -> Callable[[str], tuple[bytes, str]]:
+    """Tells how Postgres sends a value in binary, and how it prints it."""
+    statement = sql.SQL("SELECT CAST(CAST($1 AS text) AS {0}), CAST(CAST($1 AS text) AS {0})::text").format(raw(kind))
+    query = statement.as_string(connection).encode()
+    connection.execute("BEGIN;" + PRINTING)
+
+    def ask(text: str) -> tuple[bytes, str]:
+        results = [
+            connection.pgconn.exec_params(query, [text.encode()], [binary.TEXT], [Format.TEXT], form)
+            for form in (Format.BINARY, Format.TEXT)
+        ]
+        sent, printed = results[0].get_value(0, 0), results[1].get_value(0, 1)
+        assert sent is not None
+        assert printed is not None
+        return sent, printed.decode()
+
+    return ask
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_printed_cursor_is_what_postgres_prints(kind: str, connection: Connection) -> None:
+    ask, printer = asker(connection, kind), binary.printer(OIDS[kind])
+
+    @round_trips(PROBES)
+    @given(text=VALUES[kind])
+    def prints(text: str) -> None:
+        sent, printed = ask(text)
+        ours = printer(sent) if printer else None
+        assert ours is None or ours == printed  # None: Postgres itself is asked
+
+    prints()
+
+
+@pytest.mark.parametrize("kind", ["timestamp with time zone", "timestamp without time zone"])
+def test_times_of_every_year_from_1_to_9999_are_printed_without_asking(kind: str, connection: Connection) -> None:
+    ask, printer = asker(connection, kind), binary.printer(OIDS[kind])
+    assert printer is not None
+
+    @round_trips(PROBES)
+    @given(moment=st.datetimes())
+    @example(moment=datetime(1, 1, 1))  # noqa: DTZ001
+    @example(moment=datetime(999, 12, 31, 23, 59, 59, 999_990))  # noqa: DTZ001
+    @example(moment=datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001
+    def prints(moment: datetime) -> None:
+        sent, printed = ask(str(moment))
+        assert printer(sent) == printed
+
+    prints()
+
+
+@pytest.mark.parametrize("kind", ["timestamp with time zone", "timestamp without time zone", "date", "bigint"])
+def test_the_stored_checkpoint_is_the_last_row_as_postgres_prints_it(
+    kind: str, connection: Connection, settings: Settings
+) -> None:
+    statement = sql.SQL("CREATE TABLE ugc.dated (id bigint PRIMARY KEY, moment {})").format(raw(kind))
+    connection.execute(statement)
+    insert = sql.SQL("INSERT INTO ugc.dated VALUES (1, CAST(CAST(%s AS text) AS {}))").format(raw(kind))
+    # beyond the horizon the checkpoint waits, so that only the past can be told by its last row
+    past = {"bigint": values.integers(64), "date": st.dates(max_value=LAST_DAY).map(str)}
+
+    @round_trips(12)
+    @given(
+        text=past.get(kind, st.datetimes(max_value=LAST_MOMENT).map(str)),
+        task=st.sampled_from((None, "types_seen", "types_framed")),
+    )
+    def stores(text: str, task: str | None) -> None:
+        connection.execute("TRUNCATE ugc.dated; DROP TABLE IF EXISTS analytics.dated")
+        connection.execute(insert, [text])
+        pipeline = create(
+            connection,
+            settings,
+            source_query="SELECT id, moment FROM ugc.dated",
+            target_table="analytics.dated",
+            mode="incremental",
+            incremental_key="moment",
+            key_columns=["id"],
+            python_task=task,
+            options={"cursor_is_monotonic": kind == "bigint"},
+        )
+        try:
+            succeed(connection, settings, pipeline)
+            row = connection.execute("SELECT moment::text AS printed FROM ugc.dated").fetchone()
+            assert row is not None
+            assert checkpoints.load(connection, pipeline.id).position.cursor == (row["printed"], "1")
+            assert succeed(connection, settings, pipeline).counts.read == 0
+        finally:
+            pipelines.delete(connection, pipeline.id)
+
+    stores()
