@@ -14,6 +14,9 @@ from vitrine.errors import ConfigError
 from vitrine.postgres import Connection, safe_message, translated
 
 
+_NOT_THERE = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName)
+
+
 @cache
 def _statements() -> Mapping[str, LiteralString]:
     text = files("vitrine.store").joinpath("queries.sql").read_text("utf-8")
@@ -61,7 +64,7 @@ def _store_errors() -> Generator[None]:
             yield
     except ConfigError as exc:
         cause = exc.__cause__
-        if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+        if isinstance(cause, _NOT_THERE):
             text = f"the store is not up to date ({safe_message(cause)}); run `vitrine migrate`"
             raise ConfigError(text, code="NOT_MIGRATED") from cause
         raise
