@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 STEPS_OF_AN_EXAMPLE = 30
-STEPS_OF_A_MACHINE = 330
+STEPS_OF_A_MACHINE = 270
 TARGET = "analytics.subject"
 
 # Queries of one group give the same rows: the checkpoint may be kept from one to the other
@@ -206,6 +206,7 @@ class MartMachine(RuleBasedStateMachine):
         self.covered = False  # times behind now() are within the margin of every checkpoint so far
         self.rows = 0
         self.written = 0  # statements of writers
+        self.left: tuple[checkpoints.State, dict[UUID, str]] | None = None  # by who took a run over
         self.pipeline: Pipeline | None = None
         world.clear()
 
@@ -325,6 +326,10 @@ class MartMachine(RuleBasedStateMachine):
             return False
         finally:
             self.world.at = nothing
+        if self.left is not None:
+            if status is not None or self.left != self._memory():
+                raise MartIsWrong("a run that was taken over wrote again")
+            self.left = None
         if executed.outcome is not Outcome.FINISHED or status is None:
             _check_unfinished(executed, meeting.end)
             return False
@@ -366,10 +371,17 @@ class MartMachine(RuleBasedStateMachine):
                 self.world.terminate()
             case End.TAKEOVER:
                 self.world.expire()
-                self._run()
+                self._take_over()
             case End.USURP:
                 self.world.expire(self.world.other)
-                self._run()
+                self._take_over()
+
+    def _take_over(self) -> None:
+        self._run()
+        self.left = self._memory()
+
+    def _memory(self) -> tuple[checkpoints.State, dict[UUID, str]]:
+        return checkpoints.load(self.world.control, self._id), self._images_of_mart()
 
     def _is_old(self) -> bool:
         """Whether the next run goes on with a full load that is only as fresh as its first snapshot."""
