@@ -25,8 +25,9 @@ from vitrine.transforms import step_of
 Checked = TypeVar("Checked")
 
 STAGED_ROWS = {"copy": 50_000, "frames": 20_000}
-"""Rows a full load stages at once unless batch_size says otherwise: few round trips, yet a fraction of a second. A frame
-is several times as large as its rows; where single rows are handled, they cost more than the round trips."""
+"""Rows a full load stages at once unless batch_size says otherwise: few round trips, yet a fraction of a second.
+
+A frame is several times as large as its rows; where single rows are handled, they cost more than the round trips."""
 
 
 @dataclass(frozen=True)

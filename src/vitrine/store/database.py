@@ -13,7 +13,6 @@ from psycopg.rows import DictRow
 from vitrine.errors import ConfigError
 from vitrine.postgres import Connection, safe_message, translated
 
-
 _NOT_THERE = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName)
 
 
