@@ -298,7 +298,7 @@ def _batch_size(definition: Definition, design: Design) -> int:
     """As said; where nothing was said, a full load takes more at once."""
     default = Definition.model_fields["batch_size"].default
     unsaid = definition.batch_size == default and definition.mode is Mode.FULL
-    return STAGED_ROWS.get(_lane(design), default) if unsaid else definition.batch_size
+    return STAGED_ROWS.get(_lane(design), definition.batch_size) if unsaid else definition.batch_size
 
 
 def _lane(design: Design) -> str:
