@@ -410,15 +410,20 @@ class _Stream:
     def chunks(self) -> Iterator[Copied | Printed]:
         with translated("source query"):
             self._connection.execute(_BEGIN + _PATIENCE)
-            data, count, last = bytearray(), 0, 0
+            data: bytes | bytearray = bytearray()
+            count, last = 0, 0
             size, max_bytes = self._size, self._max_bytes
             for row in _copy_out(self._connection, self._statement, skip=self.header, shortest=self.trailer):
-                if count == size or len(data) >= max_bytes:
+                wide = len(row) >= max_bytes
+                if count and (wide or count == size or len(data) >= max_bytes):
                     self._end_at(data, last, following=row)
                     yield self.chunk(data, count)
                     data, count = bytearray(), 0
                 last = len(data)
-                data += row
+                if wide:
+                    data = bytes(row)  # alone in its batch, and not copied once more
+                else:
+                    data += row
                 count += 1
             if count:
                 self._end_at(data, last, following=None)
@@ -429,7 +434,7 @@ class _Stream:
         """Give up the rest of the query; the connection ends with it, as an unread COPY cannot be left."""
         self._connection.close()
 
-    def _end_at(self, data: bytearray, last: int, following: memoryview | None) -> None:
+    def _end_at(self, data: bytes | bytearray, last: int, following: memoryview | None) -> None:
         """Note the cursor of the row at `last`; the following row must have another, or a resume would skip it."""
         fields = self._fields(data, last)
         self.end = self._print_cursor(fields)
