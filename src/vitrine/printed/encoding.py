@@ -19,7 +19,7 @@ _SEPARATORS = {"uuid": "\n", "text": "", "character varying": "", "character": "
 _NIL = "00000000-0000-0000-0000-000000000000"
 
 _DAYS_1970_TO_2000 = values.days("2000-01-01")
-_DASHES = [8, 13, 18, 23]
+_PUNCTUATION = {8: "-", 13: "-", 18: "-", 23: "-", 36: "\n"}  # of a UUID and the newline behind it
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Fields:
 
     data: "np.ndarray[Any, Any]"  # bytes: rows × width, or all of them in a row
     width: int | None
-    lengths: "np.ndarray[Any, Any]"
+    lengths: "np.ndarray[Any, Any] | int"  # one for all, where none is NULL
     nulls: "np.ndarray[Any, Any] | None"  # None: there are none
 
 
@@ -117,7 +117,7 @@ def _uuids(series: "pl.Series", text: str) -> _Fields | None:
     if len(letters) != 37 * count or text.count("-") != 4 * count or text.count("\n") != count - 1:
         return None
     table = letters.reshape(count, 37)
-    if (table[:, _DASHES] != ord("-")).any() or (table[:, 36] != ord("\n")).any():
+    if any((table[:, at] != ord(letter)).any() for at, letter in _PUNCTUATION.items()):
         return None
     try:
         data = bytes.fromhex(text.replace("-", ""))  # which skips the newlines itself
@@ -137,8 +137,7 @@ def _fixed(data: "np.ndarray[Any, Any]", series: "pl.Series") -> _Fields:
     import numpy as np
 
     nulls, width = _nulls(series), data.shape[1]
-    lengths = np.full(len(series), width, np.int64)
-    return _Fields(data, width, lengths if nulls is None else np.where(nulls, 0, lengths), nulls)
+    return _Fields(data, width, width if nulls is None else np.where(nulls, 0, width), nulls)
 
 
 def _nulls(series: "pl.Series") -> "np.ndarray[Any, Any] | None":
@@ -161,23 +160,26 @@ def _even_rows(columns: Sequence[_Fields], count: int) -> bytes:
 def _rows(columns: Sequence[_Fields], count: int) -> bytes:
     import numpy as np
 
-    lengths = 2 + sum(4 + column.lengths for column in columns)
+    lengths = np.full(count, 2, np.int64)
+    for column in columns:
+        lengths += 4 + column.lengths
     ends = np.cumsum(lengths)
     rows = np.empty(int(ends[-1]) if count else 0, np.uint8)
     place = ends - lengths
-    _put(rows, place, np.full(count, len(columns), ">i2").view(np.uint8).reshape(count, 2))
-    place = place + 2
+    _put(rows, place, _bytes_of(np.full(count, len(columns)), ">i2"))
+    place += 2
     for column in columns:
-        told = column.lengths if column.nulls is None else np.where(column.nulls, -1, column.lengths)
-        _put(rows, place, told.astype(">i4").view(np.uint8).reshape(count, 4))
-        place = place + 4
+        told = np.broadcast_to(column.lengths, count)
+        told = told if column.nulls is None else np.where(column.nulls, -1, told)
+        _put(rows, place, _bytes_of(told, ">i4"))
+        place += 4
         if column.width is None:
             before = np.cumsum(column.lengths) - column.lengths
             rows[np.repeat(place - before, column.lengths) + np.arange(len(column.data))] = column.data
         else:
             there = slice(None) if column.nulls is None else ~column.nulls
             _put(rows, place[there], column.data[there])
-        place = place + column.lengths
+        place += column.lengths
     return rows.tobytes()
 
 
