@@ -422,9 +422,11 @@ def export(folder: Annotated[Path, typer.Argument(help="Where the files go.", sh
 
 
 def _settings(**overrides: Any) -> "Settings":
-    from vitrine import settings
+    from vitrine import failpoints, settings
 
-    return settings.load(**overrides)
+    loaded = settings.load(**overrides)
+    failpoints.install(loaded.failpoints)
+    return loaded
 
 
 def _service_settings() -> "Settings":

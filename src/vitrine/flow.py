@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Protocol
 
+from vitrine.failpoints import reach
 from vitrine.model import Cursor, Row
 
 
@@ -228,11 +229,16 @@ def run_batches(plan: Plan, state: StateManager) -> Outcome:
     with ReadAhead(plan.reader, after=state.position, size=plan.batch_size) as batches:
         for incoming in batches:
             batch = incoming
+            reach("after_read")
             for transform in plan.transforms:
                 batch = transform(batch)
+            reach("after_transform")
             with plan.writer.unit() as unit:
                 counts = unit.write(batch)
+                reach("after_sink_write")
                 state.save(unit, batch.position, counts)
+                reach("before_commit")
+            reach("after_commit")
             if outcome := state.committed(counts):
                 return outcome
     state.committed(plan.writer.publish(state))

@@ -81,6 +81,9 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    # for the tests of this project only: a process that is to fail at a named point
+    testing: bool = False
+    failpoints: str = ""
 
     @cached_property
     def store_url(self) -> str:
@@ -123,6 +126,10 @@ def load(**overrides: Any) -> Settings:
         raise ConfigError(
             "VITRINE_HEARTBEAT_INTERVAL must be shorter than VITRINE_LEASE_TTL, or every lease would expire",
             code="SETTINGS",
+        )
+    if settings.failpoints and not settings.testing:
+        raise ConfigError(
+            "VITRINE_FAILPOINTS breaks processes on purpose and is refused outside tests; unset it", code="SETTINGS"
         )
     return settings
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from vitrine.errors import CheckpointMoved, ConfigError, DataError, LeaseLost, TransientError, VitrineError
+from vitrine.failpoints import reach
 from vitrine.flow import Outcome
 from vitrine.model import Claim
 from vitrine.postgres import Connection, connect
@@ -77,9 +78,11 @@ class PipelineDispatcher:
     ) -> tuple[Executed, Status | None]:
         """Run the claim; the pipeline's new status, or None if the lease was lost on the way."""
         log.info("run started", extra={"action": "run_started", **claim.log_fields()})
+        reach("after_claim")
         with connect(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
             executed = self._executor.execute(claim, store, watch)
             verdict = judge(executed, claim.attempt, retry=retry)
+            reach("before_finish")
             status = self._leave(store, claim, verdict, executed.error) if verdict else None
         self._tell(claim, executed, status)
         return executed, status

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from vitrine.errors import LeaseLost, VitrineError
+from vitrine.failpoints import reach
 from vitrine.model import Claim
 from vitrine.postgres import Connection, connect
 from vitrine.status import Status
@@ -79,6 +80,7 @@ class Lease:
 
     def _beat_through(self, connection: Connection) -> None:
         while not self._lost:
+            reach("heartbeat")
             before = self._clock()  # taken before sending: the answer may be late
             self._learn(pipelines.heartbeat(connection, self._claim, self._ttl), before)
             if self._stopping.wait(self._interval):

@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.pq import ExecStatus, Format
 
 from vitrine.errors import ConfigError, DataError
+from vitrine.failpoints import reach
 from vitrine.flow import Batch, Column, Copied, Position, Printed
 from vitrine.model import Cursor, Measure, Options
 from vitrine.policy import ReadOnlySql
@@ -147,6 +148,7 @@ class PostgresReader:
         # The horizon is read once, before the first snapshot: a later snapshot of the same run must not move it,
         # or a row that committed between the two below the cursor would be skipped.
         tracker = self._tracker(after)
+        reach("after_horizon")
         cursor, finished, told = after.cursor, False, False
         while not finished:
             stream = self._stream(cursor, checkpoint=after.cursor, size=size)

@@ -8,6 +8,7 @@ import psycopg
 from psycopg import sql
 
 from vitrine.errors import ConfigError, DataError
+from vitrine.failpoints import reach
 from vitrine.flow import Batch, Column, Copied, Counts, Reject, StateManager
 from vitrine.model import Measure, Options
 from vitrine.policy import Target
@@ -239,6 +240,7 @@ class PostgresWriter:
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             for part in parts:
                 copy.write(part)
+                reach("in_copy")
 
     def _is_json(self, column: Column) -> bool:
         return self._type_of(column) in ("json", "jsonb")
@@ -265,11 +267,14 @@ class PostgresWriter:
             return Counts()
         try:
             self._build_staging_key()
+            reach("staging_built")
             with self.unit() as unit:
                 staged = self._count(self._staging) if self._has_staging() else 0
                 counts = self._apply_staging(unit, staged)
                 self._drop_staging()
                 state.publish(unit, staged, counts)
+                reach("before_swap")
+            reach("after_swap")
         except DataError:
             # what was staged cannot be applied, and would be as wrong the next time: that run reads anew
             with self.unit() as unit:
