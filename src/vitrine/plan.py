@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -25,7 +25,7 @@ from vitrine.transforms import step_of
 Checked = TypeVar("Checked")
 
 STAGED_ROWS = {"copy": 50_000, "frames": 20_000}
-"""Rows a full load stages at once unless batch_size says otherwise: few round trips, yet a fraction of a second.
+"""Rows a load stages at once unless batch_size says otherwise: few round trips, yet a fraction of a second.
 
 A frame is several times as large as its rows; where single rows are handled, they cost more than the round trips."""
 
@@ -202,24 +202,22 @@ def build(
     """Connect source and target as the claimed configuration says; every rule is checked again first."""
     definition = claim.definition
     design = check(definition, settings)
-    full = definition.mode is Mode.FULL
     open_rejects = checkpoints.open_reject_keys(store, claim.pipeline_id)
     plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}", open_rejects=open_rejects)
     try:
-        state = _open_load(claim, design, plan, store) if full else checkpoints.open_state(store, claim)
-        if not full and state.has_checkpoint and not plan.writer.exists:
-            raise ConfigError(
-                f"target {design.target} is gone, and what was read before is not read again; restore the table, or"
-                " reset the state to build it anew",
-                code="TARGET_SCHEMA",
-            )
+        state = _open_changes(claim, plan, store) if definition.mode is Mode.INCREMENTAL else None
+        loads = state is None
+        if state is None:
+            plan = replace(plan, batch_size=_staged_rows(definition, plan.lane))
+            state = _open_load(claim, design, plan, store)
         manager = PostgresState(
             claim,
             state,
             fingerprint=plan.reader.cursor_types(),
-            full=full,
+            full=loads,
             interruption=interruption,
             on_progress=on_progress,
+            settled_part=plan.reader.lower if definition.mode is Mode.INCREMENTAL else None,
         )
         return Prepared(plan, manager, plan.reader.rows_expected())
     except BaseException:
@@ -275,7 +273,7 @@ def _assemble(
         writer.close()
         raise
     steps = [step_of(task, writer.key) for task in design.tasks]
-    return PostgresPlan(reader, writer, _batch_size(definition, design), steps, lane=_lane(design))
+    return PostgresPlan(reader, writer, definition.batch_size, steps, lane=_lane(design))
 
 
 def _reader(
@@ -294,11 +292,10 @@ def _reader(
     )
 
 
-def _batch_size(definition: Definition, design: Design) -> int:
-    """As said; where nothing was said, a full load takes more at once."""
-    default = Definition.model_fields["batch_size"].default
-    unsaid = definition.batch_size == default and definition.mode is Mode.FULL
-    return STAGED_ROWS.get(_lane(design), definition.batch_size) if unsaid else definition.batch_size
+def _staged_rows(definition: Definition, lane: str) -> int:
+    """As said; where nothing was said, a load takes more at once."""
+    unsaid = definition.batch_size == Definition.model_fields["batch_size"].default
+    return STAGED_ROWS.get(lane, definition.batch_size) if unsaid else definition.batch_size
 
 
 def _lane(design: Design) -> str:
@@ -308,16 +305,46 @@ def _lane(design: Design) -> str:
     return "frames" if kinds else "copy"
 
 
+def _open_changes(claim: Claim, plan: PostgresPlan, store: Connection) -> State | None:
+    """The state to read changes from; None where everything is to be loaded first, as no mart is there to change.
+
+    Changes are looked up in the mart row by row, which a load into staging spares. It needs a time to go on from.
+    """
+    state = checkpoints.open_state(store, claim)
+    if state.has_checkpoint and not plan.writer.exists:
+        raise ConfigError(
+            f"target {claim.definition.target_table} is gone, and what was read before is not read again; restore the"
+            " table, or reset the state to build it anew",
+            code="TARGET_SCHEMA",
+        )
+    if not plan.writer.exists and _settled_time(claim, plan) is not None:
+        return None
+    if state.generation_open:  # somebody made the table while it was being loaded
+        checkpoints.reset(store, claim.pipeline_id)
+        state = checkpoints.open_state(store, claim)
+    return state
+
+
+def _settled_time(claim: Claim, plan: PostgresPlan) -> str | None:
+    column = claim.definition.incremental_key
+    return plan.reader.time_bound(column) if column else None
+
+
 def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connection) -> State:
-    """Begin or continue a full load; staged rows are only good for the same query, columns, key and order."""
+    """Begin or continue a load; staged rows are only good for the same query, columns, key and order."""
     definition = claim.definition
     columns = (f"{column.name} {column.type_name}" for column in plan.reader.columns)
-    parts = (*design.fingerprint(), definition.source, str(design.target), *columns, *plan.writer.key)
+    order = (*plan.writer.key, plan.reader.cursor_types())
+    parts = (*design.fingerprint(), definition.source, str(design.target), *columns, *order)
     fingerprint = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    horizon = plan.reader.time_bound(definition.incremental_key) if definition.incremental_key else None
     state = checkpoints.open_generation(
-        store, claim, fingerprint, max_staging_age=definition.options.max_staging_age, horizon=horizon
+        store,
+        claim,
+        fingerprint,
+        max_staging_age=definition.options.max_staging_age,
+        horizon=_settled_time(claim, plan),
     )
+    plan.reader.begin_load()
     plan.writer.begin_load(
         FullLoad(
             staging=checkpoints.staging_name(claim.pipeline_id, state.generation),

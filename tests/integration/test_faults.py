@@ -52,6 +52,11 @@ def create_events(connection: Connection, settings: Settings, mode: str, **field
     return create(connection, settings, **defaults | cursor | fields)
 
 
+def create_target(connection: Connection) -> None:
+    """An empty one: changes then go into it batch by batch, where a missing one would be loaded as a whole."""
+    connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)")
+
+
 EVENTS = "SELECT id, note, modified FROM ugc.events"
 
 
@@ -139,6 +144,7 @@ def test_a_hundred_thousand_rows_of_one_time_are_read_in_steps_and_resumed_betwe
     connection: Connection, settings: Settings
 ) -> None:  # C8
     fill_events(connection, 100_000, note="repeat('x', 500)", modified="interval '1 day'")
+    create_target(connection)
     events = create_events(connection, settings, "incremental", batch_size=1000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     stop = threading.Event()
@@ -258,7 +264,7 @@ def test_a_target_that_vanishes_during_a_run_fails_it_at_once(
     connection: Connection, settings: Settings, mode: str
 ) -> None:  # E4
     fill_events(connection, 1000)
-    connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)")
+    create_target(connection)
     events = create_events(connection, settings, mode)
 
     def rename() -> None:
@@ -294,6 +300,9 @@ def test_a_key_that_comes_again_in_a_later_batch_is_taken_for_a_newer_version(
 ) -> None:
     fill_events(connection, 10)
     repeated = "SELECT id / 2 AS pair, id, note, modified FROM ugc.events"
+    connection.execute(
+        "CREATE TABLE analytics.events (pair integer PRIMARY KEY, id integer, note text, modified timestamptz)"
+    )
     events = create_events(
         connection, settings, "incremental", source_query=repeated, key_columns=["pair"], batch_size=1
     )
@@ -354,6 +363,8 @@ def test_a_transform_that_goes_wrong_leaves_nothing_of_its_batch(
     connection: Connection, settings: Settings, mode: str, task: str, told: str
 ) -> None:  # E10
     fill_events(connection, 500, note="CASE n WHEN 250 THEN 'S3CR3T' ELSE n::text END")
+    if mode == "incremental":
+        create_target(connection)
     events = create_events(connection, settings, mode, python_task=task)
     failed = run(connection, settings, events).error
     assert failed is not None

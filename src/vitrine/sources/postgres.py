@@ -89,6 +89,7 @@ class PostgresReader:
         self._incremental = incremental
         self._options = options
         self._as_text = as_text
+        self._loading = False
         self._asking = connect(url, name=name, side="source")
         self._streaming: Connection | None = None
         try:
@@ -106,6 +107,16 @@ class PostgresReader:
     def cancel(self) -> None:
         if self._streaming is not None and not self._streaming.closed:
             self._streaming.cancel_safe(timeout=1.0)
+
+    def begin_load(self) -> None:
+        """From now on a position is where reading has come to: the rows are collected, and nothing is a checkpoint."""
+        self._loading = True
+
+    def lower(self, cursor: Cursor, bound: str) -> Cursor:
+        """The checkpoint of a load that came to `cursor`: there, or at the bound where that is lower."""
+        type_oid = self.columns[self._cursor[0]].type_oid
+        end, limit = (binary.number(type_oid, binary.encoded(type_oid, text)) for text in (cursor[0], bound))
+        return cursor if end < limit else (bound,)
 
     def cursor_types(self) -> str:
         """Names and types of the cursor, which a checkpoint is only valid for."""
@@ -127,12 +138,10 @@ class PostgresReader:
         if column.type_oid not in binary.TIMES:
             return None
         try:
-            seen = horizon.read(self._asking)
+            bound, margin = self._settled()
         except ConfigError:
             return None
-        if seen.at is None:
-            return None
-        return self._time_bound(seen.at, self._options.horizon_margin, column, Position())[1]
+        return None if bound is None else self._time_bound(bound, margin, column, Position())[1]
 
     def horizon_blocker(self) -> str | None:
         """Who holds the checkpoint back right now; ConfigError where the source cannot tell."""
@@ -300,7 +309,8 @@ class PostgresReader:
 
     def _tracker(self, after: Position) -> Tracker:
         column = self.columns[self._cursor[0]]
-        if not self._incremental or (self._options.cursor_is_monotonic and column.type_oid not in binary.TIMES):
+        monotonic = self._options.cursor_is_monotonic and column.type_oid not in binary.TIMES
+        if not self._incremental or self._loading or monotonic:
             return EndTracker(after)
         if column.type_oid in binary.TIMES:
             return self._time_tracker(after, column)
@@ -316,14 +326,17 @@ class PostgresReader:
         return PendingTracker(after, seen, self._options.horizon_margin, column.type_oid, self._clock)
 
     def _time_tracker(self, after: Position, column: SourceColumn) -> TimeTracker:
-        if self._options.lookback is not None:
-            bound, margin = self._clock(), self._options.lookback
-        else:
-            bound, margin = horizon.read(self._asking).at, self._options.horizon_margin
+        bound, margin = self._settled()
         if bound is None:
             return TimeTracker(after, column.type_oid, None, after)
         number, text, behind = self._time_bound(bound, margin, column, after)
         return TimeTracker(after, column.type_oid, number, after if behind else Position((text,)))
+
+    def _settled(self) -> tuple[datetime | None, timedelta]:
+        """A time before which nothing commits any more, None where there is none yet, and how far to stay behind it."""
+        if self._options.lookback is not None:
+            return self._clock(), self._options.lookback
+        return horizon.read(self._asking).at, self._options.horizon_margin
 
     def _clock(self) -> datetime:
         """The source's clock."""

@@ -40,6 +40,12 @@ class PythonReader:
     def rows_expected(self) -> int | None:
         return None
 
+    def begin_load(self) -> None:
+        """A position is where reading has come to anyway."""
+
+    def lower(self, cursor: Cursor, bound: str) -> Cursor:
+        return cursor
+
     def time_bound(self, name: str) -> str | None:
         """Nobody can tell what a function has yet to yield."""
         return None

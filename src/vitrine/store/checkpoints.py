@@ -52,7 +52,7 @@ def reset(connection: Connection, pipeline_id: PipelineId) -> None:
 
 
 def open_state(connection: Connection, claim: Claim) -> State:
-    """The state an incremental run starts from. LeaseLost if the pipeline is no longer ours."""
+    """The state a run starts from. LeaseLost if the pipeline is no longer ours."""
     with transaction(connection):
         return _state(_take_over(connection, claim, timedelta(0)))
 
@@ -138,6 +138,7 @@ class PostgresState:
         full: bool,
         interruption: Callable[[], Outcome | None],
         on_progress: Callable[[Counts], None] = lambda counts: None,
+        settled_part: Callable[[Cursor, str], Cursor] | None = None,
     ) -> None:
         self._claim = claim
         self._state = state
@@ -145,6 +146,8 @@ class PostgresState:
         self._fingerprint = fingerprint
         self._batch_seq = state.batch_seq
         self._staged = state.generation_rows
+        self._staged_to = state.generation_cursor
+        self._settled_part = settled_part  # of a first load's end, beside its horizon; None: it leaves no checkpoint
         self._interruption = interruption
         self._on_progress = on_progress
         self._pause_seen = False
@@ -179,6 +182,7 @@ class PostgresState:
         if self._full:
             self._advance(unit, "save_generation", counts, cursor=_array(position.cursor))
             self._staged += counts.read - counts.rejected
+            self._staged_to = position.cursor
         else:
             self._advance(
                 unit,
@@ -196,10 +200,19 @@ class PostgresState:
                 f"staging holds {staged} rows where {self._staged} were loaded: somebody changed it; run again",
                 code="STAGING_MISMATCH",
             )
-        self._advance(unit, "close_generation", counts)
+        first = self._first_checkpoint()
+        fingerprint = self._fingerprint if first else None
+        self._advance(unit, "close_generation", counts, cursor=_array(first), fingerprint=fingerprint)
+
+    def _first_checkpoint(self) -> Cursor | None:
+        """Where changes are read from after a first load: what was settled when it began was in its snapshot."""
+        horizon, end = self._state.generation_horizon, self._staged_to
+        if self._settled_part is None or horizon is None or end is None:
+            return None
+        return self._settled_part(end, horizon)
 
     def discard(self, unit: Unit) -> None:
-        self._advance(unit, "close_generation", Counts())
+        self._advance(unit, "close_generation", Counts(), cursor=None, fingerprint=None)
 
     def _put_aside(self, unit: Unit) -> None:
         for reject in unit.rejects:

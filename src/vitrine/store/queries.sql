@@ -296,12 +296,14 @@ WITH held AS (
 SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- close_generation --
--- The same for a full load that is applied; its staging is no longer wanted
+-- The same for a load that is applied; its staging is no longer wanted. The first load of an incremental pipeline leaves
+-- its first checkpoint
 WITH held AS (
     SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
+           cursor = coalesce(%(cursor)s, cursor), cursor_fingerprint = coalesce(%(fingerprint)s, cursor_fingerprint),
            batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
      WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open AND EXISTS (SELECT FROM held)
     RETURNING batch_seq

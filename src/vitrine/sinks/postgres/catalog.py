@@ -1,5 +1,6 @@
 """What the catalog knows about a table: its columns, its keys, its rules, and who may use it."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,17 @@ def name_of(table: sql.Identifier) -> str:
 def exists(connection: Connection, table: sql.Identifier) -> bool:
     row = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS yes", [name_of(table)]).fetchone()
     return bool(row and row["yes"])
+
+
+def free_name(connection: Connection, schema: str, name: str) -> str:
+    """The name, or the first with a number behind it, that no relation of the schema bears."""
+    rows = connection.execute(
+        "SELECT relname::text AS name FROM pg_class WHERE relnamespace = %s::regnamespace AND starts_with(relname, %s)",
+        [name_of(sql.Identifier(schema)), name],
+    ).fetchall()
+    taken = {row["name"] for row in rows}
+    numbered = (f"{name}{number}" for number in itertools.count(1))
+    return next(free for free in itertools.chain([name], numbered) if free not in taken)
 
 
 def column_types(connection: Connection, table: sql.Identifier) -> dict[str, str]:

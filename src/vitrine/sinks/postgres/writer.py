@@ -362,10 +362,12 @@ class PostgresWriter:
         """A missing target receives the staging table itself, with the rights a table created there would have."""
         grants = catalog.default_grants(self._connection, self._identifier)
         old_key = sql.Identifier(catalog.primary_key_name(self._connection, self._staging) or "")
-        new_key = sql.Identifier(f"{self._target.name[:58]}_pkey")
+        new_key = catalog.free_name(self._connection, self._target.schema or "", f"{self._target.name[:56]}_pkey")
         moved = sql.Identifier(self._target.schema or "", self._load.staging if self._load else "")
         for statement in (
-            sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}").format(self._staging, old_key, new_key),
+            sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}").format(
+                self._staging, old_key, sql.Identifier(new_key)
+            ),
             sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(self._staging, sql.Identifier(self._target.schema or "")),
             sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(self._target.name)),
             *grants,

@@ -1,0 +1,138 @@
+"""The first run of an incremental pipeline whose mart is missing: a load into staging that leaves a checkpoint."""
+
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.integration.test_faults import EVENTS, create_events, events_are_right, fill_events, once_read
+from tests.running import run, succeed
+from vitrine.flow import Counts, Outcome
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.store import checkpoints
+
+LAST = ("2024-01-01 00:05:00+00", "300")  # of 300 events
+
+
+def has_target(connection: Connection) -> bool:
+    row = connection.execute("SELECT to_regclass('analytics.events') IS NOT NULL AS yes").fetchone()
+    return bool(row and row["yes"])
+
+
+def test_a_missing_mart_appears_whole_and_leaves_the_last_row_as_checkpoint(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental")
+    seen: list[bool] = []
+
+    def look(counts: Counts, expected: int | None) -> None:
+        seen.append(has_target(connection))
+
+    first = succeed(connection, settings, events, watch=look)
+    assert (first.counts.read, first.counts.written, first.batches) == (300, 300, 3)
+    assert not any(seen[:3])
+    assert events_are_right(connection)
+    assert checkpoints.load(connection, events.id).position.cursor == LAST
+    assert succeed(connection, settings, events).counts.read == 0
+
+
+def test_a_stopped_first_load_goes_on_from_its_staging(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental")
+    stop = threading.Event()
+    first = run(connection, settings, events, stop=stop, watch=once_read(100, stop.set))
+    assert (first.outcome, first.counts.read) == (Outcome.RELEASED, 100)
+    assert not has_target(connection)
+    assert checkpoints.load(connection, events.id).position.cursor is None
+    assert succeed(connection, settings, events).counts.read == 200
+    assert events_are_right(connection)
+    assert checkpoints.load(connection, events.id).position.cursor == LAST
+
+
+def test_a_row_that_commits_late_during_a_first_load_is_not_lost(
+    connection: Connection, settings: Settings, database_url: str
+) -> None:  # C1
+    connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL)")
+    with psycopg.connect(database_url) as late:
+        late.execute("INSERT INTO ugc.events VALUES (1, 'late', now())")
+        connection.execute("INSERT INTO ugc.events SELECT n, 'soon', clock_timestamp() FROM generate_series(2, 300) n")
+        events = create_events(connection, settings, "incremental", options={"horizon_margin": "0s"})
+        assert succeed(connection, settings, events).counts.read == 299
+        late.commit()
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+
+
+def test_a_first_load_that_is_stopped_goes_on_under_the_horizon_it_began_with(
+    connection: Connection, settings: Settings, database_url: str
+) -> None:
+    connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL)")
+    with psycopg.connect(database_url) as late:
+        late.execute("INSERT INTO ugc.events VALUES (1, 'late', now())")
+        connection.execute("INSERT INTO ugc.events SELECT n, 'soon', clock_timestamp() FROM generate_series(2, 300) n")
+        events = create_events(connection, settings, "incremental", options={"horizon_margin": "0s"})
+        stop = threading.Event()
+        run(connection, settings, events, stop=stop, watch=once_read(100, stop.set))
+        late.commit()  # below what was read, and below the horizon of the half that follows
+    succeed(connection, settings, events)
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+
+
+def test_a_table_made_while_its_first_load_was_half_done_is_filled_and_not_replaced(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental")
+    stop = threading.Event()
+    run(connection, settings, events, stop=stop, watch=once_read(100, stop.set))
+    connection.execute(
+        "CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz, theirs text)"
+    )
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+    assert connection.execute("SELECT count(theirs) AS n FROM analytics.events").fetchone() == {"n": 0}
+    left = connection.execute("SELECT count(*) AS n FROM pg_class WHERE relname LIKE 'stage\\_%'").fetchone()
+    assert left == {"n": 0}
+
+
+def test_one_key_twice_in_a_first_load_fails_whichever_batches_it_comes_in(
+    connection: Connection, settings: Settings
+) -> None:  # E6
+    fill_events(connection, 300)
+    query = "SELECT (id - 1) % 250 + 1 AS id, id AS number, note, modified FROM ugc.events"
+    fields: dict[str, Any] = {"source_query": query, "incremental_id_key": "number"}
+    events = create_events(connection, settings, "incremental", **fields)
+    failed = run(connection, settings, events).error
+    assert failed is not None
+    assert failed.code == "DUPLICATE_KEY"
+    assert not has_target(connection)
+    assert checkpoints.load(connection, events.id).position.cursor is None
+
+
+@pytest.mark.parametrize("policy", ["fail", "ignore"])
+def test_a_row_without_a_time_is_treated_as_ever(connection: Connection, settings: Settings, policy: str) -> None:  # C9
+    fill_events(connection, 300)
+    query = "SELECT id, note, nullif(modified, '2024-01-01 00:00:10+00') AS modified FROM ugc.events"
+    events = create_events(connection, settings, "incremental", source_query=query, options={"on_null_cursor": policy})
+    executed = run(connection, settings, events)
+    if policy == "fail":
+        assert executed.error is not None
+        assert executed.error.code == "NULL_CURSOR"
+        assert not has_target(connection)
+    else:
+        assert executed.counts.written == 299
+
+
+def test_a_name_that_another_index_bears_does_not_stop_the_first_load(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 10)
+    connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY)")
+    connection.execute("ALTER TABLE analytics.events RENAME TO old_events")
+    events = create_events(connection, settings, "incremental", source_query=EVENTS)
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
