@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -24,8 +24,8 @@ from vitrine.transforms import step_of
 
 Checked = TypeVar("Checked")
 
-STAGED_ROWS = {"copy": 50_000, "frames": 20_000}
-"""Rows a load stages at once unless batch_size says otherwise: few round trips, yet a fraction of a second.
+ROWS_AT_ONCE = {"copy": 50_000, "frames": 20_000}
+"""Rows of a batch unless batch_size says otherwise: few round trips, each page of an index visited once, and quick.
 
 A frame is several times as large as its rows; where single rows are handled, they cost more than the round trips."""
 
@@ -208,7 +208,6 @@ def build(
         state = _open_changes(claim, plan, store) if definition.mode is Mode.INCREMENTAL else None
         loads = state is None
         if state is None:
-            plan = replace(plan, batch_size=_staged_rows(definition, plan.lane))
             state = _open_load(claim, design, plan, store)
         manager = PostgresState(
             claim,
@@ -273,7 +272,8 @@ def _assemble(
         writer.close()
         raise
     steps = [step_of(task, writer.key) for task in design.tasks]
-    return PostgresPlan(reader, writer, definition.batch_size, steps, lane=_lane(design))
+    lane = _lane(design)
+    return PostgresPlan(reader, writer, _rows_at_once(definition, lane), steps, lane=lane)
 
 
 def _reader(
@@ -292,10 +292,10 @@ def _reader(
     )
 
 
-def _staged_rows(definition: Definition, lane: str) -> int:
-    """As said; where nothing was said, a load takes more at once."""
+def _rows_at_once(definition: Definition, lane: str) -> int:
+    """As said; where nothing was said, as many as the lane carries well."""
     unsaid = definition.batch_size == Definition.model_fields["batch_size"].default
-    return STAGED_ROWS.get(lane, definition.batch_size) if unsaid else definition.batch_size
+    return ROWS_AT_ONCE.get(lane, definition.batch_size) if unsaid else definition.batch_size
 
 
 def _lane(design: Design) -> str:
