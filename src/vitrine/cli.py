@@ -295,7 +295,7 @@ def list_pipelines() -> None:
 
 @app.command()
 def status(name: Name) -> None:
-    """Status, checkpoint and last runs of one pipeline."""
+    """Status, freshness, checkpoint and last runs of one pipeline."""
     from rich import box
     from rich.table import Table
 

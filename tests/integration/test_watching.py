@@ -30,10 +30,10 @@ def client(settings: Settings) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[CollectorRegistry]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
     """Figures of this test alone."""
     monkeypatch.setattr(metrics, "_meters", None)
-    yield metrics.switch_on()
+    return metrics.switch_on()
 
 
 def scraped(source: TestClient | CollectorRegistry) -> Scraped:
@@ -175,6 +175,7 @@ def test_an_incremental_mart_is_as_fresh_as_the_start_of_its_last_good_run(
     succeed(connection, settings, ratings)
     (last,) = runs.list_page(connection, ratings.id)
     fresh = fresh_as_of(connection, ratings)
+    assert fresh is not None
     assert fresh == last.started_at > before
     shown = [client.get(f"/api/v1/pipelines/under_test{path}").json()["fresh_as_of"] for path in ("", "/status")]
     assert [datetime.fromisoformat(text) for text in shown] == [fresh, fresh]

@@ -1,7 +1,6 @@
 """What a runner counts, and the port where it tells."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,11 +12,10 @@ from vitrine.runner import probes
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CollectorRegistry]:
+def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
     """Figures of this test alone."""
     monkeypatch.setattr(metrics, "_meters", None)
-    yield metrics.switch_on()
-    monkeypatch.undo()
+    return metrics.switch_on()
 
 
 def scraped(registry: CollectorRegistry) -> Scraped:
