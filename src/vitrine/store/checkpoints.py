@@ -163,11 +163,12 @@ class PostgresState:
         self._staged = state.generation_rows
         self._staged_to = state.generation_cursor
         self._settled_part = settled_part  # of a first load's end, beside its horizon; None: it leaves no checkpoint
+        self._opened = self._told = time.monotonic()
+        self._batches = 0
         self._interruption = interruption
         self._on_progress = on_progress
         self._pause_seen = False
-        self._opened = self._told = self._began = time.monotonic()
-        self._batches = 0
+        self._began = time.monotonic()
         if not full and state.cursor_fingerprint not in (None, fingerprint):
             raise DataError(
                 f"the checkpoint was made with cursor and key ({state.cursor_fingerprint}), the query now has"
