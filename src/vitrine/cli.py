@@ -513,8 +513,9 @@ def _console() -> "Console":
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    import logging
+
+    logging.getLogger(__name__).info(text, extra={"action": "started"})
 
 
 @contextmanager

@@ -31,10 +31,11 @@ def configure_logging(
     as_text = form == "text" or (form == "auto" and output.isatty())
     handler = logging.StreamHandler(output)
     handler.setFormatter(_formatter(as_text=as_text, colours=output.isatty(), secrets=secrets))
-    root = logging.getLogger("vitrine")
+    # the libraries' warnings come out in the same way, and as clean
+    root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    root.propagate = False
+    root.setLevel(logging.WARNING)
+    logging.getLogger("vitrine").setLevel(level.upper())
 
 
 def _formatter(*, as_text: bool, colours: bool, secrets: Iterable[str]) -> logging.Formatter:

@@ -24,11 +24,12 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _logger_as_before() -> Iterator[None]:
-    root = logging.getLogger("vitrine")
-    handlers, level, propagate = root.handlers[:], root.level, root.propagate
+    root, ours = logging.getLogger(), logging.getLogger("vitrine")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
     yield
-    root.handlers[:], root.propagate = handlers, propagate
-    root.setLevel(level)
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -94,6 +95,15 @@ def test_a_password_never_shows(form: observe.LogFormat, text: str) -> None:
     assert "CR3T" not in shown
     assert "waiting" in shown  # a short word in it is no secret, even if it is somebody's password
     assert "cinema" in shown or "server said" in shown
+
+
+def test_what_libraries_warn_of_is_told_in_the_same_way() -> None:
+    output = configured()
+    library = logging.getLogger("some.pool")
+    library.info("connecting")
+    library.warning("error connecting to %s", "postgresql://vitrine:S3CR3T@db/cinema")
+    (line,) = lines(output)
+    assert (line["level"], line["event"]) == ("warning", "error connecting to postgresql://db/cinema")
 
 
 def test_an_exception_is_told_by_its_kind_and_place_and_not_by_its_text() -> None:
