@@ -250,7 +250,14 @@ class PostgresState:
         return Outcome.PAUSED if self._pause_seen else self._interruption()
 
     def _tell_batch(self, counts: Counts, now: float) -> None:
-        metrics.batch_written(self._claim.definition.name, **asdict(counts), seconds=now - self._began)
+        metrics.batch_written(
+            self._claim.definition.name,
+            read=counts.read,
+            written=counts.written,
+            deleted=counts.deleted,
+            rejected=counts.rejected,
+            seconds=now - self._began,
+        )
         if not counts.read:
             return
         self._batches += 1
