@@ -1,7 +1,7 @@
 """A definition becomes a flow.Plan, or is refused with reasons."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -203,7 +203,14 @@ def build(
     definition = claim.definition
     design = check(definition, settings)
     open_rejects = checkpoints.open_reject_keys(store, claim.pipeline_id)
-    plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}", open_rejects=open_rejects)
+    plan = _assemble(
+        definition,
+        settings,
+        design,
+        name=f"vitrine:{claim.token}",
+        open_rejects=open_rejects,
+        log_fields=claim.log_fields(),
+    )
     try:
         state = _open_changes(claim, plan, store) if definition.mode is Mode.INCREMENTAL else None
         loads = state is None
@@ -240,6 +247,7 @@ def build_catch_up(claim: Claim, settings: Settings, store: Connection, done: Pr
         name=f"vitrine:{claim.token}",
         open_rejects=checkpoints.open_reject_keys(store, claim.pipeline_id),
         cursor=(definition.incremental_key, *done.plan.writer.key),
+        log_fields=claim.log_fields(),
     )
     return Prepared(plan, done.state.follow(Position((since,))), None)
 
@@ -257,6 +265,7 @@ def _assemble(
     name: str,
     open_rejects: Sequence[str] = (),
     cursor: tuple[str, ...] | None = None,
+    log_fields: Mapping[str, object] | None = None,
 ) -> PostgresPlan:
     writer = PostgresWriter(
         settings.store_url,
@@ -267,7 +276,8 @@ def _assemble(
         name=name,
     )
     try:
-        reader = _reader(definition, settings, design, cursor or _cursor(definition, writer.key), name=name)
+        ordered_by = cursor or _cursor(definition, writer.key)
+        reader = _reader(definition, settings, design, ordered_by, name=name, log_fields=log_fields)
     except BaseException:
         writer.close()
         raise
@@ -277,7 +287,13 @@ def _assemble(
 
 
 def _reader(
-    definition: Definition, settings: Settings, design: Design, cursor: tuple[str, ...], *, name: str
+    definition: Definition,
+    settings: Settings,
+    design: Design,
+    cursor: tuple[str, ...],
+    *,
+    name: str,
+    log_fields: Mapping[str, object] | None,
 ) -> PostgresReader | PythonReader:
     if isinstance(design.source, BoundTask):
         return PythonReader(design.source, cursor)
@@ -289,6 +305,7 @@ def _reader(
         options=definition.options,
         name=name,
         as_text=bool(design.tasks),
+        log_fields=log_fields,
     )
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from vitrine import plan
 from vitrine.errors import VitrineError
 from vitrine.flow import Counts, Outcome, run_batches
-from vitrine.model import Claim
+from vitrine.model import Claim, Mode
 from vitrine.postgres import Connection
 from vitrine.runner.lease import Lease
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import checkpoints, runs
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +90,15 @@ class PipelineExecutor:
                 if prepared.rows_expected is not None:
                     progress.expect(prepared.rows_expected)
                 outcome = run_batches(prepared.plan, prepared.state)
+                self._note_horizon(claim, store, prepared.plan)
             finally:
                 prepared.plan.close()
             return self._catch_up(claim, store, prepared) if outcome is Outcome.FINISHED else outcome
+
+    def _note_horizon(self, claim: Claim, store: Connection, done: plan.PostgresPlan) -> None:
+        if claim.definition.mode is Mode.INCREMENTAL:
+            seen = done.reader.horizon
+            checkpoints.note_horizon(store, claim, seen and seen.lag, seen and seen.blocker)
 
     def _catch_up(self, claim: Claim, store: Connection, done: plan.Prepared) -> Outcome:
         """Bring what changed while a full load was read; its mart is right already, so a pause ends here too."""
