@@ -29,7 +29,7 @@ def create(
 ) -> Pipeline:
     """Store a new pipeline; ConfigError lists every reason against it."""
     plan.check(definition, settings)
-    return pipelines.create(connection, definition, pipeline_id)
+    return pipelines.create(connection, definition, pipeline_id, zone=settings.zone)
 
 
 def change(
@@ -60,7 +60,7 @@ def change(
             changed & TEARING and not known.has_checkpoint  # a half-built load of the old definition
         ):
             checkpoints.reset(connection, old.id)
-        return pipelines.update(connection, old.id, new)
+        return pipelines.update(connection, old.id, new, zone=settings.zone)
 
 
 def merge(definition: Definition, fields: Mapping[str, Any]) -> Definition:

@@ -1,6 +1,5 @@
 """The things Vitrine speaks of: a pipeline's definition, a claimed run, a cursor."""
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -9,6 +8,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
+from vitrine import schedule
+from vitrine.schedule import Schedule
 from vitrine.settings import parse_duration
 from vitrine.status import RunStatus, Status
 
@@ -150,7 +151,11 @@ class Definition(BaseModel):
     )
     batch_size: int = Field(default=5000, ge=1, le=50_000, strict=True)
     enabled: bool = True
-    schedule_interval: str | None = Field(default=None, description="30s, 5m, 1h: run that often.", examples=["5m"])
+    schedule_interval: str | None = Field(
+        default=None,
+        description="30s, 5m, 1h: run that often. Or a cron line of five fields, in the time zone of the settings.",
+        examples=["5m", "*/15 6-22 * * MON-FRI"],
+    )
     options: Options = Options()
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
 
@@ -162,10 +167,8 @@ class Definition(BaseModel):
     @field_validator("schedule_interval")
     @classmethod
     def _interval(cls, value: str | None) -> str | None:
-        if value is not None and (
-            not re.fullmatch(r"[0-9]+[smhd]", value) or parse_duration(value) < timedelta(seconds=1)
-        ):
-            raise ValueError("give an interval of at least a second such as 30s, 5m or 1h")
+        if value is not None:
+            schedule.parse(value)
         return value
 
     @model_validator(mode="after")
@@ -184,8 +187,8 @@ class Definition(BaseModel):
         return self.incremental_id_key
 
     @property
-    def interval(self) -> timedelta | None:
-        return parse_duration(self.schedule_interval) if self.schedule_interval else None
+    def schedule(self) -> Schedule | None:
+        return schedule.parse(self.schedule_interval) if self.schedule_interval else None
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,7 @@ class Run:
     request_id: RequestId | None
     attempt: int
     trigger: str
+    due_at: datetime | None  # the due time it runs for; None: somebody asked
     kind: str
     status: RunStatus
     started_at: datetime

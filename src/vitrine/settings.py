@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
@@ -46,8 +47,17 @@ def _not_busy(value: timedelta) -> timedelta:
     return value
 
 
+def _time_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("give the name of a time zone such as UTC, Europe/Berlin or Asia/Almaty") from None
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Pace = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_not_busy)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 
@@ -77,6 +87,7 @@ class Settings(BaseSettings):
     lease_ttl: Duration = timedelta(seconds=30)
     heartbeat_interval: Pace = timedelta(seconds=5)
     poll_interval: Pace = timedelta(seconds=1)
+    timezone: TimeZone = "UTC"
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
@@ -84,6 +95,11 @@ class Settings(BaseSettings):
     # for the tests of this project only: a process that is to fail at a named point
     testing: bool = False
     failpoints: str = ""
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """Where the clock on the wall hangs that cron lines go by."""
+        return ZoneInfo(self.timezone)
 
     @cached_property
     def store_url(self) -> str:

@@ -68,6 +68,7 @@ def test_any_text_survives_the_round_trip(description: str, query: str) -> None:
         },
     ),
     batch_size=some.integers(1, 50_000),
+    schedule_interval=some.sampled_from([None, "5m", "*/15 6-22 * * MON-FRI", "0 3 L * *"]),
 )
 def test_any_options_survive_the_round_trip(options: dict[str, Any], batch_size: int) -> None:
     definition = Definition.model_validate(GENRES | {"options": options, "batch_size": batch_size})

@@ -43,6 +43,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "request_id": REQUEST_ID,
     "attempt": 1,
     "trigger": "api",
+    "due_at": None,
     "kind": "full",
     "status": "SUCCESS",
     "started_at": "2025-01-01T12:00:00Z",
@@ -72,6 +73,7 @@ PIPELINE_EXAMPLE: dict[str, Any] = {
     "id": ID,
     "status": "IDLE",
     "config_version": 1,
+    "next_due_at": "2025-01-01T12:05:00Z",
     **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
     **_TIMES,
 }
@@ -85,6 +87,7 @@ class PipelineBody(Definition):
     id: UUID
     status: Status
     config_version: int = Field(description="Grows with every change; also the ETag, for If-Match.")
+    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     created_at: datetime
     updated_at: datetime
 
@@ -94,6 +97,7 @@ class PipelineBody(Definition):
             id=pipeline.id,
             status=pipeline.status,
             config_version=pipeline.config_version,
+            next_due_at=pipeline.next_due_at,
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
             **dict(pipeline.definition),
@@ -173,7 +177,8 @@ class RunBody(BaseModel):
     id: int
     request_id: UUID | None
     attempt: int
-    trigger: str
+    trigger: str = Field(description="api, cli or schedule.")
+    due_at: datetime | None = Field(description="The due time it runs for; null when somebody asked for it.")
     kind: str
     status: RunStatus
     started_at: datetime
@@ -261,7 +266,7 @@ class StatusBody(BaseModel):
     rerun_request_id: UUID | None = Field(description="A request made while RUNNING: one more run follows.")
     requested_at: datetime | None
     attempt: int
-    next_due_at: datetime | None = Field(description="null: not scheduled.")
+    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     lease_owner: str | None
     lease_expires_at: datetime | None

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_BACKOFF = 30.0
 SWEEP_SECONDS = 3600.0
+SHORTEST_REST = 0.02
 
 
 class PipelineManager:
@@ -68,7 +69,13 @@ class PipelineManager:
         while not self._stop.is_set():
             self._wake.clear()
             self.tick(store)
-            self._wake.wait(self._settings.poll_interval.total_seconds())
+            self._wake.wait(self._rest(store))
+
+    def _rest(self, store: Connection) -> float:
+        """Until the next due time, at most a poll interval: then a due time is never passed over for want of a look."""
+        longest = self._settings.poll_interval.total_seconds()
+        due = pipelines.seconds_until_due(store)
+        return longest if due is None else min(max(due, SHORTEST_REST), longest)
 
     def _sweep(self, store: Connection) -> None:
         """Once in a while: staging that nobody will use any more."""
@@ -82,7 +89,7 @@ class PipelineManager:
         """Everything that is due now."""
         self._sweep(store)
         runs.runner_alive(store, self._name)
-        pipelines.fire_schedules(store)
+        pipelines.fire_schedules(store, self._settings.zone)
         for row in pipelines.expire_leases(store):
             log.warning(
                 "lease expired, pipeline %s",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
+from vitrine import schedule
 from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
 from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
 from vitrine.postgres import Connection
@@ -21,6 +22,7 @@ from vitrine.store import checkpoints
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
+DUE_AT_ONCE = 200
 PLAIN = RunOptions()
 
 
@@ -33,11 +35,14 @@ def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> l
     return [_pipeline(row) for row in fetch_all(connection, "list_pipelines", after=after, limit=limit)]
 
 
-def create(connection: Connection, definition: Definition, pipeline_id: UUID | None = None) -> Pipeline:
-    """A new pipeline, IDLE; ConfigError if its name or target is taken."""
+def create(
+    connection: Connection, definition: Definition, pipeline_id: UUID | None = None, *, zone: tzinfo = UTC
+) -> Pipeline:
+    """A new pipeline, IDLE; ConfigError if its name or target is taken. `zone` is that of cron lines."""
     with transaction(connection):
+        due = first_due(connection, definition, zone)
         with _unique(definition):
-            row = fetch_one(connection, "insert_pipeline", id=pipeline_id, **_columns(definition))
+            row = fetch_one(connection, "insert_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
         if row is None:
             raise NotFound("the store returned no id for the new pipeline")
         _write_steps(connection, row["id"], definition)
@@ -49,11 +54,12 @@ def lock(connection: Connection, key: str | UUID) -> Pipeline:
     return _found(fetch_one(connection, "lock_pipeline", **_names(key)), key)
 
 
-def update(connection: Connection, pipeline_id: PipelineId, definition: Definition) -> Pipeline:
-    """Store a changed definition; disabling a running pipeline pauses it."""
+def update(connection: Connection, pipeline_id: PipelineId, definition: Definition, *, zone: tzinfo = UTC) -> Pipeline:
+    """Store a changed definition; disabling a running pipeline pauses it, enabling one again gives a new due time."""
     with transaction(connection):
+        due = first_due(connection, definition, zone)
         with _unique(definition):
-            execute(connection, "update_pipeline", id=pipeline_id, **_columns(definition))
+            execute(connection, "update_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
         execute(connection, "delete_steps", id=pipeline_id)
         _write_steps(connection, pipeline_id, definition)
         return get(connection, pipeline_id)
@@ -103,10 +109,42 @@ def request_pause(connection: Connection, key: str | UUID) -> Status:
     return Status(row["status"])
 
 
-def fire_schedules(connection: Connection) -> list[str]:
-    """Consume every due time; names of the pipelines that will run for it."""
-    rows = fetch_all(connection, "fire_schedules", **_pairs(Event.SCHEDULE))
-    return [row["name"] for row in rows if row["status"] == Status.RUN_REQUESTED]
+def first_due(connection: Connection, definition: Definition, zone: tzinfo = UTC) -> datetime | None:
+    """When the definition would be due first, by the database's clock; None where it is disabled or not scheduled."""
+    rhythm = definition.schedule
+    if rhythm is None or not definition.enabled:
+        return None
+    row = fetch_one(connection, "clock")
+    return rhythm.next_after(row["now"], zone=zone) if row else None
+
+
+def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
+    """Consume every due time that has come; names of the pipelines that will run for it.
+
+    What was missed meanwhile is one run: the next due time is the first in the future, by the database's clock.
+    """
+    fired: list[str] = []
+    while due := fetch_all(connection, "list_due", limit=DUE_AT_ONCE):
+        following = [_following(row, zone) for row in due]
+        seen = {"ids": [row["id"] for row in due], "due": [row["next_due_at"] for row in due], "following": following}
+        rows = fetch_all(connection, "fire_schedules", **seen, **_pairs(Event.SCHEDULE))
+        fired += [row["name"] for row in rows if row["status"] == Status.RUN_REQUESTED]
+        if len(rows) < DUE_AT_ONCE:
+            break  # all there were, or others are at it
+    return fired
+
+
+def _following(row: DictRow, zone: tzinfo) -> datetime | None:
+    try:
+        return schedule.parse(row["schedule_interval"]).next_after(row["now"], last=row["next_due_at"], zone=zone)
+    except (ValueError, TypeError):
+        return None  # put into the table past the checks: this run ends FAILED and tells, and no other follows
+
+
+def seconds_until_due(connection: Connection) -> float | None:
+    """How long until the next due time, by the database's clock; None where nothing is scheduled."""
+    row = fetch_one(connection, "seconds_until_due")
+    return row["seconds"] if row else None
 
 
 def expire_leases(connection: Connection) -> list[DictRow]:
@@ -156,6 +194,7 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
         request_id=row["request_id"],
         attempt=row["attempt"],
         trigger=row["requested_trigger"] or "api",
+        due_at=row["requested_due_at"],
         kind=row["mode"],
         config=Jsonb(config),
         runner=runner,
@@ -245,7 +284,6 @@ def _columns(definition: Definition) -> dict[str, Any]:
     return {
         **columns,
         "key_columns": list(definition.key_columns),
-        "interval": definition.interval,
         "options": Jsonb(options),
     }
 

@@ -25,26 +25,27 @@ SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER 
  LIMIT %(limit)s;
 
 -- insert_pipeline --
--- A new pipeline, IDLE; due one interval from now if it has a schedule
+-- A new pipeline, IDLE
 INSERT INTO etl.etl_pipelines (id, name, description, type, source_type, source, source_query, python_task,
        target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, enabled, schedule_interval,
        next_due_at, options)
 VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(type)s, %(source_type)s, %(source)s,
        %(source_query)s, %(python_task)s, %(target_table)s, %(mode)s, %(incremental_key)s, %(incremental_id_key)s,
        %(key_columns)s, %(batch_size)s, %(enabled)s, %(schedule_interval)s,
-       now() + %(interval)s::interval, %(options)s)
+       %(next_due_at)s, %(options)s)
 RETURNING id;
 
 -- update_pipeline --
--- A changed definition; disabling a RUNNING pipeline fires `pause` in the same statement
+-- A changed definition; another schedule, or one that is enabled again, gets a fresh due time, and disabling a RUNNING
+-- pipeline fires `pause` in the same statement
 UPDATE etl.etl_pipelines
    SET name = %(name)s, description = %(description)s, type = %(type)s, source_type = %(source_type)s,
        source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
        target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
        incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
        enabled = %(enabled)s, options = %(options)s,
-       next_due_at = CASE WHEN schedule_interval IS DISTINCT FROM %(schedule_interval)s
-                          THEN now() + %(interval)s::interval ELSE next_due_at END,
+       next_due_at = CASE WHEN (enabled, schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
+                          THEN %(next_due_at)s ELSE next_due_at END,
        schedule_interval = %(schedule_interval)s,
        status = CASE WHEN enabled AND NOT %(enabled)s AND status = 'RUNNING' THEN 'PAUSE_REQUESTED' ELSE status END,
        config_version = config_version + 1, updated_at = now()
@@ -80,6 +81,8 @@ UPDATE etl.etl_pipelines p
        requested_options = CASE WHEN step.old = 'PAUSE_REQUESTED' THEN p.requested_options ELSE %(options)s END,
        requested_trigger = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN %(trigger)s
                                 ELSE p.requested_trigger END,
+       requested_due_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') AND p.request_id IS NULL THEN NULL
+                               ELSE p.requested_due_at END,
        attempt = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN 0 ELSE p.attempt END,
        next_attempt_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN NULL ELSE p.next_attempt_at END,
        updated_at = now()
@@ -95,23 +98,40 @@ UPDATE etl.etl_pipelines p
  WHERE p.id = %(id)s AND p.status = step.old
 RETURNING p.status;
 
+-- clock --
+-- What time it is
+SELECT clock_timestamp() AS now;
+
+-- list_due --
+-- Due times that have come, the oldest first
+SELECT id, schedule_interval, next_due_at, now() AS now FROM etl.etl_pipelines
+ WHERE enabled AND next_due_at <= now() ORDER BY next_due_at LIMIT %(limit)s;
+
 -- fire_schedules --
--- Every due time is consumed once, whoever comes first; it starts a run only where the status allows one
+-- Every due time is consumed once, whoever comes first: one that is not there any more, or is being consumed by another
+-- runner, is passed over. It starts a run only where the status allows one
 UPDATE etl.etl_pipelines p
-   SET next_due_at = CASE WHEN p.next_due_at + p.schedule_interval::interval > now()
-                          THEN p.next_due_at ELSE now() END + p.schedule_interval::interval,
+   SET next_due_at = due.following,
        status = coalesce(step.new, p.status),
        request_id = CASE WHEN step.new IS NULL THEN p.request_id ELSE gen_random_uuid() END,
        requested_at = CASE WHEN step.new IS NULL THEN p.requested_at ELSE now() END,
        requested_options = CASE WHEN step.new IS NULL THEN p.requested_options ELSE '{}' END,
        requested_trigger = CASE WHEN step.new IS NULL THEN p.requested_trigger ELSE 'schedule' END,
+       requested_due_at = CASE WHEN step.new IS NULL THEN p.requested_due_at ELSE due.next_due_at END,
        attempt = CASE WHEN step.new IS NULL THEN p.attempt ELSE 0 END,
        next_attempt_at = CASE WHEN step.new IS NULL THEN p.next_attempt_at END
-  FROM (SELECT id, status FROM etl.etl_pipelines
-         WHERE enabled AND next_due_at <= now() FOR UPDATE SKIP LOCKED) AS due
+  FROM (SELECT s.id, s.status, s.next_due_at, seen.following FROM etl.etl_pipelines s
+          JOIN unnest(%(ids)s::uuid[], %(due)s::timestamptz[], %(following)s::timestamptz[]) AS seen(id, due, following)
+            ON seen.id = s.id AND seen.due = s.next_due_at
+         WHERE s.enabled ORDER BY s.id FOR UPDATE OF s SKIP LOCKED) AS due
   LEFT JOIN unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new) ON step.old = due.status
  WHERE p.id = due.id
 RETURNING p.name, p.status;
+
+-- seconds_until_due --
+-- How long until the next due time; NULL where nothing is scheduled
+SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FROM etl.etl_pipelines
+ WHERE enabled AND next_due_at IS NOT NULL ORDER BY next_due_at LIMIT 1;
 
 -- expire_leases --
 -- A dead lease: back to the queue (or PAUSED); FAILED when this attempt made no progress and was the last allowed
@@ -167,8 +187,9 @@ RETURNING p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORD
 
 -- open_run --
 -- The attempt's row of history, with the configuration it captured
-INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, kind, config, runner, lease_token)
-VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(kind)s, %(config)s, %(runner)s, %(token)s)
+INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, due_at, kind, config, runner, lease_token)
+VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(due_at)s, %(kind)s, %(config)s, %(runner)s,
+       %(token)s)
 RETURNING id;
 
 -- heartbeat --
@@ -188,6 +209,8 @@ UPDATE etl.etl_pipelines p
        requested_at = CASE WHEN step.again AND p.rerun THEN now() ELSE p.requested_at END,
        requested_options = CASE WHEN %(event)s IN ('finish', 'fail') AND NOT p.rerun THEN '{}'
                                 ELSE p.requested_options END,
+       requested_trigger = CASE WHEN step.again AND p.rerun THEN 'api' ELSE p.requested_trigger END,
+       requested_due_at = CASE WHEN %(event)s IN ('finish', 'fail') THEN NULL ELSE p.requested_due_at END,
        rerun = p.rerun AND NOT step.again,
        rerun_request_id = CASE WHEN NOT step.again THEN p.rerun_request_id END,
        attempt = CASE WHEN %(event)s = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
