@@ -344,6 +344,21 @@ def pause(name: Name) -> None:
 
 
 @app.command()
+def reload(name: Name) -> None:
+    """Let a running pipeline take batch_size, max_rows_per_second and pause_between_batches as they are stored now."""
+    from vitrine import changes
+
+    with _store(_service_settings()) as store:
+        told = changes.reload(store, name)
+    if not told.running:
+        _console().print(f"{told.pipeline.name} is {told.pipeline.status}; the next run takes the stored configuration")
+        return
+    _console().print(f"{told.pipeline.name}: the stored pace is taken at the next batch")
+    if told.waiting:
+        _console().print(f"for the next run: {', '.join(told.waiting)}")
+
+
+@app.command()
 def validate(
     what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
 ) -> None:

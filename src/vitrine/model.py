@@ -100,9 +100,25 @@ class Options(BaseModel):
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10), description="A read reopens its snapshot after this long, to let vacuum work."
     )
+    max_rows_per_second: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="The pace a run keeps to, to spare the source; batches are then no larger than that. null: none.",
+    )
+    pause_between_batches: Duration = Field(
+        default=timedelta(0), description="How long a run rests after each batch, at most an hour."
+    )
     max_batch_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="A batch is cut here even if it has fewer rows than batch_size."
     )
+
+    @field_validator("pause_between_batches")
+    @classmethod
+    def _rests_at_most_an_hour(cls, value: timedelta) -> timedelta:
+        if value > timedelta(hours=1):
+            raise ValueError("give at most 1h; for longer rests use schedule_interval")
+        return value
 
 
 class Step(BaseModel):
@@ -189,6 +205,17 @@ class Definition(BaseModel):
     @property
     def schedule(self) -> Schedule | None:
         return schedule.parse(self.schedule_interval) if self.schedule_interval else None
+
+
+PACE_OPTIONS = ("max_rows_per_second", "pause_between_batches")
+"""What a running pipeline may take, besides batch_size."""
+
+
+def with_pace_of(other: Definition, definition: Definition) -> Definition:
+    """The definition at the pace of another."""
+    pace = {name: getattr(other.options, name) for name in PACE_OPTIONS}
+    options = definition.options.model_copy(update=pace)
+    return definition.model_copy(update={"batch_size": other.batch_size, "options": options})
 
 
 @dataclass(frozen=True)

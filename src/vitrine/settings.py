@@ -13,6 +13,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 
 from vitrine.errors import ConfigError
 
+CONNECTIONS_OF_A_RUN = 2
+"""To its source: one asks, one streams."""
+
 LONGEST = timedelta(days=3650)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -59,6 +62,7 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Pace = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_not_busy)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+ConnectionLimit = Annotated[int, Field(ge=CONNECTIONS_OF_A_RUN, le=10_000)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 
 
@@ -81,6 +85,7 @@ class Settings(BaseSettings):
         default=None, validation_alias=AliasChoices("VITRINE_DATABASE_URL", "DATABASE_URL", "database_url")
     )
     sources: dict[str, PostgresUrl] = Field(default_factory=dict[str, SecretStr])
+    source_connections: dict[str, ConnectionLimit] = Field(default_factory=dict[str, int])
     allowed_source_schemas: Names = ("content", "ugc")
     allowed_targets: Names = ("analytics.*", "es:*")
     transform_modules: Names = ()
@@ -88,6 +93,8 @@ class Settings(BaseSettings):
     heartbeat_interval: Pace = timedelta(seconds=5)
     poll_interval: Pace = timedelta(seconds=1)
     timezone: TimeZone = "UTC"
+    history_max_age: Duration = timedelta(days=30)
+    history_max_runs: int = Field(default=1000, ge=1, le=1_000_000)
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
@@ -112,6 +119,10 @@ class Settings(BaseSettings):
             )
         return self.database_url.get_secret_value()
 
+    def runs_per_source(self) -> dict[str, int]:
+        """How many runs may read from a source at once, over all runners; a source that is absent has no limit."""
+        return {name.lower(): limit // CONNECTIONS_OF_A_RUN for name, limit in self.source_connections.items()}
+
     def source_url(self, name: str) -> str:
         """The connection of a named source; `default` is the store's own unless it is given another account."""
         lowered = {key.lower(): url for key, url in self.sources.items()}
@@ -132,11 +143,15 @@ def load(**overrides: Any) -> Settings:
         settings = Settings(**overrides)
     except ValidationError as exc:
         raise ConfigError("; ".join(_sentence(dict(error)) for error in exc.errors()), code="SETTINGS") from None
-    except SettingsError:
-        # the one setting of several parts, and its text may hold passwords
+    except SettingsError as exc:
+        # the two settings of several parts, and the text of one may hold passwords
+        name, value = (
+            ("VITRINE_SOURCE_CONNECTIONS", "4")
+            if "source_connections" in str(exc)
+            else ("VITRINE_SOURCES", "postgresql://…")
+        )
         raise ConfigError(
-            "VITRINE_SOURCES is not valid: give each source a variable of its own, VITRINE_SOURCES__<NAME>=postgresql://…",
-            code="SETTINGS",
+            f"{name} is not valid: give each source a variable of its own, {name}__<NAME>={value}", code="SETTINGS"
         ) from None
     if settings.heartbeat_interval >= settings.lease_ttl:
         raise ConfigError(

@@ -3,14 +3,14 @@
 from copy import copy
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Optional, Self
+from typing import TYPE_CHECKING, Any, Literal, Optional, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from vitrine.changes import StateChoice
-from vitrine.model import Definition, Pipeline, Run
+from vitrine.changes import Reload, StateChoice
+from vitrine.model import Definition, Duration, Pipeline, Run
 from vitrine.status import RunStatus, Status
 from vitrine.store.checkpoints import State
 from vitrine.store.runs import Request, RequestState
@@ -167,6 +167,46 @@ class Paused(BaseModel):
 
     status: Status
     pipeline: str
+
+
+class Reloaded(BaseModel):
+    """What becomes of a changed configuration."""
+
+    model_config = _example(
+        {
+            "pipeline": "top_genres",
+            "status": "RUNNING",
+            "config_version": 3,
+            "applies": "next_batch",
+            "batch_size": 1000,
+            "max_rows_per_second": 5000,
+            "pause_between_batches": "1s",
+            "waiting": ["schedule_interval"],
+        }
+    )
+
+    pipeline: str
+    status: Status
+    config_version: int
+    applies: Literal["next_batch", "next_run"] = Field(description="When the pace is taken; next_run: nobody runs it.")
+    batch_size: int
+    max_rows_per_second: int | None
+    pause_between_batches: Duration
+    waiting: list[str] = Field(description="Fields changed since the run began that only the next run takes.")
+
+    @classmethod
+    def of(cls, told: Reload) -> Self:
+        definition = told.pipeline.definition
+        return cls(
+            pipeline=told.pipeline.name,
+            status=told.pipeline.status,
+            config_version=told.pipeline.config_version,
+            applies="next_batch" if told.running else "next_run",
+            batch_size=definition.batch_size,
+            max_rows_per_second=definition.options.max_rows_per_second,
+            pause_between_batches=definition.options.pause_between_batches,
+            waiting=list(told.waiting),
+        )
 
 
 class RunBody(BaseModel):

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 LONGEST_BACKOFF = 30.0
 SWEEP_SECONDS = 3600.0
 SHORTEST_REST = 0.02
+PRUNED_AT_ONCE = 500
 
 
 class PipelineManager:
@@ -78,9 +79,17 @@ class PipelineManager:
         return longest if due is None else min(max(due, SHORTEST_REST), longest)
 
     def _sweep(self, store: Connection) -> None:
-        """Once in a while: staging that nobody will use any more."""
+        """Once in a while: staging that nobody will use any more, and history that is too old or too much."""
         if time.monotonic() < self._next_sweep:
             return
+        settings = self._settings
+        pruned = runs.prune(
+            store, max_age=settings.history_max_age, max_runs=settings.history_max_runs, limit=PRUNED_AT_ONCE
+        )
+        if pruned:
+            log.info("history pruned", extra={"action": "history_pruned", "runs": pruned})
+        if pruned >= PRUNED_AT_ONCE:
+            return  # the rest in the next ticks: claims must not wait for it
         self._next_sweep = time.monotonic() + SWEEP_SECONDS
         for name in checkpoints.drop_orphan_staging(store):
             log.info("leftover staging removed", extra={"action": "staging_removed", "table": name})
@@ -98,7 +107,12 @@ class PipelineManager:
             )
         self._running = {future for future in self._running if not future.done()}
         while len(self._running) < self._concurrency and not self._stop.is_set():
-            claim = pipelines.claim_next(store, runner=self._name, ttl=self._settings.lease_ttl)
+            claim = pipelines.claim_next(
+                store,
+                runner=self._name,
+                ttl=self._settings.lease_ttl,
+                runs_per_source=self._settings.runs_per_source(),
+            )
             if claim is None:
                 return
             self._running.add(self._threads.submit(self._dispatch, claim))

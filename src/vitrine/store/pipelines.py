@@ -1,10 +1,11 @@
 """Pipelines in the store: their definitions, and the events that move their statuses."""
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, tzinfo
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 MAX_ATTEMPTS = 3
 DUE_AT_ONCE = 200
 PLAIN = RunOptions()
+NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 def get(connection: Connection, key: str | UUID) -> Pipeline:
@@ -157,14 +159,27 @@ def expire_leases(connection: Connection) -> list[DictRow]:
     return rows
 
 
-def claim_next(connection: Connection, *, runner: str, ttl: timedelta, only: PipelineId | None = None) -> Claim | None:
+def claim_next(
+    connection: Connection,
+    *,
+    runner: str,
+    ttl: timedelta,
+    only: PipelineId | None = None,
+    runs_per_source: Mapping[str, int] = NO_LIMITS,
+) -> Claim | None:
     """Take one requested pipeline under a new token and open its run; None when there is nothing to take.
 
+    A pipeline whose source has as many runs as `runs_per_source` allows is left for later, without a lease.
     A row that somebody put into the table past the checks ends FAILED here, and the next one is taken.
     """
     while True:
         with transaction(connection):
-            row = fetch_one(connection, "claim_next", runner=runner, ttl=ttl, only=only, **_pairs(Event.CLAIM))
+            if runs_per_source:
+                fetch_one(connection, "hold_limits")
+            limits = Jsonb(dict(runs_per_source))
+            row = fetch_one(
+                connection, "claim_next", runner=runner, ttl=ttl, only=only, limits=limits, **_pairs(Event.CLAIM)
+            )
             if row is None:
                 return None
             try:
@@ -218,6 +233,22 @@ def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | 
     """Prolong the lease; the pipeline's status, or None when the lease is lost."""
     row = fetch_one(connection, "heartbeat", id=claim.pipeline_id, token=claim.token, ttl=ttl)
     return Status(row["status"]) if row else None
+
+
+def glance(connection: Connection, claim: Claim) -> tuple[Status, int | None]:
+    """The pipeline's status, and the version whose pace its run shall take; LeaseLost when it is not ours any more."""
+    row = fetch_one(connection, "glance", id=claim.pipeline_id, token=claim.token)
+    if row is None:
+        raise checkpoints.lost(claim)
+    return Status(row["status"]), row["reload_version"]
+
+
+def request_reload(connection: Connection, pipeline_id: PipelineId) -> Definition | None:
+    """Ask the run under way to take the pace as it is stored; what that run captured, or None where nobody runs."""
+    if fetch_one(connection, "request_reload", id=pipeline_id) is None:
+        return None
+    row = fetch_one(connection, "running_config", id=pipeline_id)
+    return Definition.model_validate(row["config"]) if row else None
 
 
 def leave(

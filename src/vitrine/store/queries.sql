@@ -168,22 +168,51 @@ SELECT * FROM freed;
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
  WHERE application_name = 'vitrine:' || %(token)s::text AND usename = current_user AND pid <> pg_backend_pid();
 
+-- hold_limits --
+-- Claims that count the runs of a source take turns, or two of them could take its last place
+SELECT pg_advisory_xact_lock(hashtextextended('vitrine.source_connections', 0));
+
 -- claim_next --
--- Take the oldest requested pipeline that no other runner is taking at this moment
+-- Take the oldest requested pipeline that no other runner is taking at this moment; sources that have as many runs as
+-- they allow are passed over
+WITH crowded AS (
+    SELECT p.source FROM etl.etl_pipelines p JOIN jsonb_each_text(%(limits)s::jsonb) AS allowed(source, runs) USING (source)
+     WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')
+     GROUP BY p.source, allowed.runs HAVING count(*) >= allowed.runs::integer
+)
 UPDATE etl.etl_pipelines p
    SET status = step.new, lease_token = nextval('etl.fencing_seq'), lease_owner = %(runner)s,
        lease_expires_at = clock_timestamp() + %(ttl)s::interval,
-       attempt = p.attempt + 1, next_attempt_at = NULL, updated_at = now()
+       attempt = p.attempt + 1, next_attempt_at = NULL, reload_version = NULL, updated_at = now()
   FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
  WHERE p.id = (SELECT id FROM etl.etl_pipelines
                 WHERE status = 'RUN_REQUESTED' AND enabled
                   AND (next_attempt_at IS NULL OR next_attempt_at <= now())
                   AND (%(only)s::uuid IS NULL OR id = %(only)s::uuid)
+                  AND source <> ALL (ARRAY(SELECT source FROM crowded))
                 ORDER BY requested_at, id LIMIT 1
                   FOR UPDATE SKIP LOCKED)
    AND p.status = step.old
 RETURNING p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
                   FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks;
+
+-- request_reload --
+-- The run under way shall take the pace as it is stored now; no row back: nobody runs it
+UPDATE etl.etl_pipelines SET reload_version = config_version
+ WHERE id = %(id)s AND lease_token IS NOT NULL
+RETURNING config_version;
+
+-- running_config --
+-- The configuration that the run under way captured
+SELECT config FROM etl.etl_runs WHERE pipeline_id = %(id)s AND status = 'RUNNING';
+
+-- note_config --
+-- A run under way goes on with another pace
+UPDATE etl.etl_runs SET config = %(config)s WHERE id = %(run_id)s AND status = 'RUNNING';
+
+-- glance --
+-- What a run that rests should know; no row back: the pipeline is not its own any more
+SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
 
 -- open_run --
 -- The attempt's row of history, with the configuration it captured
@@ -266,7 +295,7 @@ RETURNING *;
 -- Fence, checkpoint and counts of an incremental batch, in the transaction of its rows. No row back: the pipeline is
 -- not mine (ETL01), and nobody takes it over before this transaction ends; no batch_seq: the checkpoint was moved (ETL02)
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET cursor = %(cursor)s, pending_cursor = %(pending_cursor)s, pending_since = %(pending_since)s,
@@ -280,12 +309,12 @@ WITH held AS (
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- save_generation --
 -- The same for a staged batch
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(read)s - %(rejected)s,
@@ -298,12 +327,12 @@ WITH held AS (
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- save_progress --
 -- The same for a batch that leaves no checkpoint: what changed while a full load was read
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
@@ -316,13 +345,13 @@ WITH held AS (
            slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- close_generation --
 -- The same for a load that is applied; its staging is no longer wanted. The first load of an incremental pipeline leaves
 -- its first checkpoint
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
@@ -336,7 +365,7 @@ WITH held AS (
            rows_rejected = rows_rejected + %(rejected)s
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- insert_reject --
 -- A row put aside; a later version of it that does not fit either takes its place
@@ -394,6 +423,30 @@ SELECT id, name, status, request_id = %(request_id)s AS current FROM etl.etl_pip
 -- One attempt
 SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
   FROM etl.etl_runs WHERE id = %(run_id)s;
+
+-- prune_old_runs --
+-- History beyond its age, the oldest first, some at a time; the newest run of a pipeline and its newest success stay
+DELETE FROM etl.etl_runs WHERE id IN (
+    SELECT r.id FROM etl.etl_runs r
+     WHERE r.finished_at < now() - %(max_age)s::interval
+       AND EXISTS (SELECT FROM etl.etl_runs n WHERE n.pipeline_id = r.pipeline_id AND n.id > r.id)
+       AND (r.status <> 'SUCCESS' OR EXISTS (SELECT FROM etl.etl_runs n WHERE n.pipeline_id = r.pipeline_id
+                                                AND n.id > r.id AND n.status = 'SUCCESS'))
+     ORDER BY r.finished_at LIMIT %(limit)s
+       FOR UPDATE OF r SKIP LOCKED);
+
+-- prune_excess_runs --
+-- History beyond its number per pipeline, some at a time; the newest success stays
+DELETE FROM etl.etl_runs WHERE id IN (
+    SELECT r.id FROM etl.etl_pipelines p
+     CROSS JOIN LATERAL (SELECT id FROM etl.etl_runs WHERE pipeline_id = p.id
+                          ORDER BY id DESC OFFSET %(max_runs)s LIMIT 1) AS beyond
+      JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.id <= beyond.id
+     WHERE r.status <> 'RUNNING'
+       AND (r.status <> 'SUCCESS' OR EXISTS (SELECT FROM etl.etl_runs n WHERE n.pipeline_id = r.pipeline_id
+                                                AND n.id > r.id AND n.status = 'SUCCESS'))
+     LIMIT %(limit)s
+       FOR UPDATE OF r SKIP LOCKED);
 
 -- runner_alive --
 -- A runner process says that it is there
