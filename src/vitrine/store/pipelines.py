@@ -174,11 +174,9 @@ def claim_next(
     """
     while True:
         with transaction(connection):
-            if runs_per_source:
-                fetch_one(connection, "hold_limits")
-            limits = Jsonb(dict(runs_per_source))
+            crowded = _crowded(connection, runs_per_source) if runs_per_source else []
             row = fetch_one(
-                connection, "claim_next", runner=runner, ttl=ttl, only=only, limits=limits, **_pairs(Event.CLAIM)
+                connection, "claim_next", runner=runner, ttl=ttl, only=only, crowded=crowded, **_pairs(Event.CLAIM)
             )
             if row is None:
                 return None
@@ -186,6 +184,13 @@ def claim_next(
                 return _open_run(connection, row, runner)
             except ValidationError as exc:
                 _fail_unreadable(connection, row, runner, exc)
+
+
+def _crowded(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
+    """Sources at their limit; until the transaction ends, nobody else counts."""
+    fetch_one(connection, "hold_limits")
+    allowed = {"sources": list(runs_per_source), "runs": list(runs_per_source.values())}
+    return [row["source"] for row in fetch_all(connection, "list_crowded", **allowed)]
 
 
 def _open_run(connection: Connection, row: DictRow, runner: str) -> Claim:

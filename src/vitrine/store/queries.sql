@@ -172,14 +172,15 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 -- Claims that count the runs of a source take turns, or two of them could take its last place
 SELECT pg_advisory_xact_lock(hashtextextended('vitrine.source_connections', 0));
 
+-- list_crowded --
+-- Sources that have as many runs as they allow
+SELECT p.source FROM etl.etl_pipelines p
+  JOIN unnest(%(sources)s::text[], %(runs)s::integer[]) AS allowed(source, runs) USING (source)
+ WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')
+ GROUP BY p.source, allowed.runs HAVING count(*) >= allowed.runs;
+
 -- claim_next --
--- Take the oldest requested pipeline that no other runner is taking at this moment; sources that have as many runs as
--- they allow are passed over
-WITH crowded AS (
-    SELECT p.source FROM etl.etl_pipelines p JOIN jsonb_each_text(%(limits)s::jsonb) AS allowed(source, runs) USING (source)
-     WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')
-     GROUP BY p.source, allowed.runs HAVING count(*) >= allowed.runs::integer
-)
+-- Take the oldest requested pipeline, of a source that is not crowded, that no other runner is taking at this moment
 UPDATE etl.etl_pipelines p
    SET status = step.new, lease_token = nextval('etl.fencing_seq'), lease_owner = %(runner)s,
        lease_expires_at = clock_timestamp() + %(ttl)s::interval,
@@ -189,7 +190,7 @@ UPDATE etl.etl_pipelines p
                 WHERE status = 'RUN_REQUESTED' AND enabled
                   AND (next_attempt_at IS NULL OR next_attempt_at <= now())
                   AND (%(only)s::uuid IS NULL OR id = %(only)s::uuid)
-                  AND source <> ALL (ARRAY(SELECT source FROM crowded))
+                  AND source <> ALL (%(crowded)s::text[])
                 ORDER BY requested_at, id LIMIT 1
                   FOR UPDATE SKIP LOCKED)
    AND p.status = step.old
