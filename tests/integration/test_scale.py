@@ -27,7 +27,8 @@ def create(connection: Connection, name: str = "genres", **fields: Any) -> Pipel
 MANY = """
     INSERT INTO etl.etl_pipelines (name, target_table, source_query, key_columns, status, request_id, requested_at)
     SELECT 'p' || n, 'analytics.p' || n, 'SELECT 1 AS id', '{id}',
-           CASE WHEN n <= %(waiting)s THEN 'RUN_REQUESTED' ELSE 'IDLE' END, gen_random_uuid(), now() - n * interval '1 s'
+           CASE WHEN n <= %(waiting)s THEN 'RUN_REQUESTED' ELSE 'IDLE' END, gen_random_uuid(),
+           now() - n * interval '1 s'
       FROM generate_series(1, %(count)s) AS n
 """
 
@@ -153,7 +154,8 @@ def test_history_goes_in_small_pieces(connection: Connection) -> None:
 def test_a_hundred_thousand_young_runs_are_not_read_for_their_age(connection: Connection) -> None:
     pipeline = create(connection)
     connection.execute(
-        "INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, status, finished_at, config, runner, lease_token)"
+        "INSERT INTO etl.etl_runs"
+        " (pipeline_id, attempt, trigger, kind, status, finished_at, config, runner, lease_token)"
         " SELECT %s, 1, 'api', 'full', 'SUCCESS', now() - n * interval '1 second', '{}', 'tests', 1"
         "   FROM generate_series(1, 100000) AS n",
         [pipeline.id],

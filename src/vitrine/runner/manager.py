@@ -41,6 +41,7 @@ class PipelineManager:
         self._stop = stop
         self._wake = threading.Event()
         self._next_sweep = 0.0
+        self._next_sign = 0.0
         self._running: set[Future[None]] = set()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
@@ -97,7 +98,7 @@ class PipelineManager:
     def tick(self, store: Connection) -> None:
         """Everything that is due now."""
         self._sweep(store)
-        runs.runner_alive(store, self._name)
+        self._say_alive(store)
         pipelines.fire_schedules(store, self._settings.zone)
         for row in pipelines.expire_leases(store):
             log.warning(
@@ -116,6 +117,12 @@ class PipelineManager:
             if claim is None:
                 return
             self._running.add(self._threads.submit(self._dispatch, claim))
+
+    def _say_alive(self, store: Connection) -> None:
+        """Once in a poll interval, however often runs that end wake us."""
+        if time.monotonic() >= self._next_sign:
+            runs.runner_alive(store, self._name)
+            self._next_sign = time.monotonic() + self._settings.poll_interval.total_seconds()
 
     def _dispatch(self, claim: Claim) -> None:
         try:
