@@ -23,7 +23,7 @@ from vitrine.settings import child_environment
 
 REQUEST_BAR_SECONDS = 0.05
 RUNS_BAR, GROWTH_BAR = 20, 1.2
-FEW, MANY = 10, 1000
+FEW, FEW_TIMES, MANY = 10, 5, 1000
 ROWS, CHANGED = 200, 100
 LONGEST = 600.0
 
@@ -67,10 +67,14 @@ def small_pipelines(stage: Stage) -> list[Result]:
     many = max(2 * FEW, round(MANY * min(stage.scale * 10, 1)))
     _fill(stage, many)
     made = [_pipeline(stage, number) for number in range(many)]
+    few: list[float] = []
+    rounds: list[tuple[float, list[float]]] = []
     with warm_runner(stage):
         _run_all(stage, made)  # the first load of each
-        few = [seconds for _ in range(stage.rounds) for seconds in _changed_run(stage, made[:FEW])[1]]
-        rounds = [_changed_run(stage, made) for _ in range(stage.rounds)]
+        for _ in range(stage.rounds):
+            for _ in range(FEW_TIMES):
+                few += _changed_run(stage, made[:FEW])[1]
+            rounds.append(_changed_run(stage, made))
     right = all(_equal(stage, number) for number in range(0, many, max(1, many // 50)))
     whole = Samples(tuple(elapsed for elapsed, _ in rounds))
     per_run = [seconds for _, taken in rounds for seconds in taken]

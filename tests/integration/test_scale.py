@@ -10,6 +10,10 @@ from psycopg import sql
 
 from vitrine.model import Claim, Definition, Pipeline
 from vitrine.postgres import Connection, connect
+from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.runner.executor import PipelineExecutor
+from vitrine.runner.manager import PipelineManager
+from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status, steps
 from vitrine.store import database, pipelines, runs
 
@@ -149,6 +153,16 @@ def test_history_goes_in_small_pieces(connection: Connection) -> None:
     remember(connection, pipeline, *["FAILED"] * 10, "SUCCESS")
     assert [prune(connection, max_runs=4, limit=8) for _ in range(4)] == [8, 8, 1, 0]
     assert left(connection, pipeline) == ["FAILED"] * 3 + ["SUCCESS"]
+
+
+def test_a_runner_prunes_as_the_settings_say(connection: Connection, settings: Settings) -> None:
+    pipeline = create(connection)
+    remember(connection, pipeline, *["SUCCESS"] * 5)
+    few = settings.model_copy(update={"history_max_runs": 2})
+    stop = threading.Event()
+    dispatcher = PipelineDispatcher(few, PipelineExecutor(few, stop))
+    PipelineManager(few, dispatcher, name="tests", concurrency=1, stop=stop).tick(connection)
+    assert left(connection, pipeline) == ["SUCCESS"] * 2
 
 
 def test_a_hundred_thousand_young_runs_are_not_read_for_their_age(connection: Connection) -> None:

@@ -1,5 +1,6 @@
 """Due times in the store: consumed once, by the database's clock, and told on the runs they cause."""
 
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -7,9 +8,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from psycopg import sql
 
+from tests.waiting import wait_until
 from vitrine import changes
 from vitrine.model import Claim, Definition, Pipeline
 from vitrine.postgres import Connection
+from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.runner.executor import PipelineExecutor
+from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status, steps
 from vitrine.store import database, pipelines, runs
@@ -194,6 +199,22 @@ def test_the_wait_until_the_next_due_time_is_told_by_the_database(connection: Co
     seconds = pipelines.seconds_until_due(connection)
     assert seconds is not None
     assert 5 < seconds <= 10
+
+
+def test_a_runner_that_looks_seldom_still_wakes_for_every_due_time(connection: Connection, settings: Settings) -> None:
+    seldom = settings.model_copy(update={"poll_interval": timedelta(minutes=5)})
+    pipeline = create(connection, "1s")
+    stop = threading.Event()
+    dispatcher = PipelineDispatcher(seldom, PipelineExecutor(seldom, stop))
+    manager = PipelineManager(seldom, dispatcher, name="tests", concurrency=1, stop=stop)
+    thread = threading.Thread(target=manager.run)
+    thread.start()
+    try:
+        wait_until(lambda: len(due_times(connection, pipeline)) >= 3, what="three scheduled runs")
+    finally:
+        manager.request_stop()
+        thread.join(20)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("name", ["list_due", "seconds_until_due"])

@@ -133,6 +133,8 @@ def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
         fired += [row["name"] for row in rows if row["status"] == Status.RUN_REQUESTED]
         if len(rows) < DUE_AT_ONCE:
             break  # all there were, or others are at it
+    if fired:
+        execute(connection, "notify", name=fired[0])  # runners that have a free slot
     return fired
 
 
