@@ -12,6 +12,7 @@ from vitrine.flow import Counts, Outcome, run_batches
 from vitrine.model import Claim, Mode
 from vitrine.postgres import Connection
 from vitrine.runner.lease import Lease
+from vitrine.runner.pacing import Pacing
 from vitrine.settings import Settings
 from vitrine.store import checkpoints, runs
 
@@ -78,13 +79,17 @@ class PipelineExecutor:
     def _move(self, claim: Claim, store: Connection, progress: Progress) -> Outcome:
         settings = self._settings
         with Lease(settings.store_url, claim, ttl=settings.lease_ttl, interval=settings.heartbeat_interval) as lease:
+            pacing = Pacing(claim, store, self._stop, lambda: self._interruption(lease))
             prepared = plan.build(
                 claim,
                 settings,
                 store,
                 interruption=lambda: self._interruption(lease),
                 on_progress=progress.add,
+                on_reload=pacing.take,
+                rest=pacing.rest,
             )
+            pacing.drive(prepared.plan)
             try:
                 runs.describe(store, claim, lane=prepared.plan.lane, rows=prepared.rows_expected)
                 if prepared.rows_expected is not None:
