@@ -1,6 +1,7 @@
 """A definition becomes a flow.Plan, or is refused with reasons."""
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -205,7 +206,7 @@ def build(
     interruption: Callable[[], Outcome | None],
     on_progress: Callable[[Counts], None],
     on_reload: Callable[[int | None], None] = lambda version: None,
-    rest: Callable[[float], Outcome | None] = lambda seconds: None,
+    rest: Callable[[float], Outcome | None] = time.sleep,
 ) -> Prepared:
     """Connect source and target as the claimed configuration says; every rule is checked again first."""
     definition = claim.definition

@@ -159,7 +159,7 @@ class PostgresState:
         on_progress: Callable[[Counts], None] = lambda counts: None,
         settled_part: Callable[[Cursor, str], Cursor] | None = None,
         on_reload: Callable[[int | None], None] = lambda version: None,
-        rest: Callable[[float], Outcome | None] = lambda seconds: None,
+        rest: Callable[[float], Outcome | None] = time.sleep,
     ) -> None:
         self._claim = claim
         self._state = state
@@ -211,8 +211,8 @@ class PostgresState:
         while (seconds := pace.delay()) > 0:
             if outcome := self._rest(min(seconds, GLANCE_SECONDS)):
                 return outcome
+            self._began = time.monotonic()  # a rest is no part of the batch that follows
         pace.begin()
-        self._began = time.monotonic()
         return None
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
