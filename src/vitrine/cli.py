@@ -188,7 +188,8 @@ def runner(
     )
     _on_stop_signals(manager.request_stop)
     _say("runner started")
-    manager.run()
+    if not manager.run():
+        _abandon("a run hangs and holds this process up; start the runner again")
 
 
 @app.command()
@@ -224,7 +225,12 @@ def run(
             _stop(f"'{pipeline.name}' waits for its next attempt at {pipeline.next_attempt_at}; pause and run it", HELD)
         _on_stop_signals(stop.set)
         with _bar(console, pipeline.name) as watch:
-            executed, status = _foreground(settings, stop).dispatch(claim, watch=watch, retry=False)
+            executed, status = _foreground(settings, stop).dispatch(
+                claim,
+                watch=watch,
+                retry=False,
+                on_hang=lambda error: _abandon(f"'{pipeline.name}' failed ({error.code}): {error}"),
+            )
     if executed.error is not None:
         _stop(f"'{pipeline.name}' failed ({executed.error.code}): {executed.error}")
     console.print(_summary(pipeline.name, executed))
@@ -480,6 +486,15 @@ def _on_stop_signals(stop: Callable[[], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
+
+
+def _abandon(text: str) -> NoReturn:
+    """End the process at once: a thread of it hangs in user code, and Python would wait for that."""
+    import os
+
+    _say(f"vitrine: {text}")
+    sys.stdout.flush()
+    os._exit(FAILED)
 
 
 def _console() -> "Console":

@@ -99,6 +99,12 @@ class Options(BaseModel):
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10), description="A read reopens its snapshot after this long, to let vacuum work."
     )
+    batch_timeout: Duration = Field(
+        default=timedelta(minutes=30),
+        ge=timedelta(seconds=1),
+        description="A run fails whose batch takes longer to be read, transformed and written; the first one waits for"
+        " the whole query to be sorted.",
+    )
     max_batch_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="A batch is cut here even if it has fewer rows than batch_size."
     )

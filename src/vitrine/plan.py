@@ -198,6 +198,7 @@ def build(
     *,
     interruption: Callable[[], Outcome | None],
     on_progress: Callable[[Counts], None],
+    on_all_read: Callable[[], None] = lambda: None,
 ) -> Prepared:
     """Connect source and target as the claimed configuration says; every rule is checked again first."""
     definition = claim.definition
@@ -218,6 +219,7 @@ def build(
             interruption=interruption,
             on_progress=on_progress,
             settled_part=plan.reader.lower if definition.mode is Mode.INCREMENTAL else None,
+            on_all_read=on_all_read,
         )
         return Prepared(plan, manager, plan.reader.rows_expected())
     except BaseException:

@@ -1,6 +1,7 @@
 """What a claimed pipeline asks for, and what the end of its run means for its status."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -31,6 +32,7 @@ class Verdict:
 
 
 RELEASED = Verdict(Event.RELEASE, RunStatus.ABANDONED)
+FAILED = Verdict(Event.FAIL, RunStatus.FAILED)
 
 
 def delay_before(attempt: int, error: VitrineError) -> timedelta | None:
@@ -62,7 +64,7 @@ def judge(executed: Executed, attempt: int, *, retry: bool = True) -> Verdict | 
     counted = 1 if executed.batches else attempt
     delay = delay_before(counted, error) if retry else None
     if delay is None:
-        return Verdict(Event.FAIL, RunStatus.FAILED)
+        return FAILED
     return Verdict(Event.RETRY, RunStatus.FAILED, attempt=counted, delay=delay)
 
 
@@ -74,18 +76,40 @@ class PipelineDispatcher:
         self._executor = executor
 
     def dispatch(
-        self, claim: Claim, *, watch: Watch | None = None, retry: bool = True
+        self,
+        claim: Claim,
+        *,
+        watch: Watch | None = None,
+        retry: bool = True,
+        on_hang: Callable[[VitrineError], None] = lambda error: None,
     ) -> tuple[Executed, Status | None]:
-        """Run the claim; the pipeline's new status, or None if the lease was lost on the way."""
+        """Run the claim; the pipeline's new status, or None if the lease was lost on the way.
+
+        A run that hangs does not come back from here. It is FAILED then, and `on_hang` is told, from another thread.
+        """
         log.info("run started", extra={"action": "run_started", **claim.log_fields()})
         reach("after_claim")
         with connect(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
-            executed = self._executor.execute(claim, store, watch)
+            executed = self._executor.execute(
+                claim, store, watch, on_hang=lambda error: self._give_up(claim, error, on_hang)
+            )
             verdict = judge(executed, claim.attempt, retry=retry)
             reach("before_finish")
             status = self._leave(store, claim, verdict, executed.error) if verdict else None
         self._tell(claim, executed, status)
         return executed, status
+
+    def _give_up(self, claim: Claim, error: VitrineError, on_hang: Callable[[VitrineError], None]) -> None:
+        """Close a run that does not come back, through a connection of its own."""
+        log.error("run hangs: %s", error, extra={"action": "run_hangs", "code": error.code, **claim.log_fields()})
+        try:
+            with connect(self._settings.store_url, name=f"vitrine:{claim.token}:leave") as store:
+                pipelines.end_sessions(store, claim.token)  # they may hold the very row that is to change
+                self._leave_through(store, claim, FAILED, error)
+        except VitrineError as exc:
+            # nobody prolongs the lease once this process has ended
+            log.error("run left behind: %s", exc, extra={"action": "run_left", **claim.log_fields()})
+        on_hang(error)
 
     def _leave(self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
         """Let go through the run's own connection, or a new one where that is what failed."""

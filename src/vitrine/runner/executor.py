@@ -4,16 +4,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitrine import plan
 from vitrine.errors import VitrineError
-from vitrine.flow import Counts, Outcome, run_batches
+from vitrine.flow import Batch, Counts, Outcome, Plan, run_batches
 from vitrine.model import Claim
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, connect
 from vitrine.runner.lease import Lease
+from vitrine.runner.watchdog import Watchdog
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.sources.python import PythonReader
+from vitrine.store import pipelines, runs
 
 log = logging.getLogger(__name__)
 
@@ -59,37 +61,49 @@ class PipelineExecutor:
         self._settings = settings
         self._stop = stop
 
-    def execute(self, claim: Claim, store: Connection, watch: Watch | None = None) -> Executed:
-        """Never raises for a failure of the run itself: the error is part of the result."""
+    def execute(
+        self,
+        claim: Claim,
+        store: Connection,
+        watch: Watch | None = None,
+        on_hang: Callable[[VitrineError], None] = lambda error: None,
+    ) -> Executed:
+        """Never raises for a failure of the run itself: the error is part of the result.
+
+        A run that hangs does not come back from here; `on_hang` is told, from another thread.
+        """
         began = time.monotonic()
         progress = Progress(watch)
         outcome, error = None, None
-        try:
-            outcome = self._move(claim, store, progress)
-        except VitrineError as exc:
-            error = exc
-        except Exception as exc:  # user code and drivers may raise anything; the run must be closed
-            log.exception("unexpected error", extra={"action": "unexpected_error", **claim.log_fields()})
-            error = VitrineError(
-                f"unexpected {type(exc).__name__}; the runner's log has the details", code="UNEXPECTED"
-            )
+        with Watchdog(claim, on_overdue=lambda: self._cancel(claim), on_hang=on_hang) as watchdog:
+            try:
+                outcome = self._move(claim, store, progress, watchdog)
+            except VitrineError as exc:
+                error = watchdog.error or exc
+            except Exception as exc:  # user code and drivers may raise anything; the run must be closed
+                log.exception("unexpected error", extra={"action": "unexpected_error", **claim.log_fields()})
+                error = watchdog.error or VitrineError(
+                    f"unexpected {type(exc).__name__}; the runner's log has the details", code="UNEXPECTED"
+                )
         return Executed(outcome, error, progress.counts, progress.batches, time.monotonic() - began)
 
-    def _move(self, claim: Claim, store: Connection, progress: Progress) -> Outcome:
+    def _move(self, claim: Claim, store: Connection, progress: Progress, watchdog: Watchdog) -> Outcome:
         settings = self._settings
         with Lease(settings.store_url, claim, ttl=settings.lease_ttl, interval=settings.heartbeat_interval) as lease:
             prepared = plan.build(
                 claim,
                 settings,
                 store,
-                interruption=lambda: self._interruption(lease),
-                on_progress=progress.add,
+                interruption=lambda: self._interruption(lease, watchdog),
+                on_progress=lambda counts: self._moved(counts, progress, watchdog),
+                on_all_read=watchdog.rest,
             )
             try:
                 runs.describe(store, claim, lane=prepared.plan.lane, rows=prepared.rows_expected)
                 if prepared.rows_expected is not None:
                     progress.expect(prepared.rows_expected)
-                outcome = run_batches(prepared.plan, prepared.state)
+                watchdog.batch_begins()
+                outcome = run_batches(_announced(prepared.plan, claim, store), prepared.state)
             finally:
                 prepared.plan.close()
             return self._catch_up(claim, store, prepared) if outcome is Outcome.FINISHED else outcome
@@ -105,8 +119,44 @@ class PipelineExecutor:
             follows.plan.close()
         return Outcome.FINISHED
 
-    def _interruption(self, lease: Lease) -> Outcome | None:
+    def _moved(self, counts: Counts, progress: Progress, watchdog: Watchdog) -> None:
+        progress.add(counts)
+        watchdog.batch_begins()
+
+    def _interruption(self, lease: Lease, watchdog: Watchdog) -> Outcome | None:
         lease.check()
+        watchdog.check()
         if lease.pause_requested:
             return Outcome.PAUSED
         return Outcome.RELEASED if self._stop.is_set() else None
+
+    def _cancel(self, claim: Claim) -> None:
+        """A batch takes too long: what it waits for in the database is cancelled."""
+        try:
+            with connect(self._settings.store_url, name=f"vitrine:{claim.token}:watchdog") as store:
+                pipelines.cancel_queries(store, claim)
+        except VitrineError as exc:
+            log.warning(
+                "a query that takes too long could not be cancelled: %s",
+                exc,
+                extra={"action": "cancel_failed", **claim.log_fields()},
+            )
+
+
+def _announced(planned: plan.PostgresPlan, claim: Claim, store: Connection) -> Plan:
+    """The plan, which notes when user code is entered for the first time; one without user code notes nothing."""
+    if isinstance(planned.reader, PythonReader):
+        runs.enter_user_code(store, claim)
+        return planned
+    if not planned.transforms:
+        return planned
+    entered = False
+
+    def enter(batch: Batch) -> Batch:
+        nonlocal entered
+        if not entered:
+            runs.enter_user_code(store, claim)
+            entered = True
+        return batch
+
+    return replace(planned, transforms=(enter, *planned.transforms))

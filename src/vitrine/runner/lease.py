@@ -17,6 +17,9 @@ from vitrine.store import pipelines
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS = 1.0
+"""A pause is seen this soon, however rare heartbeats are: a look writes nothing."""
+
 
 def suspended_clock() -> float:
     """Seconds of a clock that goes on while the machine sleeps, where the platform has one."""
@@ -40,7 +43,9 @@ class Lease:
         self._claim = claim
         self._ttl = ttl
         self._interval = interval.total_seconds()
+        self._pace = min(self._interval, LOOK_SECONDS)
         self._clock = clock
+        self._next_beat = clock() + self._interval
         self._deadline = clock() + ttl.total_seconds()
         self._lost = False
         self._pause_requested = False
@@ -67,8 +72,8 @@ class Lease:
 
     def _beat(self) -> None:
         """Prolong the lease until told to stop. A connection that fails is made anew: the deadline is the judge."""
-        while not self._stopping.wait(self._interval) and not self._lost:
-            # connected for the first beat, not before: most runs are over by then
+        while not self._stopping.wait(self._pace) and not self._lost:
+            # connected for the first look, not before: most runs are over by then
             try:
                 with connect(self._url, name=f"vitrine:{self._claim.token}:heartbeat") as connection:
                     self._beat_through(connection)
@@ -76,18 +81,25 @@ class Lease:
                 log.warning(
                     "heartbeat failed: %s", exc, extra={"action": "heartbeat_failed", **self._claim.log_fields()}
                 )
-                self._stopping.wait(min(self._interval, 1.0))
 
     def _beat_through(self, connection: Connection) -> None:
         while not self._lost:
-            reach("heartbeat")
-            before = self._clock()  # taken before sending: the answer may be late
-            self._learn(pipelines.heartbeat(connection, self._claim, self._ttl), before)
-            if self._stopping.wait(self._interval):
+            if self._clock() + self._pace / 2 >= self._next_beat:
+                self._prolong(connection)
+            else:
+                self._learn(pipelines.held_status(connection, self._claim))
+            if self._stopping.wait(self._pace):
                 return
 
-    def _learn(self, status: Status | None, before: float) -> None:
-        self._lost = status is None
-        self._pause_requested = status is Status.PAUSE_REQUESTED
+    def _prolong(self, connection: Connection) -> None:
+        reach("heartbeat")
+        before = self._clock()  # taken before sending: the answer may be late
+        status = pipelines.heartbeat(connection, self._claim, self._ttl)
         if status is not None:
             self._deadline = before + self._ttl.total_seconds()
+            self._next_beat = before + self._interval
+        self._learn(status)
+
+    def _learn(self, status: Status | None) -> None:
+        self._lost = status is None
+        self._pause_requested = status is Status.PAUSE_REQUESTED

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import ExecStatus, Format, TransactionStatus
 
 from vitrine.errors import ConfigError, DataError
 from vitrine.failpoints import reach
@@ -28,6 +28,9 @@ _PATIENCE = """
     ; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;
     SET LOCAL idle_in_transaction_session_timeout = '10min'
 """
+# A stream rests while the batches before are written, each as long as it may take
+_BEGIN_STREAM = sql.SQL(_BEGIN + _PATIENCE + "; SET LOCAL idle_in_transaction_session_timeout = {}")
+_REST = timedelta(minutes=1)
 
 # Names of types as they can be written again, and what domains are made of in the end
 _TYPES = """
@@ -105,8 +108,9 @@ class PostgresReader:
             self._streaming.close()
 
     def cancel(self) -> None:
-        if self._streaming is not None and not self._streaming.closed:
-            self._streaming.cancel_safe(timeout=1.0)
+        for connection in (self._asking, self._streaming):
+            if connection is not None and connection.info.transaction_status is TransactionStatus.ACTIVE:
+                connection.cancel_safe(timeout=1.0)
 
     def begin_load(self) -> None:
         """From now on a position is where reading has come to: the rows are collected, and nothing is a checkpoint."""
@@ -268,6 +272,7 @@ class PostgresReader:
             type_oid=self.columns[self._cursor[0]].type_oid,
             size=size,
             max_bytes=self._options.max_batch_bytes,
+            longest_rest=self._options.batch_timeout + _REST,
         )
 
     def _print_cursor(self, raw: Sequence[bytes | None]) -> Cursor:
@@ -406,6 +411,7 @@ class _Stream:
         type_oid: int,
         size: int,
         max_bytes: int,
+        longest_rest: timedelta,
     ) -> None:
         self.end = cursor
         self.raw_end: Sequence[bytes] = ()
@@ -416,6 +422,7 @@ class _Stream:
         self._type_oid = type_oid
         self._size = size
         self._max_bytes = max_bytes
+        self._longest_rest = longest_rest
 
     header, trailer = len(binary.HEADER), len(binary.TRAILER)
 
@@ -424,7 +431,7 @@ class _Stream:
 
     def chunks(self) -> Iterator[Copied | Printed]:
         with translated("source query"):
-            self._connection.execute(_BEGIN + _PATIENCE)
+            self._connection.execute(_BEGIN_STREAM.format(int(self._longest_rest.total_seconds() * 1000)))
             data: bytes | bytearray = bytearray()
             count, last = 0, 0
             size, max_bytes = self._size, self._max_bytes

@@ -139,6 +139,7 @@ class PostgresState:
         interruption: Callable[[], Outcome | None],
         on_progress: Callable[[Counts], None] = lambda counts: None,
         settled_part: Callable[[Cursor, str], Cursor] | None = None,
+        on_all_read: Callable[[], None] = lambda: None,
     ) -> None:
         self._claim = claim
         self._state = state
@@ -150,6 +151,7 @@ class PostgresState:
         self._settled_part = settled_part  # of a first load's end, beside its horizon; None: it leaves no checkpoint
         self._interruption = interruption
         self._on_progress = on_progress
+        self._on_all_read = on_all_read
         self._pause_seen = False
         self._began = time.monotonic()
         if not full and state.cursor_fingerprint not in (None, fingerprint):
@@ -176,6 +178,7 @@ class PostgresState:
             full=False,
             interruption=self._interruption,
             on_progress=self._on_progress,
+            on_all_read=self._on_all_read,
         )
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
@@ -230,6 +233,12 @@ class PostgresState:
         self._began = time.monotonic()
         self._on_progress(counts)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
+
+    def interruption(self) -> Outcome | None:
+        return self._interruption()
+
+    def all_read(self) -> None:
+        self._on_all_read()
 
     def _advance(self, unit: Unit, name: str, counts: Counts, **arguments: Any) -> None:
         row = fetch_one(

@@ -59,15 +59,20 @@ def update(connection: Connection, pipeline_id: PipelineId, definition: Definiti
         return get(connection, pipeline_id)
 
 
-def delete(connection: Connection, key: str | UUID) -> None:
-    """Remove a pipeline with its history; TransitionRefused while a runner holds it. The target stays."""
+def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> None:
+    """Remove a pipeline with its history; the target stays. TransitionRefused while a runner holds it.
+
+    By force even then: the runner finds its lease gone and commits nothing more, and its staging is swept up later.
+    """
     with transaction(connection):
         pipeline = lock(connection, key)
-        if fetch_one(connection, "delete_pipeline", id=pipeline.id) is None:
+        if fetch_one(connection, "delete_pipeline", id=pipeline.id, force=force) is None:
             raise TransitionRefused(
                 f"pipeline '{pipeline.name}' is being run by {pipeline.lease_owner}; pause it first", code="RUNNING"
             )
-        checkpoints.drop_staging(connection, pipeline.id)
+        if pipeline.lease_owner is None:
+            # never while it is held: the batch in flight has the table, and waits for the row that we have
+            checkpoints.drop_staging(connection, pipeline.id)
 
 
 def request_run(
@@ -115,8 +120,18 @@ def expire_leases(connection: Connection) -> list[DictRow]:
     event, old, new = (list(column) for column in zip(*events, strict=True))
     rows = fetch_all(connection, "expire_leases", event=event, old=old, new=new, max_attempts=MAX_ATTEMPTS)
     for row in rows:
-        fetch_all(connection, "terminate_sessions", token=row["lease_token"])
+        end_sessions(connection, row["lease_token"])
     return rows
+
+
+def end_sessions(connection: Connection, token: int) -> None:
+    """End every session of a lease in this cluster, as far as our role may."""
+    fetch_all(connection, "terminate_sessions", token=token)
+
+
+def cancel_queries(connection: Connection, claim: Claim) -> None:
+    """Cancel what the sessions of a run wait for, as far as our role may; the sessions go on."""
+    fetch_all(connection, "cancel_queries", token=claim.token)
 
 
 def claim_next(connection: Connection, *, runner: str, ttl: timedelta, only: PipelineId | None = None) -> Claim | None:
@@ -181,6 +196,12 @@ def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | 
     return Status(row["status"]) if row else None
 
 
+def held_status(connection: Connection, claim: Claim) -> Status | None:
+    """The pipeline's status while the lease is ours, expired or not; None when it is not."""
+    row = fetch_one(connection, "held_status", id=claim.pipeline_id, token=claim.token)
+    return Status(row["status"]) if row else None
+
+
 def leave(
     connection: Connection,
     claim: Claim,
@@ -216,6 +237,8 @@ def leave(
             error_code=error_code,
             error_message=error_message,
         )
+        if row["status"] == Status.RUN_REQUESTED:
+            execute(connection, "notify", name=claim.definition.name)
     return Status(row["status"])
 
 

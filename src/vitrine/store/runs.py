@@ -45,6 +45,11 @@ def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | Non
     execute(connection, "describe_run", run_id=claim.run_id, lane=lane, rows=rows)
 
 
+def enter_user_code(connection: Connection, claim: Claim) -> None:
+    """Note that user code begins: should the process die before a batch is done, this run is a suspect."""
+    execute(connection, "enter_user_code", run_id=claim.run_id)
+
+
 def get_request(connection: Connection, request_id: UUID) -> Request:
     """Pending, running or paused as its pipeline says; otherwise as its last attempt ended."""
     waiting = fetch_one(connection, "pipeline_of_request", request_id=request_id)
