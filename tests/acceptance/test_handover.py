@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import journal
-from tests.integration.test_faults import EVENTS, events_are_right, fill_events
+from tests.integration.test_faults import EVENTS, create_target, events_are_right, fill_events
 from tests.integration.test_lease import SLOW_QUERY
 from tests.processes import QUICK, Started, environment, runner, vitrine
 from tests.waiting import wait_until
@@ -52,6 +52,7 @@ def requested(connection: Connection, name: str, **fields: Any) -> Pipeline:
 def requested_events(connection: Connection, **fields: Any) -> Pipeline:
     """Thirty events in three batches."""
     fill_events(connection, 30)
+    create_target(connection)
     cursor = {"mode": "incremental", "incremental_key": "modified"}
     return requested(connection, "events", source_query=EVENTS, batch_size=10, **cursor | fields)
 

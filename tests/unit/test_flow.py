@@ -298,7 +298,7 @@ class SlowReader(ListReader):
 
     def batches(self, after: Position, size: int) -> Iterator[Batch]:
         yield next(super().batches(after, size))
-        self.cancelled.wait(20)
+        self.cancelled.wait(5)
         raise ValueError("cancelled")
 
     def cancel(self) -> None:
