@@ -169,7 +169,10 @@ def api() -> None:
 def runner(
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Pipelines to run at the same time.")] = 4,
 ) -> None:
-    """Claim requested pipelines and run them; any number of runners side by side. SIGTERM releases."""
+    """Claim requested pipelines and run them; any number of runners side by side. SIGTERM releases.
+
+    Exit code 1 when a run hangs in user code: start it again.
+    """
     import os
     import socket
     import threading

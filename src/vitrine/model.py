@@ -1,6 +1,7 @@
 """The things Vitrine speaks of: a pipeline's definition, a claimed run, a cursor."""
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -225,6 +226,12 @@ class RunOptions:
     allow_shrink: bool = False
 
 
+def suspended_clock() -> float:
+    """Seconds of a clock that goes on while the machine sleeps, where the platform has one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 @dataclass(frozen=True)
 class Claim:
     """One attempt at a pipeline: the configuration it captured, and the token that proves the lease."""
@@ -233,6 +240,7 @@ class Claim:
     definition: Definition
     run_id: RunId
     token: int
+    taken_at: float  # by the suspended clock, before the claim was sent: the lease ends no later than it seems here
     attempt: int
     options: RunOptions
     config_version: int

@@ -241,6 +241,20 @@ def test_a_run_whose_heartbeats_fail_stops_before_its_next_write(
     assert events_are_right(connection)
 
 
+def test_a_run_that_begins_after_its_lease_has_expired_writes_nothing(
+    connection: Connection, settings: Settings, tmp_path: Path
+) -> None:  # A9
+    brief = settings.model_copy(update={"lease_ttl": timedelta(milliseconds=500)})
+    events = create_filled(connection, settings, "incremental", EVENTS)
+    failpoints.install(f"after_claim=wait:{tmp_path / 'held'}")
+    freeing = threading.Thread(target=let_go_once_expired, args=(connection, tmp_path / "held"))
+    freeing.start()
+    executed = run_through(connection, brief, events)
+    freeing.join()
+    assert isinstance(executed.error, LeaseLost)
+    assert count_events(connection) == 0
+
+
 def run_through(connection: Connection, settings: Settings, pipeline: Pipeline) -> Executed:
     request(connection, pipeline)
     dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, threading.Event()))

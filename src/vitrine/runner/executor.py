@@ -102,6 +102,7 @@ class PipelineExecutor:
                 runs.describe(store, claim, lane=prepared.plan.lane, rows=prepared.rows_expected)
                 if prepared.rows_expected is not None:
                     progress.expect(prepared.rows_expected)
+                lease.check()  # much may have gone by since the claim
                 watchdog.batch_begins()
                 outcome = run_batches(_announced(prepared.plan, claim, store), prepared.state)
             finally:

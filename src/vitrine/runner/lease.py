@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -10,7 +9,7 @@ from typing import Self
 
 from vitrine.errors import LeaseLost, VitrineError
 from vitrine.failpoints import reach
-from vitrine.model import Claim
+from vitrine.model import Claim, suspended_clock
 from vitrine.postgres import Connection, connect
 from vitrine.status import Status
 from vitrine.store import pipelines
@@ -19,12 +18,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """A pause is seen this soon, however rare heartbeats are: a look writes nothing."""
-
-
-def suspended_clock() -> float:
-    """Seconds of a clock that goes on while the machine sleeps, where the platform has one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Lease:
@@ -46,7 +39,7 @@ class Lease:
         self._pace = min(self._interval, LOOK_SECONDS)
         self._clock = clock
         self._next_beat = clock() + self._interval
-        self._deadline = clock() + ttl.total_seconds()
+        self._deadline = claim.taken_at + ttl.total_seconds()
         self._lost = False
         self._pause_requested = False
         self._stopping = threading.Event()

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
 from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
-from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
+from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions, suspended_clock
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
 from vitrine.store import checkpoints
@@ -140,23 +140,25 @@ def claim_next(connection: Connection, *, runner: str, ttl: timedelta, only: Pip
     A row that somebody put into the table past the checks ends FAILED here, and the next one is taken.
     """
     while True:
+        before = suspended_clock()
         with transaction(connection):
             row = fetch_one(connection, "claim_next", runner=runner, ttl=ttl, only=only, **_pairs(Event.CLAIM))
             if row is None:
                 return None
             try:
-                return _open_run(connection, row, runner)
+                return _open_run(connection, row, runner, before)
             except ValidationError as exc:
                 _fail_unreadable(connection, row, runner, exc)
 
 
-def _open_run(connection: Connection, row: DictRow, runner: str) -> Claim:
+def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
     pipeline = _pipeline(row)
     return Claim(
         pipeline_id=pipeline.id,
         definition=pipeline.definition,
         run_id=_insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json")),
         token=row["lease_token"],
+        taken_at=taken_at,
         attempt=pipeline.attempt,
         options=RunOptions(**row["requested_options"]),
         config_version=pipeline.config_version,
