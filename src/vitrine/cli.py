@@ -203,6 +203,7 @@ def run(
     ] = False,
 ) -> None:
     """Run one pipeline here and now. Exit code 0 done, 1 failed, 3 paused, 4 held by another runner."""
+    import os
     import socket
     import threading
 
@@ -222,7 +223,7 @@ def run(
                 _stop(f"'{pipeline.name}' is being run by {pipeline.lease_owner}", HELD)
             pipelines.request_run(store, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
             claim = pipelines.claim_next(
-                store, runner=f"{socket.gethostname()}:cli", ttl=settings.lease_ttl, only=pipeline.id
+                store, runner=f"{socket.gethostname()}:{os.getpid()}:cli", ttl=settings.lease_ttl, only=pipeline.id
             )
         if claim is None:
             _stop(f"'{pipeline.name}' waits for its next attempt at {pipeline.next_attempt_at}; pause and run it", HELD)

@@ -14,7 +14,6 @@ import pytest
 from tests import journal
 from tests.forked import claimed, dispatched, forked
 from tests.integration.test_faults import (
-    both_modes,
     count_events,
     create_events,
     create_filled,
@@ -158,20 +157,29 @@ def test_a_process_killed_anywhere_leaves_rows_and_checkpoint_in_step(
 # -- stopped, and awake again -----------------------------------------------------------------------------------------
 
 
-@both_modes
-@pytest.mark.parametrize("point", ["after_sink_write", "in_copy", "before_commit"])
+@pytest.mark.parametrize(
+    ("point", "mode"),
+    [
+        ("after_sink_write", "full"),
+        ("after_sink_write", "incremental"),
+        ("in_copy", "full"),
+        ("in_copy", "incremental"),
+        ("before_commit", "incremental"),
+    ],
+)
 def test_a_process_that_wakes_after_its_pipeline_was_taken_over_changes_nothing(
     connection: Connection, settings: Settings, mode: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # A7, A17, A18
-    quick = postgres_writer._UNIT.replace("session_timeout = '10s'", "session_timeout = '2s'")  # pyright: ignore[reportPrivateUsage]
+    quick = postgres_writer._UNIT.replace("session_timeout = '10s'", "session_timeout = '4s'")  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(postgres_writer, "_UNIT", quick)
     events = create_filled(connection, settings, mode, EVENTS, batch_size=BATCH)
     request(connection, events)
-    brief = settings.model_copy(update={"lease_ttl": timedelta(milliseconds=700)})
-    claim = claimed(brief)
-    with forked(lambda: dispatched(brief, claim), f"{point}=stop@{5 if point == 'in_copy' else 2}") as zombie:
+    claim = claimed(settings)
+    with forked(lambda: dispatched(settings, claim), f"{point}=stop@{5 if point == 'in_copy' else 2}") as zombie:
         zombie.stopped()
         assert sessions_of(connection, claim)
+        if point != "before_commit":
+            let_expire(connection)
         expired = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at < clock_timestamp()"
         wait_until(lambda: connection.execute(expired).fetchall(), what="a lease that expires")
         take_over(connection, holds_the_row=point == "before_commit")
@@ -213,13 +221,12 @@ def test_a_writer_and_a_store_transaction_rest_for_less_than_a_lease(
 # -- leases that are not kept -----------------------------------------------------------------------------------------
 
 
-@both_modes
-@pytest.mark.parametrize("fault", ["raise", "wait"])
+@pytest.mark.parametrize(("fault", "mode"), [("raise", "incremental"), ("wait", "full")])
 def test_a_run_whose_heartbeats_fail_stops_before_its_next_write(
     connection: Connection, settings: Settings, mode: str, fault: str, tmp_path: Path
 ) -> None:  # A9, A11
     brief = settings.model_copy(
-        update={"lease_ttl": timedelta(milliseconds=500), "heartbeat_interval": timedelta(milliseconds=100)}
+        update={"lease_ttl": timedelta(milliseconds=1500), "heartbeat_interval": timedelta(milliseconds=100)}
     )
     events = create_filled(connection, brief, mode, EVENTS, batch_size=BATCH)
     held, silent = tmp_path / "held", tmp_path / "silent"
