@@ -62,6 +62,11 @@ fmt: $(DEV) ## Format and fix what can be fixed
 mutants: $(DEV) ## Take each protection away in a scratch copy; its test must then fail
 	$(BIN)/python -m tests.mutants.run
 
+.PHONY: schedules
+schedules: SECONDS ?= 120
+schedules: $(DEV) ## A scheduled pipeline under three runners, SECONDS=120: no due time missed, none run twice
+	VITRINE_TEST_SCHEDULE_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q tests/acceptance/test_schedules.py
+
 .PHONY: bench
 bench: $(DEV) ## Measure against SQL typed by hand, side by side
 	$(BIN)/python -m bench

@@ -1,6 +1,5 @@
 """The things Vitrine speaks of: a pipeline's definition, a claimed run, a cursor."""
 
-import re
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,6 +9,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
+from vitrine import schedule
+from vitrine.schedule import Schedule
 from vitrine.settings import parse_duration
 from vitrine.status import RunStatus, Status
 
@@ -106,9 +107,25 @@ class Options(BaseModel):
         description="A run fails whose batch takes longer to be read, transformed and written; the first one waits for"
         " the whole query to be sorted.",
     )
+    max_rows_per_second: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="The pace a run keeps to, to spare the source; batches are then no larger than that. null: none.",
+    )
+    pause_between_batches: Duration = Field(
+        default=timedelta(0), description="How long a run rests after each batch, at most an hour."
+    )
     max_batch_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="A batch is cut here even if it has fewer rows than batch_size."
     )
+
+    @field_validator("pause_between_batches")
+    @classmethod
+    def _rests_at_most_an_hour(cls, value: timedelta) -> timedelta:
+        if value > timedelta(hours=1):
+            raise ValueError("give at most 1h; for longer rests use schedule_interval")
+        return value
 
 
 class Step(BaseModel):
@@ -157,7 +174,11 @@ class Definition(BaseModel):
     )
     batch_size: int = Field(default=5000, ge=1, le=50_000, strict=True)
     enabled: bool = True
-    schedule_interval: str | None = Field(default=None, description="30s, 5m, 1h: run that often.", examples=["5m"])
+    schedule_interval: str | None = Field(
+        default=None,
+        description="30s, 5m, 1h: run that often. Or a cron line of five fields, in the time zone of the settings.",
+        examples=["5m", "*/15 6-22 * * MON-FRI"],
+    )
     options: Options = Options()
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
 
@@ -169,10 +190,8 @@ class Definition(BaseModel):
     @field_validator("schedule_interval")
     @classmethod
     def _interval(cls, value: str | None) -> str | None:
-        if value is not None and (
-            not re.fullmatch(r"[0-9]+[smhd]", value) or parse_duration(value) < timedelta(seconds=1)
-        ):
-            raise ValueError("give an interval of at least a second such as 30s, 5m or 1h")
+        if value is not None:
+            schedule.parse(value)
         return value
 
     @model_validator(mode="after")
@@ -191,8 +210,19 @@ class Definition(BaseModel):
         return self.incremental_id_key
 
     @property
-    def interval(self) -> timedelta | None:
-        return parse_duration(self.schedule_interval) if self.schedule_interval else None
+    def schedule(self) -> Schedule | None:
+        return schedule.parse(self.schedule_interval) if self.schedule_interval else None
+
+
+PACE_OPTIONS = ("max_rows_per_second", "pause_between_batches")
+"""What a running pipeline may take, besides batch_size."""
+
+
+def with_pace_of(other: Definition, definition: Definition) -> Definition:
+    """The definition at the pace of another."""
+    pace = {name: getattr(other.options, name) for name in PACE_OPTIONS}
+    options = definition.options.model_copy(update=pace)
+    return definition.model_copy(update={"batch_size": other.batch_size, "options": options})
 
 
 @dataclass(frozen=True)
@@ -209,6 +239,7 @@ class Pipeline:
     attempt: int
     next_attempt_at: datetime | None  # None: as soon as a runner is free
     next_due_at: datetime | None  # None: not scheduled
+    fresh_as_of: datetime | None  # every change committed before it is in the mart; None before the first success
     lease_owner: str | None
     lease_expires_at: datetime | None
     created_at: datetime
@@ -263,6 +294,7 @@ class Run:
     request_id: RequestId | None
     attempt: int
     trigger: str
+    due_at: datetime | None  # the due time it runs for; None: somebody asked
     kind: str
     status: RunStatus
     started_at: datetime

@@ -1,8 +1,8 @@
 """A definition becomes a flow.Plan, or is refused with reasons."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -11,6 +11,7 @@ from vitrine import policy, registry
 from vitrine.errors import ConfigError, VitrineError
 from vitrine.flow import Counts, Outcome, Plan, Position
 from vitrine.model import Claim, Definition, Mode, Step, TaskType
+from vitrine.pace import Limits, Pace
 from vitrine.policy import ReadOnlySql, Target
 from vitrine.postgres import Connection
 from vitrine.registry import BoundTask, Kind
@@ -24,8 +25,8 @@ from vitrine.transforms import step_of
 
 Checked = TypeVar("Checked")
 
-STAGED_ROWS = {"copy": 50_000, "frames": 20_000}
-"""Rows a load stages at once unless batch_size says otherwise: few round trips, yet a fraction of a second.
+ROWS_AT_ONCE = {"copy": 50_000, "frames": 20_000}
+"""Rows of a batch unless batch_size says otherwise: few round trips, each page of an index visited once, and quick.
 
 A frame is several times as large as its rows; where single rows are handled, they cost more than the round trips."""
 
@@ -181,6 +182,11 @@ class PostgresPlan(Plan):
     writer: PostgresWriter
     lane: str = field(kw_only=True)  # how rows travel: copy (nobody looks inside), frames, or rows
 
+    def go_at(self, definition: Definition) -> None:
+        """Keep to the pace of this definition from the next batch on."""
+        size, options = _rows_at_once(definition, self.lane), definition.options
+        self.pace.limits = Limits(size, options.max_rows_per_second, options.pause_between_batches)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -199,17 +205,25 @@ def build(
     interruption: Callable[[], Outcome | None],
     on_progress: Callable[[Counts], None],
     on_all_read: Callable[[], None] = lambda: None,
+    on_reload: Callable[[int | None], None] = lambda version: None,
+    rest: Callable[[float], Outcome | None] = lambda seconds: None,
 ) -> Prepared:
     """Connect source and target as the claimed configuration says; every rule is checked again first."""
     definition = claim.definition
     design = check(definition, settings)
     open_rejects = checkpoints.open_reject_keys(store, claim.pipeline_id)
-    plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}", open_rejects=open_rejects)
+    plan = _assemble(
+        definition,
+        settings,
+        design,
+        name=f"vitrine:{claim.token}",
+        open_rejects=open_rejects,
+        log_fields=claim.log_fields(),
+    )
     try:
         state = _open_changes(claim, plan, store) if definition.mode is Mode.INCREMENTAL else None
         loads = state is None
         if state is None:
-            plan = replace(plan, batch_size=_staged_rows(definition, plan.lane))
             state = _open_load(claim, design, plan, store)
         manager = PostgresState(
             claim,
@@ -220,6 +234,8 @@ def build(
             on_progress=on_progress,
             settled_part=plan.reader.lower if definition.mode is Mode.INCREMENTAL else None,
             on_all_read=on_all_read,
+            on_reload=on_reload,
+            rest=rest,
         )
         return Prepared(plan, manager, plan.reader.rows_expected())
     except BaseException:
@@ -243,6 +259,8 @@ def build_catch_up(claim: Claim, settings: Settings, store: Connection, done: Pr
         name=f"vitrine:{claim.token}",
         open_rejects=checkpoints.open_reject_keys(store, claim.pipeline_id),
         cursor=(definition.incremental_key, *done.plan.writer.key),
+        log_fields=claim.log_fields(),
+        pace=done.plan.pace,  # the same, so that a change of it reaches this part of the run too
     )
     return Prepared(plan, done.state.follow(Position((since,))), None)
 
@@ -260,6 +278,8 @@ def _assemble(
     name: str,
     open_rejects: Sequence[str] = (),
     cursor: tuple[str, ...] | None = None,
+    log_fields: Mapping[str, object] | None = None,
+    pace: Pace | None = None,
 ) -> PostgresPlan:
     writer = PostgresWriter(
         settings.store_url,
@@ -270,16 +290,25 @@ def _assemble(
         name=name,
     )
     try:
-        reader = _reader(definition, settings, design, cursor or _cursor(definition, writer.key), name=name)
+        ordered_by = cursor or _cursor(definition, writer.key)
+        reader = _reader(definition, settings, design, ordered_by, name=name, log_fields=log_fields)
     except BaseException:
         writer.close()
         raise
     steps = [step_of(task, writer.key) for task in design.tasks]
-    return PostgresPlan(reader, writer, definition.batch_size, steps, lane=_lane(design))
+    moving = PostgresPlan(reader, writer, pace or Pace(Limits(definition.batch_size)), steps, lane=_lane(design))
+    moving.go_at(definition)
+    return moving
 
 
 def _reader(
-    definition: Definition, settings: Settings, design: Design, cursor: tuple[str, ...], *, name: str
+    definition: Definition,
+    settings: Settings,
+    design: Design,
+    cursor: tuple[str, ...],
+    *,
+    name: str,
+    log_fields: Mapping[str, object] | None,
 ) -> PostgresReader | PythonReader:
     if isinstance(design.source, BoundTask):
         return PythonReader(design.source, cursor)
@@ -291,13 +320,14 @@ def _reader(
         options=definition.options,
         name=name,
         as_text=bool(design.tasks),
+        log_fields=log_fields,
     )
 
 
-def _staged_rows(definition: Definition, lane: str) -> int:
-    """As said; where nothing was said, a load takes more at once."""
+def _rows_at_once(definition: Definition, lane: str) -> int:
+    """As said; where nothing was said, as many as the lane carries well."""
     unsaid = definition.batch_size == Definition.model_fields["batch_size"].default
-    return STAGED_ROWS.get(lane, definition.batch_size) if unsaid else definition.batch_size
+    return ROWS_AT_ONCE.get(lane, definition.batch_size) if unsaid else definition.batch_size
 
 
 def _lane(design: Design) -> str:

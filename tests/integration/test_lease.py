@@ -431,6 +431,13 @@ def test_only_batches_are_timed_and_neither_the_run_nor_its_publishing(
     assert events_are_right(connection)
 
 
+def test_a_rest_between_two_batches_is_no_time_of_either(connection: Connection, settings: Settings) -> None:  # A16
+    slowly = {"batch_timeout": "1s", "pause_between_batches": "1500ms"}
+    events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH, options=slowly)
+    assert succeed(connection, settings, events).seconds > 3
+    assert events_are_right(connection)
+
+
 def let_go_after(connection: Connection, claim: Claim, file: Path, least: timedelta) -> None:
     wait_until(file.exists, what="a run that is held")
     wait_until(lambda: runs.get(connection, claim.run_id).elapsed > least.total_seconds(), what="a long run")

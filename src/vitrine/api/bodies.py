@@ -3,14 +3,14 @@
 from copy import copy
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Optional, Self
+from typing import TYPE_CHECKING, Any, Literal, Optional, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from vitrine.changes import StateChoice
-from vitrine.model import Definition, Pipeline, Run
+from vitrine.changes import Reload, StateChoice
+from vitrine.model import Definition, Duration, Pipeline, Run
 from vitrine.status import RunStatus, Status
 from vitrine.store.checkpoints import State
 from vitrine.store.runs import Request, RequestState
@@ -43,6 +43,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "request_id": REQUEST_ID,
     "attempt": 1,
     "trigger": "api",
+    "due_at": None,
     "kind": "full",
     "status": "SUCCESS",
     "started_at": "2025-01-01T12:00:00Z",
@@ -72,6 +73,8 @@ PIPELINE_EXAMPLE: dict[str, Any] = {
     "id": ID,
     "status": "IDLE",
     "config_version": 1,
+    "fresh_as_of": "2025-01-01T12:00:00Z",
+    "next_due_at": "2025-01-01T12:05:00Z",
     **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
     **_TIMES,
 }
@@ -85,6 +88,11 @@ class PipelineBody(Definition):
     id: UUID
     status: Status
     config_version: int = Field(description="Grows with every change; also the ETag, for If-Match.")
+    fresh_as_of: datetime | None = Field(
+        description="The mart shows every change committed before this time: when the read behind it began, for a full"
+        " load the first one. null before the first success."
+    )
+    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     created_at: datetime
     updated_at: datetime
 
@@ -94,6 +102,8 @@ class PipelineBody(Definition):
             id=pipeline.id,
             status=pipeline.status,
             config_version=pipeline.config_version,
+            fresh_as_of=pipeline.fresh_as_of,
+            next_due_at=pipeline.next_due_at,
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
             **dict(pipeline.definition),
@@ -165,6 +175,46 @@ class Paused(BaseModel):
     pipeline: str
 
 
+class Reloaded(BaseModel):
+    """What becomes of a changed configuration."""
+
+    model_config = _example(
+        {
+            "pipeline": "top_genres",
+            "status": "RUNNING",
+            "config_version": 3,
+            "applies": "next_batch",
+            "batch_size": 1000,
+            "max_rows_per_second": 5000,
+            "pause_between_batches": "1s",
+            "waiting": ["schedule_interval"],
+        }
+    )
+
+    pipeline: str
+    status: Status
+    config_version: int
+    applies: Literal["next_batch", "next_run"] = Field(description="When the pace is taken; next_run: nobody runs it.")
+    batch_size: int
+    max_rows_per_second: int | None
+    pause_between_batches: Duration
+    waiting: list[str] = Field(description="Fields changed since the run began that only the next run takes.")
+
+    @classmethod
+    def of(cls, told: Reload) -> Self:
+        definition = told.pipeline.definition
+        return cls(
+            pipeline=told.pipeline.name,
+            status=told.pipeline.status,
+            config_version=told.pipeline.config_version,
+            applies="next_batch" if told.running else "next_run",
+            batch_size=definition.batch_size,
+            max_rows_per_second=definition.options.max_rows_per_second,
+            pause_between_batches=definition.options.pause_between_batches,
+            waiting=list(told.waiting),
+        )
+
+
 class RunBody(BaseModel):
     """One attempt."""
 
@@ -173,7 +223,8 @@ class RunBody(BaseModel):
     id: int
     request_id: UUID | None
     attempt: int
-    trigger: str
+    trigger: str = Field(description="api, cli or schedule.")
+    due_at: datetime | None = Field(description="The due time it runs for; null when somebody asked for it.")
     kind: str
     status: RunStatus
     started_at: datetime
@@ -240,6 +291,7 @@ class StatusBody(BaseModel):
             "attempt": 1,
             "next_due_at": "2025-01-01T12:05:00Z",
             "next_attempt_at": None,
+            "fresh_as_of": "2025-01-01T11:55:00Z",
             "lease_owner": "worker-1",
             "lease_expires_at": "2025-01-01T12:00:30Z",
             "progress": {
@@ -261,8 +313,11 @@ class StatusBody(BaseModel):
     rerun_request_id: UUID | None = Field(description="A request made while RUNNING: one more run follows.")
     requested_at: datetime | None
     attempt: int
-    next_due_at: datetime | None = Field(description="null: not scheduled.")
+    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
+    fresh_as_of: datetime | None = Field(
+        description="The mart shows every change committed before this time; null before the first success."
+    )
     lease_owner: str | None
     lease_expires_at: datetime | None
     progress: Progress | None = Field(description="Of the current run; null when none is running.")
@@ -281,6 +336,7 @@ class StatusBody(BaseModel):
             attempt=pipeline.attempt,
             next_due_at=pipeline.next_due_at,
             next_attempt_at=pipeline.next_attempt_at,
+            fresh_as_of=pipeline.fresh_as_of,
             lease_owner=pipeline.lease_owner,
             lease_expires_at=pipeline.lease_expires_at,
             progress=Progress.of(run) if run and run.status is RunStatus.RUNNING else None,
@@ -304,6 +360,8 @@ class StateBody(BaseModel):
             "generation_cursor": None,
             "generation_rows": 0,
             "batch_seq": 7,
+            "horizon_lag_seconds": 0.0,
+            "horizon_blocker": None,
             "updated_at": "2025-01-01T12:00:00Z",
         }
     )
@@ -319,6 +377,10 @@ class StateBody(BaseModel):
     generation_cursor: tuple[str, ...] | None
     generation_rows: int
     batch_seq: int
+    horizon_lag_seconds: float | None = Field(
+        description="Age of the oldest transaction open in the last incremental run; null where none is waited for."
+    )
+    horizon_blocker: str | None = Field(description="Whose transaction holds the checkpoint back, if anybody's does.")
     updated_at: datetime | None
 
     @classmethod
@@ -336,6 +398,8 @@ class StateBody(BaseModel):
             generation_cursor=state.generation_cursor,
             generation_rows=state.generation_rows,
             batch_seq=state.batch_seq,
+            horizon_lag_seconds=state.horizon_lag_seconds,
+            horizon_blocker=state.horizon_blocker,
             updated_at=state.updated_at,
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from vitrine import metrics
 from vitrine.errors import CheckpointMoved, ConfigError, DataError, LeaseLost, TransientError, VitrineError
 from vitrine.failpoints import reach
 from vitrine.flow import Outcome
@@ -30,6 +31,15 @@ class Verdict:
     attempt: int = 0
     delay: timedelta = timedelta(0)
 
+
+OUTCOMES = {
+    Event.FINISH: "success",
+    Event.FAIL: "failed",
+    Event.RETRY: "retried",
+    Event.PAUSED: "paused",
+    Event.RELEASE: "released",
+}
+"""The ends of runs as they are counted; `lost` is the one that is not ours to decide."""
 
 RELEASED = Verdict(Event.RELEASE, RunStatus.ABANDONED)
 FAILED = Verdict(Event.FAIL, RunStatus.FAILED)
@@ -87,7 +97,8 @@ class PipelineDispatcher:
 
         A run that hangs does not come back from here. It is FAILED then, and `on_hang` is told, from another thread.
         """
-        log.info("run started", extra={"action": "run_started", **claim.log_fields()})
+        log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
+        metrics.run_started(claim.definition.name)
         reach("after_claim")
         with connect(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
             executed = self._executor.execute(
@@ -97,6 +108,7 @@ class PipelineDispatcher:
             reach("before_finish")
             status = self._leave(store, claim, verdict, executed.error) if verdict else None
         self._tell(claim, executed, status)
+        self._count(claim, executed, verdict if status else None)
         return executed, status
 
     def _give_up(self, claim: Claim, error: VitrineError, on_hang: Callable[[VitrineError], None]) -> None:
@@ -152,14 +164,29 @@ class PipelineDispatcher:
             "rows_read": executed.counts.read,
             "rows_written": executed.counts.written,
             "rows_deleted": executed.counts.deleted,
-            "seconds": round(executed.seconds, 3),
+            "run_seconds": round(executed.seconds, 3),
+            "status": status,
             **claim.log_fields(),
         }
         if status is None:
             log.warning("lease lost, run dropped", extra={"action": "lease_lost", **extra})
+        elif executed.error is not None and status is not Status.FAILED:
+            log.warning(
+                "attempt failed, pipeline %s: %s",
+                status,
+                executed.error,
+                extra={"action": "run_retried", "code": executed.error.code, **extra},
+            )
         elif executed.error is not None:
             log.error(
                 "run failed: %s", executed.error, extra={"action": "run_failed", "code": executed.error.code, **extra}
             )
         else:
             log.info("run ended, pipeline %s", status, extra={"action": "run_ended", **extra})
+
+    def _count(self, claim: Claim, executed: Executed, verdict: Verdict | None) -> None:
+        """None: the lease was lost."""
+        name = claim.definition.name
+        metrics.run_ended(name, OUTCOMES[verdict.event] if verdict else "lost", executed.seconds)
+        if verdict is not None and verdict.event is Event.RETRY:
+            metrics.retried(name)

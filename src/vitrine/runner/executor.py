@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from vitrine import plan
 from vitrine.errors import VitrineError
 from vitrine.flow import Batch, Counts, Outcome, Plan, run_batches
-from vitrine.model import Claim
+from vitrine.model import Claim, Mode
 from vitrine.postgres import Connection, connect
 from vitrine.runner.lease import Lease
+from vitrine.runner.pacing import Pacing
 from vitrine.runner.watchdog import Watchdog
 from vitrine.settings import Settings
 from vitrine.sources.python import PythonReader
-from vitrine.store import pipelines, runs
+from vitrine.store import checkpoints, pipelines, runs
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class PipelineExecutor:
     def _move(self, claim: Claim, store: Connection, progress: Progress, watchdog: Watchdog) -> Outcome:
         settings = self._settings
         with Lease(settings.store_url, claim, ttl=settings.lease_ttl, interval=settings.heartbeat_interval) as lease:
+            pacing = Pacing(claim, store, self._stop, lambda: self._interruption(lease, watchdog))
             prepared = plan.build(
                 claim,
                 settings,
@@ -97,7 +99,10 @@ class PipelineExecutor:
                 interruption=lambda: self._interruption(lease, watchdog),
                 on_progress=lambda counts: self._moved(counts, progress, watchdog),
                 on_all_read=watchdog.rest,
+                on_reload=pacing.take,
+                rest=lambda seconds: self._rest(seconds, pacing, watchdog),
             )
+            pacing.drive(prepared.plan)
             try:
                 runs.describe(store, claim, lane=prepared.plan.lane, rows=prepared.rows_expected)
                 if prepared.rows_expected is not None:
@@ -105,9 +110,15 @@ class PipelineExecutor:
                 lease.check()  # much may have gone by since the claim
                 watchdog.batch_begins()
                 outcome = run_batches(_announced(prepared.plan, claim, store), prepared.state)
+                self._note_horizon(claim, store, prepared.plan)
             finally:
                 prepared.plan.close()
             return self._catch_up(claim, store, prepared) if outcome is Outcome.FINISHED else outcome
+
+    def _note_horizon(self, claim: Claim, store: Connection, done: plan.PostgresPlan) -> None:
+        if claim.definition.mode is Mode.INCREMENTAL:
+            seen = done.reader.horizon
+            checkpoints.note_horizon(store, claim, seen and seen.lag, seen and seen.blocker)
 
     def _catch_up(self, claim: Claim, store: Connection, done: plan.Prepared) -> Outcome:
         """Bring what changed while a full load was read; its mart is right already, so a pause ends here too."""
@@ -123,6 +134,12 @@ class PipelineExecutor:
     def _moved(self, counts: Counts, progress: Progress, watchdog: Watchdog) -> None:
         progress.add(counts)
         watchdog.batch_begins()
+
+    def _rest(self, seconds: float, pacing: Pacing, watchdog: Watchdog) -> Outcome | None:
+        """A piece of the rest between two batches, which is no time of either."""
+        outcome = pacing.rest(seconds)
+        watchdog.batch_begins()
+        return outcome
 
     def _interruption(self, lease: Lease, watchdog: Watchdog) -> Outcome | None:
         lease.check()

@@ -94,5 +94,5 @@ class Lease:
         self._learn(status)
 
     def _learn(self, status: Status | None) -> None:
-        self._lost = status is None
+        self._lost |= status is None
         self._pause_requested = status is Status.PAUSE_REQUESTED

@@ -1,5 +1,6 @@
 """Checkpoints in the store: the StateManager that saves a position in the transaction of its rows."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -9,12 +10,22 @@ from typing import Any
 from psycopg import sql
 from psycopg.rows import DictRow
 
+from vitrine import metrics
 from vitrine.errors import CheckpointMoved, DataError, LeaseLost
 from vitrine.flow import Counts, Outcome, Position, Unit
 from vitrine.model import Claim, Cursor, PipelineId
+from vitrine.pace import Pace
 from vitrine.postgres import Connection, translated
 from vitrine.status import Status
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
+
+log = logging.getLogger(__name__)
+
+TELL_SECONDS = 10.0
+"""Of a long run one batch in so many seconds is told at level info; every batch is told at debug."""
+
+GLANCE_SECONDS = 0.5
+"""How long a rest goes on without a look at the store."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,8 @@ class State:
     generation_fingerprint: str | None
     generation_horizon: str | None  # where a full load catches up from; None where it cannot
     batch_seq: int
+    horizon_lag_seconds: float | None  # None: the checkpoint does not wait for transactions
+    horizon_blocker: str | None
     updated_at: datetime | None
 
     @property
@@ -37,7 +50,7 @@ class State:
         return self.position.cursor is not None or self.position.pending_cursor is not None
 
 
-BLANK = State(Position(), None, 0, False, None, 0, None, None, 0, None)
+BLANK = State(Position(), None, 0, False, None, 0, None, None, 0, None, None, None)
 
 
 def load(connection: Connection, pipeline_id: PipelineId) -> State:
@@ -82,6 +95,12 @@ def open_generation(
         if new is None:
             raise CheckpointMoved("the state was changed while the full load began")
         return _state(new)
+
+
+def note_horizon(connection: Connection, claim: Claim, lag: timedelta | None, blocker: str | None) -> None:
+    """Remember what held the checkpoint back in this run, for whoever watches."""
+    seconds = None if lag is None else lag.total_seconds()
+    execute(connection, "note_horizon", id=claim.pipeline_id, token=claim.token, lag=seconds, blocker=blocker)
 
 
 def staging_name(pipeline_id: PipelineId, generation: int) -> str:
@@ -140,6 +159,8 @@ class PostgresState:
         on_progress: Callable[[Counts], None] = lambda counts: None,
         settled_part: Callable[[Cursor, str], Cursor] | None = None,
         on_all_read: Callable[[], None] = lambda: None,
+        on_reload: Callable[[int | None], None] = lambda version: None,
+        rest: Callable[[float], Outcome | None] = lambda seconds: None,
     ) -> None:
         self._claim = claim
         self._state = state
@@ -149,9 +170,14 @@ class PostgresState:
         self._staged = state.generation_rows
         self._staged_to = state.generation_cursor
         self._settled_part = settled_part  # of a first load's end, beside its horizon; None: it leaves no checkpoint
+        self._opened = self._told = time.monotonic()
+        self._batches = 0
         self._interruption = interruption
         self._on_progress = on_progress
         self._on_all_read = on_all_read
+        self._on_reload = on_reload
+        self._rest = rest
+        self._reload_version: int | None = None  # whose pace is asked for; None: that of the claim
         self._pause_seen = False
         self._began = time.monotonic()
         if not full and state.cursor_fingerprint not in (None, fingerprint):
@@ -179,7 +205,18 @@ class PostgresState:
             interruption=self._interruption,
             on_progress=self._on_progress,
             on_all_read=self._on_all_read,
+            on_reload=self._on_reload,
+            rest=self._rest,
         )
+
+    def rest(self, pace: Pace) -> Outcome | None:
+        """In short pieces, so that a pause, a stop, a lost lease or another pace is noticed within a second."""
+        while (seconds := pace.delay()) > 0:
+            if outcome := self._rest(min(seconds, GLANCE_SECONDS)):
+                return outcome
+        pace.begin()
+        self._began = time.monotonic()
+        return None
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
         if self._full:
@@ -230,8 +267,10 @@ class PostgresState:
             execute(unit.connection, "close_rejects", id=self._claim.pipeline_id, keys=list(unit.healed))
 
     def committed(self, counts: Counts) -> Outcome | None:
+        self._tell_batch(counts, time.monotonic())
         self._began = time.monotonic()
         self._on_progress(counts)
+        self._on_reload(self._reload_version)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
 
     def interruption(self) -> Outcome | None:
@@ -239,6 +278,32 @@ class PostgresState:
 
     def all_read(self) -> None:
         self._on_all_read()
+
+    def _tell_batch(self, counts: Counts, now: float) -> None:
+        metrics.batch_written(
+            self._claim.definition.name,
+            read=counts.read,
+            written=counts.written,
+            deleted=counts.deleted,
+            rejected=counts.rejected,
+            seconds=now - self._began,
+        )
+        if not counts.read:
+            return
+        self._batches += 1
+        level = logging.INFO if now - self._told >= TELL_SECONDS else logging.DEBUG
+        if log.isEnabledFor(level):
+            self._told = now if level == logging.INFO else self._told
+            extra: dict[str, object] = {
+                "action": "batch_written",
+                **self._claim.log_fields(),
+                "batch": self._batches,
+                "rows_read": counts.read,
+                "rows_written": counts.written,
+                "batch_seconds": round(now - self._began, 3),
+                "run_seconds": round(now - self._opened, 3),
+            }
+            log.log(level, "batch written", extra=extra)
 
     def _advance(self, unit: Unit, name: str, counts: Counts, **arguments: Any) -> None:
         row = fetch_one(
@@ -257,12 +322,13 @@ class PostgresState:
             **arguments,
         )
         if row is None:
-            raise _lost(self._claim)
+            raise lost(self._claim)
         if row["batch_seq"] is None:
             raise CheckpointMoved("the checkpoint is not where this run left it")
         self._put_aside(unit)
         self._batch_seq = row["batch_seq"]
         self._pause_seen = row["status"] == Status.PAUSE_REQUESTED
+        self._reload_version = row["reload_version"]
 
 
 class CatchUpState(PostgresState):
@@ -272,13 +338,16 @@ class CatchUpState(PostgresState):
         # what does not fit was counted by the load already; here it only takes the place of its older version
         self._advance(unit, "save_progress", replace(counts, rejected=0))
 
+    def committed(self, counts: Counts) -> Outcome | None:
+        return super().committed(replace(counts, rejected=0))
+
 
 def _hold(connection: Connection, claim: Claim) -> None:
     if fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token) is None:
-        raise _lost(claim)
+        raise lost(claim)
 
 
-def _lost(claim: Claim) -> LeaseLost:
+def lost(claim: Claim) -> LeaseLost:
     return LeaseLost(f"pipeline '{claim.definition.name}' has been taken over; this run writes nothing more")
 
 
@@ -301,5 +370,7 @@ def _state(row: DictRow) -> State:
         generation_fingerprint=row["generation_fingerprint"],
         generation_horizon=row["generation_horizon"],
         batch_seq=row["batch_seq"],
+        horizon_lag_seconds=row["horizon_lag_seconds"],
+        horizon_blocker=row["horizon_blocker"],
         updated_at=row["updated_at"],
     )
