@@ -204,7 +204,7 @@ def runner(
         _on_stop_signals(manager.request_stop)
         _say("runner started")
         if not manager.run():
-            _abandon("a run hangs and holds this process up; start the runner again")
+            _abandon()
 
 
 @app.command()
@@ -245,7 +245,7 @@ def run(
                 claim,
                 watch=watch,
                 retry=False,
-                on_hang=lambda error: _abandon(f"'{pipeline.name}' failed ({error.code}): {error}"),
+                on_hang=lambda error: _abandon(f"vitrine: '{pipeline.name}' failed ({error.code}): {error}\n"),
             )
     if executed.error is not None:
         _stop(f"'{pipeline.name}' failed ({executed.error.code}): {executed.error}")
@@ -539,12 +539,13 @@ def _on_stop_signals(stop: Callable[[], None]) -> None:
         signal.signal(number, handle)
 
 
-def _abandon(text: str) -> NoReturn:
+def _abandon(text: str = "") -> NoReturn:
     """End the process at once: a thread of it hangs in user code, and Python would wait for that."""
     import os
 
-    _say(f"vitrine: {text}")
-    sys.stdout.flush()
+    sys.stderr.write(text)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os._exit(FAILED)
 
 
