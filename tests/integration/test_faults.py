@@ -228,6 +228,38 @@ def test_the_long_read_of_another_pipeline_costs_reading_again_and_nothing_else(
     assert is_right(connection)
 
 
+@pytest.mark.parametrize(
+    ("grant", "held"), [("SELECT", False), ("SELECT, UPDATE (note)", True), ("SELECT, DELETE", True)]
+)
+def test_the_transaction_of_a_role_that_cannot_write_holds_nothing_back(
+    connection: Connection, settings: Settings, database_url: str, grant: str, held: bool
+) -> None:  # C20
+    fill_events(connection, 5, modified="interval '1 year' + n * interval '1 s'")
+    with role(connection, "bookkeeper") as name, role(connection, "analyst") as member:
+        connection.execute(raw(f"GRANT USAGE ON SCHEMA ugc TO {name}; GRANT {grant} ON ugc.events TO {name}"))
+        # NOINHERIT: the rights come with SET ROLE only, and count all the same
+        connection.execute(raw(f"ALTER ROLE {member} NOINHERIT; GRANT {name} TO {member}"))
+        with psycopg.connect(database_url.replace("postgres@", f"{member}@")) as reading:
+            reading.execute(raw(f"SET ROLE {name}"))
+            reading.execute("SELECT count(*) FROM ugc.events")
+            events = create_events(connection, settings, "incremental", options={"horizon_margin": "0s"})
+            succeed(connection, settings, events)
+            connection.execute("INSERT INTO ugc.events VALUES (6, 'new', clock_timestamp())")
+            succeed(connection, settings, events)
+            assert (succeed(connection, settings, events).counts.read == 1) == held
+
+
+@contextmanager
+def role(connection: Connection, name: str) -> Generator[str]:
+    connection.execute(raw(f"DROP ROLE IF EXISTS {name}"))
+    connection.execute(raw(f"CREATE ROLE {name} LOGIN"))
+    try:
+        yield name
+    finally:
+        connection.execute(raw(f"DROP OWNED BY {name}"))
+        connection.execute(raw(f"DROP ROLE {name}"))
+
+
 @both_modes
 def test_a_snapshot_that_grows_old_is_left_and_reading_goes_on_from_the_cursor(
     connection: Connection, settings: Settings, mode: str

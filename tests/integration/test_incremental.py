@@ -171,6 +171,16 @@ def test_hidden_sessions_refuse_the_horizon_unless_a_lookback_is_given(
         connection.execute("DROP ROLE blind")
 
 
+def test_a_session_that_tells_nothing_of_itself_refuses_the_horizon(
+    connection: Connection, settings: Settings, writer: Connection
+) -> None:  # C5
+    writer.execute("SET track_activities = off")
+    refused = run(connection, settings, create_ratings(connection, settings)).error
+    assert refused is not None
+    assert refused.code == "HORIZON_UNAVAILABLE"
+    assert "track_activities" in str(refused)
+
+
 def test_equal_times_across_a_batch_boundary_are_all_read_once(
     connection: Connection, settings: Settings
 ) -> None:  # C7

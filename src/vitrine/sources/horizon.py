@@ -8,6 +8,7 @@ from vitrine.postgres import Connection, translated
 
 # now() comes first: whoever begins later than it begins above the horizon.
 # A session of another role shows nothing but its role to an account without pg_read_all_stats.
+# Whose role, with every role it may become, can write to no table has nothing to commit: long reads hold nothing back.
 _HORIZON = """
     SELECT now() AS now, pg_is_in_recovery() AS standby,
            (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared,
@@ -17,10 +18,18 @@ _HORIZON = """
            count(*) FILTER (WHERE hidden) AS hidden, count(*) FILTER (WHERE state = 'disabled') AS disabled,
            min(xact_start) AS oldest, (array_agg(pid ORDER BY xact_start NULLS LAST))[1] AS pid,
            (array_agg(usename::text ORDER BY xact_start NULLS LAST))[1] AS role, current_user::text AS reader
-      FROM (SELECT pid, usename, xact_start, state,
+      FROM (SELECT pid, usename, usesysid, xact_start, state,
                    query = '<insufficient privilege>' AND usesysid IS NOT NULL AS hidden
               FROM pg_stat_activity
              WHERE datname = current_database() AND pid <> pg_backend_pid()) AS session
+     WHERE xact_start IS NULL OR usesysid IS NULL OR EXISTS (
+               SELECT FROM pg_roles AS role
+                WHERE pg_has_role(session.usesysid, role.oid, 'MEMBER')
+                  AND (role.rolsuper OR EXISTS (
+                      SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                       WHERE c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname !~ '^(pg_|information_schema$)'
+                         AND (has_table_privilege(role.oid, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
+                              OR has_any_column_privilege(role.oid, c.oid, 'INSERT, UPDATE')))))
 """
 
 

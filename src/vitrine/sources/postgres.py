@@ -244,8 +244,8 @@ class PostgresReader:
 
     def _copy_statement(self, cursor: Cursor | None, checkpoint: Cursor | None) -> sql.Composed:
         source = sql.SQL("({}) AS q").format(raw_sql(self._bound_query(checkpoint)))
-        if not self._incremental:
-            # a whole-table read through a random key's index is slow; the fence makes the planner sort instead
+        if not self._incremental or cursor is None:
+            # a whole-table read through an index is slow; the fence makes the planner sort instead
             source = sql.SQL("(SELECT * FROM {} OFFSET 0) AS q").format(source)
         return sql.SQL("COPY (SELECT q.* FROM {source} {where} ORDER BY {order}) TO STDOUT (FORMAT {format})").format(
             source=source,
