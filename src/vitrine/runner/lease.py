@@ -65,6 +65,11 @@ class Lease:
         if self._lost or self._clock() >= self._deadline:
             raise LeaseLost(f"the lease of '{self._claim.definition.name}' is lost; this run writes nothing more")
 
+    def beat(self, connection: Connection) -> None:
+        """Prolong the lease now, and learn whether it is lost or a pause was asked for."""
+        before = self._clock()  # taken before sending: the answer may be late
+        self._learn(pipelines.heartbeat(connection, self._claim, self._ttl), before)
+
     def _beat(self) -> None:
         """Prolong the lease until told to stop. A connection that fails is made anew: the deadline is the judge."""
         while not self._stopping.wait(self._interval) and not self._lost:
@@ -81,8 +86,7 @@ class Lease:
     def _beat_through(self, connection: Connection) -> None:
         while not self._lost:
             reach("heartbeat")
-            before = self._clock()  # taken before sending: the answer may be late
-            self._learn(pipelines.heartbeat(connection, self._claim, self._ttl), before)
+            self.beat(connection)
             if self._stopping.wait(self._interval):
                 return
 

@@ -27,7 +27,12 @@ BATCH = sql.Identifier("pg_temp", "vitrine_batch")
 TEMPORARY, FOR_THE_UNIT = sql.SQL("TEMP"), sql.SQL("ON COMMIT DROP")
 LASTING, NOTHING = sql.SQL(""), sql.SQL("")
 
-_SCHEMA_CODES = {"42804": "SCHEMA_CHANGED", "42703": "TARGET_SCHEMA", "42P01": "TARGET_SCHEMA"}
+_CODES = {
+    "42804": "SCHEMA_CHANGED",
+    "42703": "TARGET_SCHEMA",
+    "42P01": "TARGET_SCHEMA",
+    "55P03": "SINK_LOCKED",
+}
 
 # A lost commit loses rows and checkpoint alike, and the commit that ends the run waits for all before it
 _UNIT = """
@@ -101,13 +106,12 @@ class PostgresWriter:
 
     @contextmanager
     def _translated(self) -> Generator[None]:
-        """Errors of the target in our groups; what its table lacks, or holds in another type, has a code of its own."""
+        """Errors of the target in our groups; a table that does not fit, or is locked, has a code of its own."""
         try:
-            with translated(f"target {self._target}"):
-                yield
-        except ConfigError as exc:
-            code = _SCHEMA_CODES.get(getattr(exc.__cause__, "sqlstate", None) or "")
-            raise (ConfigError(str(exc), code=code) if code else exc) from exc.__cause__
+            yield
+        except psycopg.Error as exc:
+            with translated(f"target {self._target}", code=_CODES.get(exc.sqlstate or "")):
+                raise
 
     # -- what reconcile and validate ask ----------------------------------------------------------------------------
 
