@@ -12,7 +12,8 @@ import pytest
 from psycopg import sql
 
 from tests import journal
-from tests.processes import Forwarder, Started, runner
+from tests.processes import Started, runner
+from tests.proxy import Proxy
 from tests.running import create, differences
 from tests.waiting import wait_until
 from vitrine.demo import cinema
@@ -242,7 +243,7 @@ def test_a_runner_started_before_its_database_waits_and_then_works(
     database_url: str, settings: Settings, postgres: EmbeddedPostgres, connection: Connection, tmp_path: Path
 ) -> None:
     assert postgres.port is not None
-    gate = Forwarder(postgres.port)
+    gate = Proxy(postgres.port)
     pipeline = create(
         connection,
         settings,
@@ -252,7 +253,7 @@ def test_a_runner_started_before_its_database_waits_and_then_works(
     )
     pipelines.request_run(connection, pipeline.id, trigger="api")
     try:
-        with runner(database_url.replace(str(postgres.port), str(gate.port)), tmp_path) as early:
+        with runner(gate.url(database_url), tmp_path) as early:
             wait_until(lambda: early.output().count("waiting for the database") >= 2, what="a runner that waits")
             assert early.process.poll() is None
             assert status(connection, pipeline) is Status.RUN_REQUESTED
