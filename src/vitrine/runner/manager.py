@@ -39,6 +39,7 @@ class PipelineManager:
         self._stop = stop
         self._wake = threading.Event()
         self._next_sweep = 0.0
+        self._has_ticked = False  # through the connection of now
         self._running: set[Future[None]] = set()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
@@ -55,9 +56,12 @@ class PipelineManager:
         while not self._stop.is_set():
             try:
                 with connect(self._settings.store_url, name="vitrine:runner") as store:
-                    backoff = 0.5
                     self._work(store)
             except TransientError as exc:
+                if self._has_ticked:
+                    # a connection that was cut while nobody used it is replaced at once, and nobody need know
+                    self._has_ticked, backoff = False, 0.5
+                    continue
                 log.warning("waiting for the database: %s", exc, extra={"action": "database_away", "seconds": backoff})
                 self._stop.wait(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
@@ -68,6 +72,7 @@ class PipelineManager:
         while not self._stop.is_set():
             self._wake.clear()
             self.tick(store)
+            self._has_ticked = True
             self._wake.wait(self._settings.poll_interval.total_seconds())
 
     def _sweep(self, store: Connection) -> None:

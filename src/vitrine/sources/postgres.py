@@ -289,7 +289,8 @@ class PostgresReader:
 
     def _ask_print(self, column: SourceColumn, raw: bytes) -> str:
         with translated("source"), self._reading() as connection:
-            result = connection.pgconn.exec_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
+            connection.pgconn.send_query_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
+            result = _answer(connection)
             _raise_failed(result)
             return (result.get_value(0, 0) or b"").decode()
 
@@ -490,8 +491,10 @@ class _TextStream(_Stream):
 def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
     """Name, type and modifier of each column of a query, without executing it."""
     pgconn = connection.pgconn
-    _raise_failed(pgconn.prepare(b"", text.encode()))
-    result = pgconn.describe_prepared(b"")
+    pgconn.send_prepare(b"", text.encode())
+    _raise_failed(_answer(connection))
+    pgconn.send_describe_prepared(b"")
+    result = _answer(connection)
     _raise_failed(result)
     return [
         ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
@@ -523,6 +526,15 @@ def _copy_out(connection: Connection, statement: str, *, skip: int, shortest: in
             break
     while (result := _next_result(connection)) is not None:
         _raise_failed(result)
+
+
+def _answer(connection: Connection) -> Any:
+    """The one result of what was sent; asynchronous, because a blocking call would hold the interpreter's lock."""
+    _flush(connection)
+    answer = _next_result(connection)
+    while _next_result(connection) is not None:
+        pass
+    return answer
 
 
 def _flush(connection: Connection) -> None:
