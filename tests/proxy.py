@@ -97,6 +97,11 @@ class Proxy:
         """The server has committed, and the client sees its connection end."""
         return self._arm(Drop("reply", marker, skip))
 
+    def forget_drops(self) -> None:
+        """What has not happened yet will not happen."""
+        with self._lock:
+            self._drops.clear()
+
     def _arm(self, drop: Drop) -> Drop:
         with self._lock:
             self._drops.append(drop)
