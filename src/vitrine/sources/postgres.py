@@ -90,6 +90,7 @@ class PostgresReader:
         self._options = options
         self._as_text = as_text
         self._loading = False
+        self.snapshots = 0  # that were read from
         self._asking = connect(url, name=name, side="source")
         self._streaming: Connection | None = None
         try:
@@ -160,6 +161,7 @@ class PostgresReader:
         reach("after_horizon")
         cursor, finished, told = after.cursor, False, False
         while not finished:
+            self.snapshots += 1
             stream = self._stream(cursor, checkpoint=after.cursor, size=size)
             finished = yield from self._cut(stream, tracker, told=told)
             cursor, told = stream.end, True

@@ -1,6 +1,6 @@
 """The writer: batches into a mart one transaction each, or into staging first and then the difference at once."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -53,6 +53,9 @@ class FullLoad:
     fresh: bool  # nothing staged yet
     max_delete_ratio: float
     allow_shrink: bool
+    # whether rows may have been staged twice, as they changed between two snapshots of a read in the order of `cursor`
+    may_repeat: Callable[[], bool] = lambda: False
+    cursor: tuple[str, ...] = ()
 
 
 class PostgresWriter:
@@ -274,7 +277,8 @@ class PostgresWriter:
             reach("staging_built")
             with self.unit() as unit:
                 staged = self._count(self._staging) if self._has_staging() else 0
-                counts = self._apply_staging(unit, staged)
+                superseded = self._drop_superseded() if self._may_repeat() else 0
+                counts = self._apply_staging(unit, staged - superseded)
                 self._drop_staging()
                 state.publish(unit, staged, counts)
                 reach("before_swap")
@@ -302,8 +306,19 @@ class PostgresWriter:
                 self._connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._staging, rule))
         self._load = replace(self._load, fresh=False) if self._load else None
 
+    def _may_repeat(self) -> bool:
+        return self._load is not None and self._load.may_repeat() and self._has_staging()
+
+    def _drop_superseded(self) -> int:
+        """Of rows that were staged twice the newest stays. In the unit that counts and applies them, or in none."""
+        load, staged = self._load, catalog.column_types(self._connection, self._staging)
+        order = [column for column in (load.cursor if load else ()) if column in staged]
+        dropped = self._connection.execute(self._writing.drop_superseded(self._staging, order)).rowcount
+        self._add_key(self._staging)
+        return dropped
+
     def _build_staging_key(self) -> None:
-        if not self._has_staging():
+        if not self._has_staging() or self._may_repeat():
             return
         with self.unit():
             if catalog.primary_key_name(self._connection, self._staging) is None:
