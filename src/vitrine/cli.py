@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -168,6 +168,15 @@ def api() -> None:
 @app.command()
 def runner(
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Pipelines to run at the same time.")] = 4,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve /metrics, /ready and /live here; 0 does not. Default: VITRINE_METRICS_PORT, which is 0.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Claim requested pipelines and run them; any number of runners side by side. SIGTERM releases."""
     import os
@@ -186,9 +195,11 @@ def runner(
         concurrency=concurrency,
         stop=stop,
     )
-    _on_stop_signals(manager.request_stop)
-    _say("runner started")
-    manager.run()
+    port = settings.metrics_port if metrics_port is None else metrics_port
+    with _probes(settings, port, manager.is_ready) if port else nullcontext():
+        _on_stop_signals(manager.request_stop)
+        _say("runner started")
+        manager.run()
 
 
 @app.command()
@@ -284,7 +295,7 @@ def list_pipelines() -> None:
 
 @app.command()
 def status(name: Name) -> None:
-    """Status, checkpoint and last runs of one pipeline."""
+    """Status, freshness, checkpoint and last runs of one pipeline."""
     from rich import box
     from rich.table import Table
 
@@ -296,8 +307,12 @@ def status(name: Name) -> None:
         state = checkpoints.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     console.print(f"[bold]{pipeline.name}[/] is {pipeline.status}, version {pipeline.config_version}")
+    if pipeline.fresh_as_of:
+        console.print(f"the mart shows the source as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
     if state.position.cursor:
         console.print(f"checkpoint: {' / '.join(state.position.cursor)}")
+    if state.horizon_blocker:
+        console.print(f"held back by {state.horizon_blocker}, open for {state.horizon_lag_seconds:.0f} s")
     table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("run", "kind", "status", "started", "seconds", "read", "written", "deleted", "error"):
         table.add_column(column)
@@ -444,8 +459,17 @@ def _logging_settings() -> "Settings":
     from vitrine import observe
 
     settings = _service_settings()
-    observe.configure_logging(settings.log_level)
+    observe.configure_logging(settings.log_level, settings.log_format, secrets=settings.passwords())
     return settings
+
+
+@contextmanager
+def _probes(settings: "Settings", port: int, is_ready: Callable[[], bool]) -> Generator[None]:
+    from vitrine import metrics
+    from vitrine.runner import probes
+
+    with probes.serving(settings.metrics_host, port, metrics.switch_on(), is_ready):
+        yield
 
 
 def _store(settings: "Settings") -> "Connection":
@@ -489,8 +513,9 @@ def _console() -> "Console":
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    import logging
+
+    logging.getLogger(__name__).info(text, extra={"action": "started"})
 
 
 @contextmanager

@@ -202,6 +202,7 @@ class Pipeline:
     attempt: int
     next_attempt_at: datetime | None  # None: as soon as a runner is free
     next_due_at: datetime | None  # None: not scheduled
+    fresh_as_of: datetime | None  # every change committed before it is in the mart; None before the first success
     lease_owner: str | None
     lease_expires_at: datetime | None
     created_at: datetime

@@ -1,8 +1,8 @@
 """A definition becomes a flow.Plan, or is refused with reasons."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -24,8 +24,8 @@ from vitrine.transforms import step_of
 
 Checked = TypeVar("Checked")
 
-STAGED_ROWS = {"copy": 50_000, "frames": 20_000}
-"""Rows a load stages at once unless batch_size says otherwise: few round trips, yet a fraction of a second.
+ROWS_AT_ONCE = {"copy": 50_000, "frames": 20_000}
+"""Rows of a batch unless batch_size says otherwise: few round trips, each page of an index visited once, and quick.
 
 A frame is several times as large as its rows; where single rows are handled, they cost more than the round trips."""
 
@@ -203,12 +203,18 @@ def build(
     definition = claim.definition
     design = check(definition, settings)
     open_rejects = checkpoints.open_reject_keys(store, claim.pipeline_id)
-    plan = _assemble(definition, settings, design, name=f"vitrine:{claim.token}", open_rejects=open_rejects)
+    plan = _assemble(
+        definition,
+        settings,
+        design,
+        name=f"vitrine:{claim.token}",
+        open_rejects=open_rejects,
+        log_fields=claim.log_fields(),
+    )
     try:
         state = _open_changes(claim, plan, store) if definition.mode is Mode.INCREMENTAL else None
         loads = state is None
         if state is None:
-            plan = replace(plan, batch_size=_staged_rows(definition, plan.lane))
             state = _open_load(claim, design, plan, store)
         manager = PostgresState(
             claim,
@@ -241,6 +247,7 @@ def build_catch_up(claim: Claim, settings: Settings, store: Connection, done: Pr
         name=f"vitrine:{claim.token}",
         open_rejects=checkpoints.open_reject_keys(store, claim.pipeline_id),
         cursor=(definition.incremental_key, *done.plan.writer.key),
+        log_fields=claim.log_fields(),
     )
     return Prepared(plan, done.state.follow(Position((since,))), None)
 
@@ -258,6 +265,7 @@ def _assemble(
     name: str,
     open_rejects: Sequence[str] = (),
     cursor: tuple[str, ...] | None = None,
+    log_fields: Mapping[str, object] | None = None,
 ) -> PostgresPlan:
     writer = PostgresWriter(
         settings.store_url,
@@ -268,16 +276,24 @@ def _assemble(
         name=name,
     )
     try:
-        reader = _reader(definition, settings, design, cursor or _cursor(definition, writer.key), name=name)
+        ordered_by = cursor or _cursor(definition, writer.key)
+        reader = _reader(definition, settings, design, ordered_by, name=name, log_fields=log_fields)
     except BaseException:
         writer.close()
         raise
     steps = [step_of(task, writer.key) for task in design.tasks]
-    return PostgresPlan(reader, writer, definition.batch_size, steps, lane=_lane(design))
+    lane = _lane(design)
+    return PostgresPlan(reader, writer, _rows_at_once(definition, lane), steps, lane=lane)
 
 
 def _reader(
-    definition: Definition, settings: Settings, design: Design, cursor: tuple[str, ...], *, name: str
+    definition: Definition,
+    settings: Settings,
+    design: Design,
+    cursor: tuple[str, ...],
+    *,
+    name: str,
+    log_fields: Mapping[str, object] | None,
 ) -> PostgresReader | PythonReader:
     if isinstance(design.source, BoundTask):
         return PythonReader(design.source, cursor)
@@ -289,13 +305,14 @@ def _reader(
         options=definition.options,
         name=name,
         as_text=bool(design.tasks),
+        log_fields=log_fields,
     )
 
 
-def _staged_rows(definition: Definition, lane: str) -> int:
-    """As said; where nothing was said, a load takes more at once."""
+def _rows_at_once(definition: Definition, lane: str) -> int:
+    """As said; where nothing was said, as many as the lane carries well."""
     unsaid = definition.batch_size == Definition.model_fields["batch_size"].default
-    return STAGED_ROWS.get(lane, definition.batch_size) if unsaid else definition.batch_size
+    return ROWS_AT_ONCE.get(lane, definition.batch_size) if unsaid else definition.batch_size
 
 
 def _lane(design: Design) -> str:

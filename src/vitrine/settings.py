@@ -5,13 +5,15 @@ import re
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from vitrine.errors import ConfigError
 
+_PASSWORD = re.compile(r"://[^:@/?]*:([^/?]*)@")
 LONGEST = timedelta(days=3650)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -81,6 +83,9 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    log_format: Literal["auto", "json", "text"] = "auto"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(default=0, ge=0, le=65535)  # 0: a runner serves no metrics
     # for the tests of this project only: a process that is to fail at a named point
     testing: bool = False
     failpoints: str = ""
@@ -95,6 +100,12 @@ class Settings(BaseSettings):
                 code="NO_DATABASE",
             )
         return self.database_url.get_secret_value()
+
+    def passwords(self) -> list[str]:
+        """Every password of the database URLs, as it is written there and as it is meant."""
+        urls = [url.get_secret_value() for url in (self.database_url, *self.sources.values()) if url is not None]
+        written = [found[1] for url in urls if (found := _PASSWORD.search(url))]
+        return [*written, *map(unquote, written)]
 
     def source_url(self, name: str) -> str:
         """The connection of a named source; `default` is the store's own unless it is given another account."""
@@ -142,6 +153,7 @@ def _sentence(error: dict[str, Any]) -> str:
     return f"{variable}{suffix} is not valid: {reason[:1].lower()}{reason[1:]}"
 
 
-def child_environment(url: str) -> dict[str, str]:
-    """The environment of a process we start: ours, with this database."""
-    return {**os.environ, "VITRINE_DATABASE_URL": url}
+def child_environment(url: str, **settings: object) -> dict[str, str]:
+    """The environment of a process we start: ours, with this database, and with these settings."""
+    said = {f"VITRINE_{name.upper()}": str(value) for name, value in settings.items()}
+    return {**os.environ, "VITRINE_DATABASE_URL": url, **said}

@@ -1,6 +1,7 @@
 """The newcomer's two commands: `vitrine demo`, and `vitrine up` with curl beside it."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from tests.processes import environment, started, vitrine
 from tests.running import differences
+from tests.scraping import get, parse
 from tests.waiting import wait_until
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
@@ -145,6 +147,12 @@ def test_up_serves_the_marts_takes_a_new_one_and_stops_without_a_trace(tmp_path:
         (run,) = api.call("GET", "/api/v1/pipelines/top_genres/runs")[1]["items"]
         assert run["status"] == "SUCCESS"
         assert built == {"rows": run["rows_written"]}
+
+        # and both processes tell how they are, at the addresses that were printed
+        ports = [int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", up.output())]
+        told = [parse(get(one, "/metrics")[1]) for one in ports]
+        assert told[0].value("vitrine_pipeline_failed", pipeline="top_genres") == 0
+        assert told[1].value("vitrine_runs_total", pipeline="top_genres", outcome="success") == 1
 
         # a second one on the same folder, and one on the same port
         second = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))

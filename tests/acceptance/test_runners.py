@@ -12,9 +12,11 @@ import pytest
 from psycopg import sql
 
 from tests import journal
+from tests.conftest import free_port
 from tests.processes import Started, runner
 from tests.proxy import Proxy
 from tests.running import create, differences
+from tests.scraping import get
 from tests.waiting import wait_until
 from vitrine.demo import cinema
 from vitrine.demo.embedded import EmbeddedPostgres
@@ -253,12 +255,21 @@ def test_a_runner_started_before_its_database_waits_and_then_works(
     )
     pipelines.request_run(connection, pipeline.id, trigger="api")
     try:
-        with runner(gate.url(database_url), tmp_path) as early:
+        port = free_port()
+        with runner(gate.url(database_url), tmp_path, VITRINE_METRICS_PORT=str(port)) as early:
             wait_until(lambda: early.output().count("waiting for the database") >= 2, what="a runner that waits")
             assert early.process.poll() is None
             assert status(connection, pipeline) is Status.RUN_REQUESTED
+            assert (get(port, "/live")[0], get(port, "/ready")[0]) == (200, 503)
             gate.open()
             wait_for(connection, pipeline, Status.IDLE)
+            assert (get(port, "/live")[0], get(port, "/ready")[0]) == (200, 200)
+            gate.close()
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'vitrine:runner'"
+            )
+            wait_until(lambda: get(port, "/ready")[0] == 503, what="a runner that says it is not ready")
+            assert get(port, "/live")[0] == 200
             assert early.output().count("waiting for the database") < 10  # longer and longer
             assert early.stop() == 0
     finally:

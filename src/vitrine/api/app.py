@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
 
-from vitrine.api import docs, health, pipelines, runs
+from vitrine.api import docs, health, metrics, pipelines, runs
 from vitrine.api.connections import make_pool
 from vitrine.api.intake import Intake
 from vitrine.api.problems import MEDIA_TYPE, respond, respond_invalid
@@ -94,6 +94,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(part.router, include_in_schema=False)
     app.add_api_route("/", _to_docs, include_in_schema=False)
     app.include_router(docs.router, include_in_schema=False)
+    app.include_router(metrics.router)
     return app
 
 

@@ -72,6 +72,7 @@ PIPELINE_EXAMPLE: dict[str, Any] = {
     "id": ID,
     "status": "IDLE",
     "config_version": 1,
+    "fresh_as_of": "2025-01-01T12:00:00Z",
     **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
     **_TIMES,
 }
@@ -85,6 +86,10 @@ class PipelineBody(Definition):
     id: UUID
     status: Status
     config_version: int = Field(description="Grows with every change; also the ETag, for If-Match.")
+    fresh_as_of: datetime | None = Field(
+        description="The mart shows every change committed before this time: when the read behind it began, for a full"
+        " load the first one. null before the first success."
+    )
     created_at: datetime
     updated_at: datetime
 
@@ -94,6 +99,7 @@ class PipelineBody(Definition):
             id=pipeline.id,
             status=pipeline.status,
             config_version=pipeline.config_version,
+            fresh_as_of=pipeline.fresh_as_of,
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
             **dict(pipeline.definition),
@@ -240,6 +246,7 @@ class StatusBody(BaseModel):
             "attempt": 1,
             "next_due_at": "2025-01-01T12:05:00Z",
             "next_attempt_at": None,
+            "fresh_as_of": "2025-01-01T11:55:00Z",
             "lease_owner": "worker-1",
             "lease_expires_at": "2025-01-01T12:00:30Z",
             "progress": {
@@ -263,6 +270,9 @@ class StatusBody(BaseModel):
     attempt: int
     next_due_at: datetime | None = Field(description="null: not scheduled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
+    fresh_as_of: datetime | None = Field(
+        description="The mart shows every change committed before this time; null before the first success."
+    )
     lease_owner: str | None
     lease_expires_at: datetime | None
     progress: Progress | None = Field(description="Of the current run; null when none is running.")
@@ -281,6 +291,7 @@ class StatusBody(BaseModel):
             attempt=pipeline.attempt,
             next_due_at=pipeline.next_due_at,
             next_attempt_at=pipeline.next_attempt_at,
+            fresh_as_of=pipeline.fresh_as_of,
             lease_owner=pipeline.lease_owner,
             lease_expires_at=pipeline.lease_expires_at,
             progress=Progress.of(run) if run and run.status is RunStatus.RUNNING else None,
@@ -304,6 +315,8 @@ class StateBody(BaseModel):
             "generation_cursor": None,
             "generation_rows": 0,
             "batch_seq": 7,
+            "horizon_lag_seconds": 0.0,
+            "horizon_blocker": None,
             "updated_at": "2025-01-01T12:00:00Z",
         }
     )
@@ -319,6 +332,10 @@ class StateBody(BaseModel):
     generation_cursor: tuple[str, ...] | None
     generation_rows: int
     batch_seq: int
+    horizon_lag_seconds: float | None = Field(
+        description="Age of the oldest transaction open in the last incremental run; null where none is waited for."
+    )
+    horizon_blocker: str | None = Field(description="Whose transaction holds the checkpoint back, if anybody's does.")
     updated_at: datetime | None
 
     @classmethod
@@ -336,6 +353,8 @@ class StateBody(BaseModel):
             generation_cursor=state.generation_cursor,
             generation_rows=state.generation_rows,
             batch_seq=state.batch_seq,
+            horizon_lag_seconds=state.horizon_lag_seconds,
+            horizon_blocker=state.horizon_blocker,
             updated_at=state.updated_at,
         )
 

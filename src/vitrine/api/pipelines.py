@@ -1,5 +1,6 @@
 """Routes of pipelines: their configuration, and what is asked of them."""
 
+import logging
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from vitrine.errors import NotFound, TransitionRefused
 from vitrine.model import NAME, Definition, Pipeline, RunOptions
 from vitrine.status import Status
 from vitrine.store import checkpoints, pipelines, runs
+
+log = logging.getLogger(__name__)
 
 PREFIX = "/api/v1"
 
@@ -191,7 +194,15 @@ def _request_run(pool: Pool, key: str, options: RunOptionsBody | None) -> Reques
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         status, request_id = pipelines.request_run(connection, pipeline.id, trigger="api", options=wanted)
+    log.info(
+        "run requested", extra={"action": "run_requested", "request_id": str(request_id), **_moved(pipeline, status)}
+    )
     return Requested(request_id=UUID(str(request_id)), status=status, pipeline=pipeline.name)
+
+
+def _moved(pipeline: Pipeline, status: Status) -> dict[str, object]:
+    """For a line of the log."""
+    return {"pipeline": pipeline.name, "pipeline_id": str(pipeline.id), "status": status}
 
 
 @router.post(
@@ -208,6 +219,7 @@ def pause_pipeline(pool: StorePool, key: Key, response: Response) -> Paused:
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         status = pipelines.request_pause(connection, pipeline.id)
+    log.info("pause requested", extra={"action": "pause_requested", **_moved(pipeline, status)})
     response.status_code = 202 if status is Status.PAUSE_REQUESTED else 200
     return Paused(status=status, pipeline=pipeline.name)
 

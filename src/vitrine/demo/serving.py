@@ -1,11 +1,13 @@
 """API and runner as processes of their own, watched over until Ctrl-C."""
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
 from rich.console import Console
@@ -18,17 +20,23 @@ from vitrine.settings import Settings, child_environment
 GRACE_SECONDS = 15
 TRICKLE_SECONDS = 2.0
 TRICKLE_ROWS = 5
+METRICS_PORT = 9464
 
 
 def serve(console: Console, settings: Settings, *, trickle: bool) -> None:
     """Keep API and runner up, and new ratings coming, until SIGINT or SIGTERM; then stop them in order."""
     stop = threading.Event()
     _stop_on_signals(stop)
-    children = [Child(settings, "api"), Child(settings, "runner")]
+    port = settings.metrics_port or _free_port(settings.metrics_host)
+    children = [Child(settings, "api"), Child(settings, "runner", metrics_port=port)]
     try:
         console.print(
             f"\n[bold]Vitrine is up[/]: documentation at http://{settings.api_host}:{settings.api_port}/docs"
             "  –  Ctrl-C stops it"
+        )
+        console.print(
+            f"Metrics: http://{settings.api_host}:{settings.api_port}/metrics of the marts,"
+            f" http://{settings.metrics_host}:{port}/metrics of the runner"
         )
         while not stop.wait(TRICKLE_SECONDS):
             _refuse_dead(children)
@@ -42,14 +50,24 @@ def serve(console: Console, settings: Settings, *, trickle: bool) -> None:
 class Child:
     """A command of ours in a process of its own."""
 
-    def __init__(self, settings: Settings, command: str) -> None:
+    def __init__(self, settings: Settings, command: str, **said: object) -> None:
         self.command = command
         # a session of its own: Ctrl-C reaches this process only, which then stops the others in order
         self.process = subprocess.Popen(  # noqa: S603  nothing in it comes from outside
             [sys.executable, "-m", "vitrine", command],
-            env=child_environment(settings.store_url),
+            env=child_environment(settings.store_url, **said),
             start_new_session=True,
         )
+
+
+def _free_port(host: str) -> int:
+    """The usual port of metrics, or any other where that one is taken."""
+    for port in (METRICS_PORT, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return probe.getsockname()[1]
+    return METRICS_PORT
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

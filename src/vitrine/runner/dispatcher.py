@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from vitrine import metrics
 from vitrine.errors import LeaseLost, NotFound, TransientError, VitrineError, is_final
 from vitrine.failpoints import reach
 from vitrine.flow import Outcome
@@ -38,6 +39,15 @@ LEAVING = (0.0, 1.0, 2.0, 4.0)
 
 LOST = ("LEASE_EXPIRED", "CRASH_LOOP")
 """How a run reads that somebody else has ended."""
+
+OUTCOMES = {
+    Event.FINISH: "success",
+    Event.FAIL: "failed",
+    Event.RETRY: "retried",
+    Event.PAUSED: "paused",
+    Event.RELEASE: "released",
+}
+"""The ends of runs as they are counted; `lost` is the one that is not ours to decide."""
 
 RELEASED = Verdict(Event.RELEASE, RunStatus.ABANDONED)
 
@@ -85,7 +95,8 @@ class PipelineDispatcher:
         self, claim: Claim, *, watch: Watch | None = None, retry: bool = True
     ) -> tuple[Executed, Status | None]:
         """Run the claim; the pipeline's new status, or None if the lease was lost on the way."""
-        log.info("run started", extra={"action": "run_started", **claim.log_fields()})
+        log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
+        metrics.run_started(claim.definition.name)
         reach("after_claim")
         with Link(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
             executed = self._executor.execute(claim, store, watch)
@@ -93,6 +104,7 @@ class PipelineDispatcher:
             reach("before_finish")
             status = self._leave(store, claim, verdict, executed.error) if verdict else None
         self._tell(claim, executed, status)
+        self._count(claim, executed, verdict if status else None)
         return executed, status
 
     def _leave(self, store: Link, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
@@ -148,14 +160,29 @@ class PipelineDispatcher:
             "rows_read": executed.counts.read,
             "rows_written": executed.counts.written,
             "rows_deleted": executed.counts.deleted,
-            "seconds": round(executed.seconds, 3),
+            "run_seconds": round(executed.seconds, 3),
+            "status": status,
             **claim.log_fields(),
         }
         if status is None:
             log.warning("lease lost, run dropped", extra={"action": "lease_lost", **extra})
+        elif executed.error is not None and status is not Status.FAILED:
+            log.warning(
+                "attempt failed, pipeline %s: %s",
+                status,
+                executed.error,
+                extra={"action": "run_retried", "code": executed.error.code, **extra},
+            )
         elif executed.error is not None:
             log.error(
                 "run failed: %s", executed.error, extra={"action": "run_failed", "code": executed.error.code, **extra}
             )
         else:
             log.info("run ended, pipeline %s", status, extra={"action": "run_ended", **extra})
+
+    def _count(self, claim: Claim, executed: Executed, verdict: Verdict | None) -> None:
+        """None: the lease was lost."""
+        name = claim.definition.name
+        metrics.run_ended(name, OUTCOMES[verdict.event] if verdict else "lost", executed.seconds)
+        if verdict is not None and verdict.event is Event.RETRY:
+            metrics.retried(name)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from vitrine import plan
+from vitrine import metrics, plan
 from vitrine.errors import CheckpointMoved, TransientError, VitrineError, is_final
 from vitrine.failpoints import reach
 from vitrine.flow import Counts, Outcome, run_batches
-from vitrine.model import Claim
+from vitrine.model import Claim, Mode
 from vitrine.postgres import Connection
 from vitrine.runner.lease import Lease
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import checkpoints, runs
 from vitrine.store.checkpoints import PostgresState
 from vitrine.store.database import Link
 
@@ -106,6 +106,7 @@ class PipelineExecutor:
                 ended,
                 extra={"action": "retry", "code": ended.code, "seconds": seconds, **claim.log_fields()},
             )
+            metrics.retried(claim.definition.name)
             if (interrupted := _caught(partial(wait, seconds), claim)) is not None:
                 return interrupted
         return ended
@@ -206,8 +207,20 @@ class _Tries:
     def _run(self, prepared: plan.Prepared) -> Outcome:
         self._last = prepared.state
         try:
-            return run_batches(prepared.plan, prepared.state)
+            outcome = run_batches(prepared.plan, prepared.state)
+            self._note_horizon(prepared.plan)
+            return outcome
         finally:
             prepared.plan.close()
             self.moved_just_now |= prepared.state.moved
             self.moved |= prepared.state.moved
+
+    def _note_horizon(self, done: plan.PostgresPlan) -> None:
+        """For whoever watches; a run that is done does not fail for it."""
+        if self._claim.definition.mode is not Mode.INCREMENTAL:
+            return
+        seen = done.reader.horizon
+        try:
+            checkpoints.note_horizon(self._store.connection(), self._claim, seen and seen.lag, seen and seen.blocker)
+        except TransientError:
+            self._store.drop()

@@ -7,16 +7,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import psycopg
 
+from vitrine import metrics
 from vitrine.errors import TransientError, VitrineError
 from vitrine.model import Claim
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.settings import Settings
+from vitrine.status import Status
 from vitrine.store import checkpoints, pipelines, runs
 
 log = logging.getLogger(__name__)
 
 LONGEST_BACKOFF = 30.0
+READY_WITHIN = 15.0
 SWEEP_SECONDS = 3600.0
 
 
@@ -39,7 +42,7 @@ class PipelineManager:
         self._stop = stop
         self._wake = threading.Event()
         self._next_sweep = 0.0
-        self._has_ticked = False  # through the connection of now
+        self._reached_at: float | None = None  # when a tick last reached the database; None: it is away
         self._running: set[Future[None]] = set()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
@@ -47,6 +50,12 @@ class PipelineManager:
         """Claim nothing more; runs release their pipelines after the current batch."""
         self._stop.set()
         self._wake.set()
+
+    def is_ready(self) -> bool:
+        """Whether a request would be picked up soon: the database was reached lately, and nobody asked to stop."""
+        reached = self._reached_at
+        within = max(READY_WITHIN, 3 * self._settings.poll_interval.total_seconds())
+        return reached is not None and time.monotonic() - reached < within and not self._stop.is_set()
 
     def run(self) -> None:
         """Work until asked to stop. A database that is away is waited for, longer and longer."""
@@ -58,9 +67,9 @@ class PipelineManager:
                 with connect(self._settings.store_url, name="vitrine:runner") as store:
                     self._work(store)
             except TransientError as exc:
-                if self._has_ticked:
+                if self._reached_at is not None:
                     # a connection that was cut while nobody used it is replaced at once, and nobody need know
-                    self._has_ticked, backoff = False, 0.5
+                    self._reached_at, backoff = None, 0.5
                     continue
                 log.warning("waiting for the database: %s", exc, extra={"action": "database_away", "seconds": backoff})
                 self._stop.wait(backoff)
@@ -72,7 +81,8 @@ class PipelineManager:
         while not self._stop.is_set():
             self._wake.clear()
             self.tick(store)
-            self._has_ticked = True
+            self._reached_at = time.monotonic()
+            metrics.slots(used=len(self._running), of=self._concurrency)
             self._wake.wait(self._settings.poll_interval.total_seconds())
 
     def _sweep(self, store: Connection) -> None:
@@ -87,12 +97,20 @@ class PipelineManager:
         """Everything that is due now."""
         self._sweep(store)
         runs.runner_alive(store, self._name)
-        pipelines.fire_schedules(store)
+        for name in pipelines.fire_schedules(store):
+            log.info("run due", extra={"action": "run_due", "pipeline": name, "status": Status.RUN_REQUESTED})
         for row in pipelines.expire_leases(store):
+            metrics.lease_expired(row["name"], crash_loop=row["crash_loop"])
             log.warning(
                 "lease expired, pipeline %s",
                 row["status"],
-                extra={"action": "lease_expired", "pipeline": row["name"], "token": row["lease_token"]},
+                extra={
+                    "action": "crash_loop" if row["crash_loop"] else "lease_expired",
+                    "pipeline": row["name"],
+                    "pipeline_id": str(row["id"]),
+                    "status": row["status"],
+                    "token": row["lease_token"],
+                },
             )
         self._running = {future for future in self._running if not future.done()}
         while len(self._running) < self._concurrency and not self._stop.is_set():

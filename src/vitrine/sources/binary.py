@@ -1,7 +1,7 @@
 """Rows as COPY BINARY sends them: finding a field, and printing a cursor without rounding it."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -38,6 +38,17 @@ def fields(data: bytes | bytearray, wanted: Sequence[int], start: int = 0) -> tu
             found[index] = None if length < 0 else bytes(data[offset : offset + length])
         offset += max(length, 0)
     return tuple(found[index] for index in wanted)
+
+
+def starts(data: bytes | bytearray) -> Iterator[int]:
+    """Where each row begins."""
+    offset = 0
+    while offset < len(data):
+        yield offset
+        (count,) = _SHORT.unpack_from(data, offset)
+        offset += 2
+        for _ in range(count):
+            offset += 4 + max(_LENGTH.unpack_from(data, offset)[0], 0)
 
 
 def number(type_oid: int, raw: bytes) -> int:

@@ -1,7 +1,7 @@
 """How far a checkpoint may go: never past the start of a transaction that is still open."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from vitrine.errors import ConfigError
 from vitrine.postgres import Connection, translated
@@ -11,6 +11,7 @@ from vitrine.postgres import Connection, translated
 _HORIZON = """
     SELECT now() AS now, pg_is_in_recovery() AS standby,
            (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared,
+           (SELECT min(prepared) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared_since,
            (SELECT count(*) FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
              WHERE d.datname = current_database() AND s.subenabled) AS subscriptions,
            count(*) FILTER (WHERE hidden) AS hidden, count(*) FILTER (WHERE state = 'disabled') AS disabled,
@@ -30,6 +31,12 @@ class Horizon:
     at: datetime | None
     now: datetime
     blocker: str | None  # who holds it back, if anybody does
+    prepared_since: datetime | None = None  # of the oldest prepared transaction, where that is the blocker
+
+    @property
+    def lag(self) -> timedelta:
+        """How long the oldest open transaction has been open."""
+        return self.now - (self.at or self.prepared_since or self.now)
 
 
 def read(connection: Connection) -> Horizon:
@@ -46,7 +53,7 @@ def read(connection: Connection) -> Horizon:
             code="HORIZON_UNAVAILABLE",
         )
     if row["prepared"]:
-        return Horizon(None, row["now"], f"{row['prepared']} prepared transaction(s)")
+        return Horizon(None, row["now"], f"{row['prepared']} prepared transaction(s)", row["prepared_since"])
     if row["oldest"] is None or row["oldest"] >= row["now"]:
         return Horizon(row["now"], row["now"], None)
     return Horizon(row["oldest"], row["now"], f"pid {row['pid']}, role {row['role']}")

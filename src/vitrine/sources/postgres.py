@@ -1,5 +1,6 @@
 """Rows out of Postgres: one query, one snapshot, streamed by COPY in cursor order and cut into batches."""
 
+import logging
 import select
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import ExecStatus, Format
 
+from vitrine import metrics
 from vitrine.errors import ConfigError, DataError
 from vitrine.failpoints import reach
 from vitrine.flow import Batch, Column, Copied, Position, Printed
@@ -20,7 +22,13 @@ from vitrine.postgres import PRINTING, Connection, connect, fetch_extended, meas
 from vitrine.postgres import raw as raw_sql
 from vitrine.printed import values
 from vitrine.sources import binary, horizon
+from vitrine.sources.horizon import Horizon
 from vitrine.sources.tracking import EndTracker, PendingTracker, TimeTracker, Tracker
+
+log = logging.getLogger(__name__)
+
+PATIENCE = timedelta(seconds=1)
+"""Nobody is warned of transactions shorter than this, however small the margin."""
 
 # Constants, the one thing sent by the simple protocol; the query itself goes by the extended one
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;" + PRINTING
@@ -82,6 +90,7 @@ class PostgresReader:
         options: Options,
         name: str,
         as_text: bool = False,
+        log_fields: Mapping[str, object] | None = None,
     ) -> None:
         self._url = url
         self._name = name
@@ -91,6 +100,10 @@ class PostgresReader:
         self._as_text = as_text
         self._loading = False
         self.snapshots = 0  # that were read from
+        self._log_fields = log_fields or {}
+        self._future = timedelta(0)  # from the time that is settled to the one where the future begins
+        self._latest: int | None = None  # a cursor above it lies in the future; None where there is no telling
+        self.horizon: Horizon | None = None  # as this run saw it; None where the checkpoint does not wait for it
         self._asking = connect(url, name=name, side="source")
         self._streaming: Connection | None = None
         try:
@@ -171,6 +184,7 @@ class PostgresReader:
         opened = time.monotonic()
         for chunk in stream.chunks():
             told = True
+            self._count_future(stream, chunk)
             yield self._batch(chunk, tracker.after(stream.raw_end, stream.end))
             if time.monotonic() - opened > self._options.snapshot_max_age.total_seconds():
                 stream.close()
@@ -325,7 +339,7 @@ class PostgresReader:
             )
         if self._options.lookback is not None:
             raise ConfigError("options.lookback needs a time as incremental_key, not an integer", code="CURSOR_TYPE")
-        seen = horizon.read(self._asking)
+        seen = self._look_at_horizon()
         return PendingTracker(after, seen, self._options.horizon_margin, column.type_oid, self._clock)
 
     def _time_tracker(self, after: Position, column: SourceColumn) -> TimeTracker:
@@ -337,9 +351,32 @@ class PostgresReader:
 
     def _settled(self) -> tuple[datetime | None, timedelta]:
         """A time before which nothing commits any more, None where there is none yet, and how far to stay behind it."""
+        allowed = self._options.horizon_margin
         if self._options.lookback is not None:
+            self._future = self._options.lookback + allowed
             return self._clock(), self._options.lookback
-        return horizon.read(self._asking).at, self._options.horizon_margin
+        seen = self._look_at_horizon()
+        self._future = seen.lag + allowed + allowed
+        return seen.at, allowed
+
+    def _look_at_horizon(self) -> Horizon:
+        """The horizon, with a warning where it holds the checkpoint back for longer than the margin does anyway."""
+        seen, before = horizon.read(self._asking), self.horizon
+        self.horizon = seen
+        if before is None and seen.lag > max(self._options.horizon_margin, PATIENCE):
+            log.warning(
+                "the checkpoint waits for a transaction that has been open for %d s (%s); rows arrive all the same, but"
+                " are read again in every run until it ends",
+                seen.lag.total_seconds(),
+                seen.blocker,
+                extra={"action": "horizon_stalled", "blocker": seen.blocker, **self._log_fields},
+            )
+        return seen
+
+    def _count_future(self, stream: "_Stream", chunk: Copied | Printed) -> None:
+        # rows come in order, so the last one tells whether the batch has to be looked through at all
+        if self._latest is not None and binary.number(stream.type_oid, stream.raw_end[0]) > self._latest:
+            metrics.future_rows(str(self._log_fields.get("pipeline")), stream.count_beyond(self._latest, chunk.data))
 
     def _clock(self) -> datetime:
         """The source's clock."""
@@ -377,6 +414,8 @@ class PostgresReader:
             row = connection.execute(statement, arguments).fetchone()
         if row is None:
             raise ConfigError("the source did not tell the time", code="HORIZON_UNAVAILABLE")
+        if column is self.columns[self._cursor[0]]:
+            self._latest = row["number"] + _as_number(column.type_oid, self._future)
         return row["number"], row["text"], row["behind"]
 
 
@@ -416,7 +455,7 @@ class _Stream:
         self._statement = statement
         self._cursor_columns = cursor_columns
         self._print_cursor = print_cursor
-        self._type_oid = type_oid
+        self.type_oid = type_oid
         self._size = size
         self._max_bytes = max_bytes
 
@@ -448,6 +487,11 @@ class _Stream:
                 yield self.chunk(data, count)
             self._connection.execute("COMMIT")
 
+    def count_beyond(self, number: int, data: bytes | bytearray) -> int:
+        """Rows whose first cursor column, a time, is above this number."""
+        firsts = (cast(Sequence[bytes], fields) for fields in self._all_fields(data))
+        return sum(binary.number(self.type_oid, self._encoded(fields)[0]) > number for fields in firsts)
+
     def close(self) -> None:
         """Give up the rest of the query; the connection ends with it, as an unread COPY cannot be left."""
         self._connection.close()
@@ -468,6 +512,9 @@ class _Stream:
         """The cursor of the row that begins at `start`."""
         return binary.fields(data, self._cursor_columns, start)
 
+    def _all_fields(self, data: bytes | bytearray) -> Iterator[tuple[bytes | None, ...]]:
+        return (self._fields(data, start) for start in binary.starts(data))
+
     def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
         return fields
 
@@ -486,8 +533,16 @@ class _TextStream(_Stream):
         return tuple(None if field == values.NULL else values.unescape(field).encode() for field in found)
 
     def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
-        is_number = self._type_oid in binary.INTEGERS | binary.TIMES
-        return [binary.encoded(self._type_oid, fields[0].decode())] if is_number else fields
+        is_number = self.type_oid in binary.INTEGERS | binary.TIMES
+        return [binary.encoded(self.type_oid, fields[0].decode())] if is_number else fields
+
+    def _all_fields(self, data: bytes | bytearray) -> Iterator[tuple[bytes | None, ...]]:
+        return (self._fields(line, 0) for line in bytes(data).split(b"\n") if line)
+
+
+def _as_number(type_oid: int, length: timedelta) -> int:
+    """A length of time in what `binary.number` counts, rounded up."""
+    return -(-length // (timedelta(days=1) if type_oid == binary.DATE else timedelta(microseconds=1)))
 
 
 def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:

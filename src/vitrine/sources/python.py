@@ -30,6 +30,7 @@ class PythonReader:
         self._cursor = tuple(cursor_columns)
         self._cursor_types = tuple(types[name] for name in cursor_columns)
         self._given_up = False
+        self.horizon: None = None  # nothing holds the position back: it is the end of what was read
 
     def close(self) -> None: ...
 

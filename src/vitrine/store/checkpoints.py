@@ -1,5 +1,6 @@
 """Checkpoints in the store: the StateManager that saves a position in the transaction of its rows."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -9,12 +10,18 @@ from typing import Any
 from psycopg import sql
 from psycopg.rows import DictRow
 
+from vitrine import metrics
 from vitrine.errors import CheckpointMoved, DataError, LeaseLost
 from vitrine.flow import Counts, Outcome, Position, Unit
 from vitrine.model import Claim, Cursor, PipelineId
 from vitrine.postgres import Connection, translated
 from vitrine.status import Status
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
+
+log = logging.getLogger(__name__)
+
+TELL_SECONDS = 10.0
+"""Of a long run one batch in so many seconds is told at level info; every batch is told at debug."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,8 @@ class State:
     generation_fingerprint: str | None
     generation_horizon: str | None  # where a full load catches up from; None where it cannot
     batch_seq: int
+    horizon_lag_seconds: float | None  # None: the checkpoint does not wait for transactions
+    horizon_blocker: str | None
     updated_at: datetime | None
 
     @property
@@ -37,7 +46,7 @@ class State:
         return self.position.cursor is not None or self.position.pending_cursor is not None
 
 
-BLANK = State(Position(), None, 0, False, None, 0, None, None, 0, None)
+BLANK = State(Position(), None, 0, False, None, 0, None, None, 0, None, None, None)
 
 
 def load(connection: Connection, pipeline_id: PipelineId) -> State:
@@ -82,6 +91,12 @@ def open_generation(
         if new is None:
             raise CheckpointMoved("the state was changed while the full load began")
         return _state(new)
+
+
+def note_horizon(connection: Connection, claim: Claim, lag: timedelta | None, blocker: str | None) -> None:
+    """Remember what held the checkpoint back in this run, for whoever watches."""
+    seconds = None if lag is None else lag.total_seconds()
+    execute(connection, "note_horizon", id=claim.pipeline_id, token=claim.token, lag=seconds, blocker=blocker)
 
 
 def staging_name(pipeline_id: PipelineId, generation: int) -> str:
@@ -158,6 +173,8 @@ class PostgresState:
         self._staged = state.generation_rows
         self._staged_to = state.generation_cursor
         self._settled_part = settled_part  # of a first load's end, beside its horizon; None: it leaves no checkpoint
+        self._opened = self._told = time.monotonic()
+        self._batches = 0
         self._interruption = interruption
         self._on_progress = on_progress
         self._pause_seen = False
@@ -251,6 +268,7 @@ class PostgresState:
 
     def committed(self, counts: Counts) -> Outcome | None:
         self._confirm()
+        self._tell_batch(counts, time.monotonic())
         self._began = time.monotonic()
         self._on_progress(counts)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
@@ -263,6 +281,7 @@ class PostgresState:
         where = {"id": self._claim.pipeline_id, "token": self._claim.token, "batch_seq": saved.batch_seq}
         if fetch_one(connection, "is_saved", **where) is not None:
             self._confirm()
+            self._tell_batch(saved.counts, time.monotonic())
             self._on_progress(saved.counts)
         self._saved = None
 
@@ -271,6 +290,32 @@ class PostgresState:
             self.moved |= self._saved.moves
             self.published |= self._saved.publishes
         self._saved = None
+
+    def _tell_batch(self, counts: Counts, now: float) -> None:
+        metrics.batch_written(
+            self._claim.definition.name,
+            read=counts.read,
+            written=counts.written,
+            deleted=counts.deleted,
+            rejected=counts.rejected,
+            seconds=now - self._began,
+        )
+        if not counts.read:
+            return
+        self._batches += 1
+        level = logging.INFO if now - self._told >= TELL_SECONDS else logging.DEBUG
+        if log.isEnabledFor(level):
+            self._told = now if level == logging.INFO else self._told
+            extra: dict[str, object] = {
+                "action": "batch_written",
+                **self._claim.log_fields(),
+                "batch": self._batches,
+                "rows_read": counts.read,
+                "rows_written": counts.written,
+                "batch_seconds": round(now - self._began, 3),
+                "run_seconds": round(now - self._opened, 3),
+            }
+            log.log(level, "batch written", extra=extra)
 
     def _advance(
         self, unit: Unit, name: str, counts: Counts, *, moves: bool, publishes: bool = False, **arguments: Any
@@ -307,6 +352,9 @@ class CatchUpState(PostgresState):
         # what does not fit was counted by the load already; here it only takes the place of its older version
         self._advance(unit, "save_progress", replace(counts, rejected=0), moves=counts.written > 0)
 
+    def committed(self, counts: Counts) -> Outcome | None:
+        return super().committed(replace(counts, rejected=0))
+
 
 def _hold(connection: Connection, claim: Claim) -> None:
     if fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token) is None:
@@ -336,5 +384,7 @@ def _state(row: DictRow) -> State:
         generation_fingerprint=row["generation_fingerprint"],
         generation_horizon=row["generation_horizon"],
         batch_seq=row["batch_seq"],
+        horizon_lag_seconds=row["horizon_lag_seconds"],
+        horizon_blocker=row["horizon_blocker"],
         updated_at=row["updated_at"],
     )

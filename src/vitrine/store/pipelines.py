@@ -219,6 +219,11 @@ def leave(
     return Status(row["status"])
 
 
+def watch(connection: Connection) -> list[DictRow]:
+    """What is watched of every pipeline: ages in seconds by the database's clock, None where there is none."""
+    return fetch_all(connection, "watch_pipelines")
+
+
 def _pairs(event: Event) -> dict[str, Any]:
     old, new = (list(column) for column in zip(*steps(event), strict=True))
     return {"old": old, "new": new}
@@ -299,6 +304,7 @@ def _pipeline(row: DictRow) -> Pipeline:
         attempt=row["attempt"],
         next_attempt_at=row["next_attempt_at"],
         next_due_at=row["next_due_at"],
+        fresh_as_of=row["fresh_as_of"],
         lease_owner=row["lease_owner"],
         lease_expires_at=row["lease_expires_at"],
         created_at=row["created_at"],

@@ -46,6 +46,7 @@ UPDATE etl.etl_pipelines
        next_due_at = CASE WHEN schedule_interval IS DISTINCT FROM %(schedule_interval)s
                           THEN now() + %(interval)s::interval ELSE next_due_at END,
        schedule_interval = %(schedule_interval)s,
+       fresh_as_of = CASE WHEN target_table = %(target_table)s THEN fresh_as_of END,
        status = CASE WHEN enabled AND NOT %(enabled)s AND status = 'RUNNING' THEN 'PAUSE_REQUESTED' ELSE status END,
        config_version = config_version + 1, updated_at = now()
  WHERE id = %(id)s
@@ -152,7 +153,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 -- Take the oldest requested pipeline that no other runner is taking at this moment
 UPDATE etl.etl_pipelines p
    SET status = step.new, lease_token = nextval('etl.fencing_seq'), lease_owner = %(runner)s,
-       lease_expires_at = clock_timestamp() + %(ttl)s::interval,
+       lease_expires_at = clock_timestamp() + %(ttl)s::interval, heartbeat_at = clock_timestamp(),
        attempt = p.attempt + 1, next_attempt_at = NULL, updated_at = now()
   FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
  WHERE p.id = (SELECT id FROM etl.etl_pipelines
@@ -174,12 +175,14 @@ RETURNING id;
 -- heartbeat --
 -- Prolong a live lease; no row back means it is lost, and an expired one never revives itself
 UPDATE etl.etl_pipelines
-   SET lease_expires_at = clock_timestamp() + %(ttl)s::interval
+   SET lease_expires_at = clock_timestamp() + %(ttl)s::interval, heartbeat_at = clock_timestamp()
  WHERE id = %(id)s AND lease_token = %(token)s AND lease_expires_at > clock_timestamp()
 RETURNING status;
 
 -- leave --
--- The holder lets go: one event, guarded by the token; `finish` with a noted rerun goes back to the queue
+-- The holder lets go: one event, guarded by the token; `finish` with a noted rerun goes back to the queue, and tells
+-- how fresh the mart is: as the source was when its read began, which for a load may be some runs ago. A generation that is
+-- newer than the mart was until now is the one that this run has applied
 UPDATE etl.etl_pipelines p
    SET status = CASE WHEN step.again AND p.rerun THEN 'RUN_REQUESTED' ELSE step.new END,
        lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
@@ -194,6 +197,13 @@ UPDATE etl.etl_pipelines p
                       WHEN %(event)s = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
        next_attempt_at = CASE WHEN %(event)s = 'retry' AND step.new = 'RUN_REQUESTED'
                               THEN clock_timestamp() + %(delay)s::interval END,
+       fresh_as_of = CASE WHEN %(event)s = 'finish'
+                          THEN (SELECT CASE WHEN r.kind NOT IN ('full', 'incremental') THEN p.fresh_as_of
+                                              WHEN s.generation_started_at > coalesce(p.fresh_as_of, '-infinity')
+                                              THEN s.generation_started_at ELSE r.started_at END
+                                  FROM etl.etl_runs r JOIN etl.etl_state s USING (pipeline_id)
+                                 WHERE r.pipeline_id = p.id AND r.status = 'RUNNING')
+                          ELSE p.fresh_as_of END,
        updated_at = now()
   FROM (SELECT old, new, %(event)s = 'finish' AND old = 'RUNNING' AS again
           FROM unnest(%(old)s::text[], %(new)s::text[]) AS pairs(old, new)) AS step
@@ -224,6 +234,12 @@ SELECT * FROM etl.etl_state WHERE pipeline_id = %(id)s;
 INSERT INTO etl.etl_state (pipeline_id, lease_token) VALUES (%(id)s, %(token)s)
     ON CONFLICT (pipeline_id) DO UPDATE SET lease_token = %(token)s
 RETURNING *, generation_started_at < clock_timestamp() - %(max_staging_age)s::interval AS generation_is_old;
+
+-- note_horizon --
+-- What held the checkpoint back in the last run; nothing is written while nothing does
+UPDATE etl.etl_state SET horizon_lag_seconds = %(lag)s, horizon_blocker = %(blocker)s
+ WHERE pipeline_id = %(id)s AND lease_token = %(token)s
+   AND (horizon_lag_seconds, horizon_blocker) IS DISTINCT FROM (%(lag)s::float8, %(blocker)s::text);
 
 -- list_staging --
 -- Staging tables by a pattern of their name
@@ -388,6 +404,21 @@ DELETE FROM etl.etl_runners WHERE name = %(name)s OR seen_at < now() - interval 
 -- count_live_runners --
 -- Runner processes seen within the time given
 SELECT count(*) AS alive FROM etl.etl_runners WHERE seen_at > now() - %(within)s::interval;
+
+-- watch_pipelines --
+-- What is watched of every pipeline, by the database's clock
+SELECT p.name, p.enabled, p.status,
+       extract(epoch FROM clock_timestamp() - p.fresh_as_of)::float8 AS mart_age,
+       CASE WHEN p.status IN ('RUNNING', 'PAUSE_REQUESTED')
+            THEN extract(epoch FROM clock_timestamp() - p.heartbeat_at)::float8 END AS heartbeat_age,
+       CASE WHEN p.status = 'RUN_REQUESTED' AND p.enabled AND coalesce(p.next_attempt_at, p.requested_at) <= now()
+            THEN extract(epoch FROM clock_timestamp() - coalesce(p.next_attempt_at, p.requested_at))::float8
+            END AS waiting,
+       CASE WHEN p.schedule_interval ~ '^[0-9]+[smhd]$'
+            THEN extract(epoch FROM p.schedule_interval::interval)::float8 END AS schedule,
+       s.horizon_lag_seconds AS horizon_lag
+  FROM etl.etl_pipelines p LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
+ ORDER BY p.name;
 
 -- notify --
 -- Shorten a runner's wait; polling remains the truth

@@ -57,6 +57,10 @@ class Writing:
             differs=self._differs(columns), assignments=sql.SQL(", ").join(assignments)
         )
 
+    def sorted_by_key(self, table: sql.Identifier) -> sql.Composed:
+        """Rows to look up by key one after the other: in its order, each page of the index is wanted once."""
+        return sql.SQL("(SELECT * FROM {} ORDER BY {})").format(table, names(self.key))
+
     def delete_vanished(self, staging: sql.Identifier) -> sql.Composed:
         return sql.SQL(
             "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key})"

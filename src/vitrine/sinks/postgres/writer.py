@@ -187,7 +187,8 @@ class PostgresWriter:
         # A batch is small beside its mart: look each row up by its key. Without statistics of the batch the planner
         # would scan the whole mart instead.
         self._connection.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
-        written = self._connection.execute(self._writing.merge(BATCH, columns)).rowcount
+        ordered = self._writing.sorted_by_key(BATCH)
+        written = self._connection.execute(self._writing.merge(ordered, columns)).rowcount
         unit.healed += self._misfits.healed(BATCH)
         return written
 

@@ -1,0 +1,87 @@
+"""What the store knows, for Prometheus: how fresh the marts are, what waits, and who is at work."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import psycopg
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vitrine.api.connections import Pool, StorePool
+from vitrine.api.health import RUNNER_SEEN_WITHIN, WAIT_SECONDS
+from vitrine.errors import VitrineError
+from vitrine.status import Status
+from vitrine.store import pipelines, runs
+
+router = APIRouter(tags=["metrics"])
+
+
+@router.get("/metrics", include_in_schema=False)
+def tell_metrics(pool: StorePool) -> Response:
+    """Asked of the store at every scrape: a pipeline that is deleted is gone from here, too."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(StoreCollector(pool))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class StoreCollector(Collector):
+    """Two statements of the store, as gauges; while the database is away, that and nothing else is told."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            with self._pool.connection(WAIT_SECONDS) as connection:
+                watched = pipelines.watch(connection)
+                alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
+        except (psycopg.OperationalError, VitrineError):
+            return [_gauge("store_up", "1 while the database answers, 0 otherwise.", 0)]
+        return [
+            _gauge("store_up", "1 while the database answers, 0 otherwise.", 1),
+            _gauge("runners", "Runner processes seen within the last 15 seconds.", alive),
+            *_of_all(watched),
+            *_of_each(watched),
+        ]
+
+
+def _of_all(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
+    waiting = [row["waiting"] for row in watched if row["waiting"] is not None]
+    yield _gauge("queue_length", "Pipelines that wait for a runner.", len(waiting))
+    yield _gauge("queue_wait_seconds", "How long the first of them has waited.", max(waiting, default=0))
+    counted = Counter(row["status"] for row in watched)
+    by_status = GaugeMetricFamily("vitrine_pipelines", "Pipelines by their status.", labels=["status"])
+    for status in Status:
+        by_status.add_metric([status], counted[status])
+    yield by_status
+
+
+def _of_each(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
+    for name, sentence, field in (
+        ("mart_age_seconds", "Time since the read began that the mart shows, of enabled pipelines.", "mart_age"),
+        ("schedule_interval_seconds", "How often the pipeline is due, where that is an interval.", "schedule"),
+        ("heartbeat_age_seconds", "Time since the holder of the lease was heard of.", "heartbeat_age"),
+        ("horizon_lag_seconds", "Age of the transaction that held back the checkpoint in the last run.", "horizon_lag"),
+        ("pipeline_failed", "1 while the pipeline is FAILED, until somebody acts.", "failed"),
+    ):
+        family = GaugeMetricFamily(f"vitrine_{name}", sentence, labels=["pipeline"])
+        for row in watched:
+            value = _value(row, field)
+            if value is not None:
+                family.add_metric([row["name"]], value)
+        yield family
+
+
+def _value(row: dict[str, Any], field: str) -> float | None:
+    if field == "failed":
+        return float(row["status"] == Status.FAILED)
+    # nobody keeps a disabled pipeline fresh, so nobody is to be told that it is not
+    return None if field in ("mart_age", "schedule") and not row["enabled"] else row[field]
+
+
+def _gauge(name: str, sentence: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"vitrine_{name}", sentence, value=value)

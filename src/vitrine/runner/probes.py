@@ -1,0 +1,75 @@
+"""The one port of a runner: `/metrics` for Prometheus, `/ready` and `/live` for whoever watches over processes."""
+
+import errno
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from vitrine.errors import ConfigError
+
+PLAIN = "text/plain; charset=utf-8"
+
+
+@contextmanager
+def serving(host: str, port: int, registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Generator[int]:
+    """Answer in a thread of its own until the block ends; the port, which is a free one if 0 was asked for.
+
+    ConfigError when the port is taken.
+    """
+    ready = Gauge("vitrine_runner_ready", "1 while the runner reaches its database, 0 otherwise.", registry=registry)
+    ready.set_function(lambda: float(is_ready()))
+    server = _listen(host, port, _answers(registry, is_ready))
+    threading.Thread(target=server.serve_forever, args=(0.1,), name="probes", daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        registry.unregister(ready)
+
+
+def _answers(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Callable[..., Iterable[bytes]]:
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        status, kind, body = look(environ["PATH_INFO"])
+        start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        return [body]
+
+    def look(path: str) -> tuple[str, str, bytes]:
+        match path:
+            case "/metrics":
+                return "200 OK", CONTENT_TYPE_LATEST, generate_latest(registry)
+            case "/live":
+                return "200 OK", PLAIN, b"alive\n"
+            case "/ready" if is_ready():
+                return "200 OK", PLAIN, b"ready\n"
+            case "/ready":
+                return "503 Service Unavailable", PLAIN, b"the database is away, or the runner is stopping\n"
+            case _:
+                return "404 Not Found", PLAIN, b"there are /metrics, /ready and /live\n"
+
+    return answer
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody wants a line for every scrape."""
+
+
+def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> WSGIServer:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
+        return make_server(str(address[0]), port, answer, kind, handler_class=_Quiet)
+    except OSError as exc:
+        reason = "is taken by another program" if exc.errno == errno.EADDRINUSE else f"cannot be used: {exc.strerror}"
+        raise ConfigError(
+            f"port {port} on {host} {reason}; choose another with --metrics-port or VITRINE_METRICS_PORT, one for each"
+            " runner of a machine",
+            code="PORT_TAKEN",
+        ) from exc

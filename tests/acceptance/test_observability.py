@@ -1,0 +1,215 @@
+"""What the processes tell: metrics, dashboards over them, readiness, and logs without secrets."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from tests.conftest import free_port
+from tests.processes import QUICK, environment, runner, started, vitrine
+from tests.running import create
+from tests.scraping import Scraped, get, parse
+from tests.waiting import wait_until
+from vitrine.model import Pipeline
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.status import Status
+from vitrine.store import pipelines
+
+ROOT = Path(__file__).parents[2]
+PROMETHEUS_ADDS = {"job", "instance", "le"}
+METRIC = re.compile(r"\bvitrine_\w+")
+SELECTED = re.compile(r"\b(vitrine_\w+)\s*\{([^}]*)\}")
+GROUPED = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
+
+
+def create_films(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
+    """An incremental pipeline with a schedule, requested."""
+    defaults: dict[str, Any] = {
+        "name": "films",
+        "source_query": "SELECT id, title, modified FROM content.film_work",
+        "target_table": "analytics.films",
+        "mode": "incremental",
+        "incremental_key": "modified",
+        "incremental_id_key": "id",
+        "key_columns": ["id"],
+        "schedule_interval": "1h",
+    }
+    pipeline = create(connection, settings, **defaults | fields)
+    pipelines.request_run(connection, pipeline.id, trigger="api")
+    return pipeline
+
+
+def wait_for(connection: Connection, pipeline: Pipeline, *wanted: Status) -> Status:
+    def reached() -> Status | None:
+        status = pipelines.get(connection, pipeline.id).status
+        return status if status in wanted else None
+
+    return wait_until(reached, what=f"{pipeline.name} {' or '.join(wanted)}")
+
+
+def answering(port: int, path: str) -> str:
+    """The text at this address, once somebody gives one."""
+    return wait_until(lambda: text if (answer := get(port, path))[0] == 200 and (text := answer[1]) else None)
+
+
+@pytest.fixture
+def exposed(database_url: str, settings: Settings, connection: Connection, tmp_path: Path) -> Iterator[Scraped]:
+    """What a real API and a real runner expose after one run, while another pipeline is held by somebody."""
+    held = create_films(connection, settings, name="held", target_table="analytics.held")
+    assert pipelines.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
+    films = create_films(connection, settings)
+    api, own = free_port(), free_port()
+    env = environment(database_url, **QUICK, VITRINE_API_PORT=str(api))
+    with started(["api"], tmp_path, env), runner(database_url, tmp_path, VITRINE_METRICS_PORT=str(own)):
+        wait_for(connection, films, Status.IDLE)
+        runs = "vitrine_runs_total", {"pipeline": "films", "outcome": "success"}
+        wait_until(lambda: parse(answering(own, "/metrics")).value(runs[0], **runs[1]), what="a run that is counted")
+        yield parse(answering(api, "/metrics"), answering(own, "/metrics"))
+
+
+def dashboard() -> dict[str, Any]:
+    return json.loads((ROOT / "infra" / "grafana" / "vitrine.json").read_text("utf-8"))
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((ROOT / "infra" / "prometheus" / "alerts.yml").read_text("utf-8"))["groups"]
+    return group["rules"]
+
+
+def expressions() -> list[str]:
+    asked = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    chosen = [one["query"]["query"] for one in dashboard()["templating"]["list"] if one["type"] == "query"]
+    return [*asked, *chosen, *(rule["expr"] for rule in rules())]
+
+
+def label_names(expression: str) -> set[str]:
+    """Labels that an expression groups by; a selector's are looked at with its metric."""
+    return {name.strip() for found in GROUPED.findall(expression) for name in found.split(",") if name.strip()}
+
+
+def test_every_metric_and_label_of_dashboard_alerts_and_docs_is_exposed(exposed: Scraped) -> None:
+    used = {name for expression in expressions() for name in METRIC.findall(expression)}
+    assert len(used) > 15
+    assert used - exposed.names == set()
+    known = {label for name in exposed.names for label in exposed.labels(name)} | PROMETHEUS_ADDS
+    for expression in expressions():
+        assert label_names(expression) <= known, expression
+        for name, matchers in SELECTED.findall(expression):
+            assert set(re.findall(r"(\w+)\s*[=!]", matchers)) <= exposed.labels(name) | PROMETHEUS_ADDS, expression
+    for panel in dashboard()["panels"]:
+        for target in panel["targets"]:
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= label_names(target["expr"]), panel
+    for rule in rules():
+        told = " ".join(rule["annotations"].values())
+        assert set(re.findall(r"\$labels\.(\w+)", told)) <= label_names(rule["expr"]), rule["alert"]
+
+
+def test_the_page_lists_every_metric_with_its_labels_and_no_other(exposed: Scraped) -> None:
+    page = (ROOT / "docs" / "observability.md").read_text("utf-8")
+    listed = {
+        name: set(re.findall(r"`(\w+)`", labels))
+        for name, labels in re.findall(r"^\| `(vitrine_\w+)` \|([^|]*)\| [^|]+ \|$", page, flags=re.MULTILINE)
+    }
+    real: dict[str, set[str]] = {}
+    for name in exposed.names:
+        if name.startswith("vitrine_"):
+            histogram = re.sub(r"_(bucket|sum|count)$", "", name)
+            real.setdefault(histogram, set()).update(exposed.labels(name) - PROMETHEUS_ADDS)
+    assert listed == real
+
+
+def test_dashboard_and_rules_have_their_shape() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places)
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert rule["annotations"]["summary"]
+    for expression in expressions():
+        assert [expression.count(one) for one in "([{"] == [expression.count(one) for one in ")]}"], expression
+    scraped = yaml.safe_load((ROOT / "infra" / "prometheus" / "prometheus.yml").read_text("utf-8"))
+    assert scraped["rule_files"] == ["alerts.yml"]
+
+
+# -- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_reaches_no_log_no_metric_no_answer_and_no_history(
+    database_url: str, settings: Settings, connection: Connection, tmp_path: Path
+) -> None:  # H3
+    canary = f"S3CR3T-{uuid4()}"
+    secret_url = database_url.replace("postgres@", f"postgres:{canary}@")
+    assert secret_url != database_url
+    connection.execute("UPDATE content.film_work SET title = %s", [canary])
+    connection.execute("CREATE TABLE analytics.numbers (id uuid PRIMARY KEY, title integer NOT NULL)")
+    made = [
+        create_films(connection, settings),
+        create_films(
+            connection,
+            settings,
+            name="misfits",
+            source_query="SELECT id, title::varchar AS title, modified FROM content.film_work",
+            target_table="analytics.numbers",
+        ),
+        create_films(
+            connection,
+            settings,
+            name="unreadable",
+            source_query="SELECT id, title::integer AS title, modified FROM content.film_work",
+            target_table="analytics.unreadable",
+        ),
+    ]
+    api, own = free_port(), free_port()
+    env = environment(
+        secret_url,
+        **QUICK,
+        VITRINE_API_PORT=str(api),
+        VITRINE_METRICS_PORT=str(own),
+        VITRINE_LOG_LEVEL="debug",
+        VITRINE_SOURCES__AWAY=f"postgresql://reader:{canary}@127.0.0.1:1/nothing",
+    )
+    away = settings.model_copy(update={"sources": {"away": settings.database_url}})
+    create_films(connection, away, name="away", source="away", target_table="analytics.away")
+    complaint = re.compile(r'^(?=.*"level": "(warning|error)")(?=.*"pipeline": "away")', flags=re.MULTILINE)
+    with started(["api"], tmp_path, env) as server, started(["runner"], tmp_path, env) as worker:
+        ended = [wait_for(connection, pipeline, Status.IDLE, Status.FAILED) for pipeline in made]
+        wait_until(lambda: complaint.search(worker.output()), what="a source that cannot be reached")
+        told = [answering(port, "/metrics") for port in (api, own)]
+        for name in ("away", *(pipeline.name for pipeline in made)):
+            told += [answering(api, f"/api/v1/pipelines/{name}{path}") for path in ("", "/status", "/runs")]
+        assert (server.stop(), worker.stop()) == (0, 0)
+        told += [server.output(), worker.output()]
+    shown = vitrine("status", "away", folder=tmp_path, env=env)
+    history = connection.execute("SELECT r.*, r.config::text FROM etl.etl_runs r").fetchall()
+    assert ended == [Status.IDLE, Status.FAILED, Status.FAILED]
+    assert "127.0.0.1" in worker.output()  # the address of what is away is no secret
+    for text in (*told, shown.stdout, shown.stderr, str(history)):
+        assert canary not in text
+
+
+# -- logs -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_of_a_runner_follows_its_runs(
+    database_url: str, settings: Settings, connection: Connection, tmp_path: Path
+) -> None:
+    films = create_films(connection, settings, batch_size=20)
+    with runner(database_url, tmp_path, VITRINE_LOG_LEVEL="debug") as worker:
+        wait_for(connection, films, Status.IDLE)
+        wait_until(lambda: "run_ended" in worker.output(), what="the end of the run in the log")
+        assert worker.stop() == 0
+    lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
+    mine = [line for line in lines if line.get("pipeline") == "films"]
+    assert [line["action"] for line in mine] == ["run_started", *["batch_written"] * 3, "run_ended"]
+    assert {(line["pipeline_id"], line["run_id"]) for line in mine} == {(str(films.id), mine[0]["run_id"])}
+    assert [line["rows_read"] for line in mine[1:]] == [20, 20, 20, 60]
+    assert mine[-1]["status"] == "IDLE"
+    assert mine[-1]["run_seconds"] >= mine[-2]["batch_seconds"] > 0

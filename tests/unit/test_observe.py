@@ -1,0 +1,131 @@
+"""Lines of the log: their shape, and what never stands in them."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from vitrine import observe
+from vitrine.errors import TransientError
+
+log = logging.getLogger("vitrine.tests")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_before() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("vitrine")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def configured(form: observe.LogFormat = "auto", stream: io.StringIO | None = None, **options: Any) -> io.StringIO:
+    output = stream or io.StringIO()
+    observe.configure_logging("info", form, stream=output, **options)
+    return output
+
+
+def test_a_line_is_json_with_the_sentence_the_word_and_the_ids_in_front() -> None:
+    output = configured()
+    log.info(
+        "run ended, pipeline %s",
+        "IDLE",
+        extra={"rows_read": 7, "run_id": 3, "pipeline_id": "5f0c", "pipeline": "genres", "action": "run_ended"},
+    )
+    (line,) = lines(output)
+    assert list(line) == ["timestamp", "level", "event", "action", "pipeline", "pipeline_id", "run_id", "rows_read"]
+    assert (line["level"], line["event"], line["rows_read"]) == ("info", "run ended, pipeline IDLE", 7)
+    told = datetime.fromisoformat(line["timestamp"])
+    assert told.utcoffset() == timedelta(0)
+    assert abs(datetime.now(UTC) - told) < timedelta(minutes=1)
+
+
+def test_what_is_below_the_level_is_not_told() -> None:
+    output = configured()
+    log.debug("batch written")
+    assert lines(output) == []
+
+
+def test_a_terminal_shows_text_and_anything_else_json_unless_told_otherwise() -> None:
+    shown: dict[tuple[str, bool], bool] = {}
+    forms: tuple[observe.LogFormat, ...] = ("auto", "json", "text")
+    for form in forms:
+        for stream in (Terminal(), io.StringIO()):
+            log_to = configured(form, stream)
+            log.warning("lease lost", extra={"action": "lease_lost"})
+            shown[form, stream.isatty()] = log_to.getvalue().startswith("{")
+            assert "lease lost" in log_to.getvalue()
+            assert "lease_lost" in log_to.getvalue()
+    assert [key for key, is_json in shown.items() if is_json] == [("auto", False), ("json", True), ("json", False)]
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot reach postgresql://vitrine:S3CR3T@db:5432/cinema",
+        "cannot reach postgresql://vitrine:S3@CR3T@db/cinema",
+        "host=db user=vitrine password=S3CR3T dbname=cinema",
+        "postgresql://db/cinema?user=vitrine&password=S3CR3T&sslmode=require",
+        "the server said: wrong key told-S3CR3T-told",
+    ],
+)
+def test_a_password_never_shows(form: observe.LogFormat, text: str) -> None:
+    output = configured(form, secrets=["told-S3CR3T-told", "it"])
+    log.warning("waiting: %s", text, extra={"url": text})
+    log.warning(text, exc_info=TransientError(text))
+    shown = output.getvalue()
+    assert "CR3T" not in shown
+    assert "waiting" in shown  # a short word in it is no secret, even if it is somebody's password
+    assert "cinema" in shown or "server said" in shown
+
+
+def test_what_libraries_warn_of_is_told_in_the_same_way() -> None:
+    output = configured()
+    library = logging.getLogger("some.pool")
+    library.info("connecting")
+    library.warning("error connecting to %s", "postgresql://vitrine:S3CR3T@db/cinema")
+    (line,) = lines(output)
+    assert (line["level"], line["event"]) == ("warning", "error connecting to postgresql://db/cinema")
+
+
+def test_an_exception_is_told_by_its_kind_and_place_and_not_by_its_text() -> None:
+    output = configured()
+    try:
+        try:
+            int("S3CR3T of a row")
+        except ValueError as exc:
+            raise TransientError("source: the connection is lost") from exc
+    except TransientError:
+        log.exception("unexpected error", extra={"action": "unexpected_error"})
+    (line,) = lines(output)
+    assert "S3CR3T" not in output.getvalue()
+    assert "ValueError\n" in line["exception"]
+    assert line["exception"].endswith("TransientError: source: the connection is lost")
+    assert f"{__file__}:" in line["exception"]
+
+
+def test_commands_that_log_and_count_nothing_load_no_library_for_it() -> None:
+    code = (
+        "import sys, vitrine.cli, vitrine.runner.manager;"
+        " sys.stdout.write(','.join({'structlog', 'prometheus_client'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
