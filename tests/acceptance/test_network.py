@@ -1,5 +1,6 @@
 """Runners whose database restarts, whose connections are cut, whose clock is wrong (FAULTS B)."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -157,7 +158,8 @@ def shifted(folder: Path, hours: int) -> dict[str, str]:
     place = folder / "clock"
     place.mkdir(exist_ok=True)
     (place / "sitecustomize.py").write_text(_CLOCK, "utf-8")
-    return {"PYTHONPATH": str(place), "SHIFTED_BY": str(hours * 3600)}
+    path = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, "SHIFTED_BY": str(hours * 3600)}
 
 
 def clock_of(variables: dict[str, str]) -> datetime:
