@@ -66,6 +66,11 @@ mutants: $(DEV) ## Take each protection away in a scratch copy; its test must th
 chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 SEED=1; every mart must be right
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
+.PHONY: schedules
+schedules: SECONDS ?= 120
+schedules: $(DEV) ## A scheduled pipeline under three runners, SECONDS=120: no due time missed, none run twice
+	VITRINE_TEST_SCHEDULE_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q tests/acceptance/test_schedules.py
+
 .PHONY: bench
 bench: $(DEV) ## Measure against SQL typed by hand, side by side
 	$(BIN)/python -m bench

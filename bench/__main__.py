@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import films, growth, increments, latency, loads, machine, report, stage
+from bench import control, films, growth, increments, latency, loads, machine, report, stage
 from bench.measuring import Result
 from bench.stage import Stage
 
@@ -26,6 +26,8 @@ WORKLOADS: dict[str, Workload] = {
     "S1": lambda stage: [latency.small_change(stage)],
     "G1": lambda stage: growth.ten_times(stage, large=False),
     "G2": growth.small_batches,
+    "R1": lambda stage: [control.request_to_running(stage)],
+    "R2": control.small_pipelines,
 }
 
 

@@ -29,7 +29,7 @@ def small_change(stage: Stage, *, peer: Samples | None = None) -> Result:
     ours.run(stage.dst, stage.settings, pipeline)
     seconds: list[float] = []
     right = True
-    with _warm_runner(stage):
+    with warm_runner(stage):
         _request_and_wait(stage, pipeline)
         for number in range(stage.rounds * 3):
             ratings.change(stage.src, CHANGED, seed=300 + number)
@@ -57,7 +57,7 @@ def judged(mine: Samples, peer: Samples | None, *, right: bool) -> Result:
 
 
 @contextmanager
-def _warm_runner(stage: Stage) -> Generator[None]:
+def warm_runner(stage: Stage) -> Generator[None]:
     """`vitrine runner` with default settings."""
     environment = {
         **child_environment(stage.dst.url),

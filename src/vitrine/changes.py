@@ -1,6 +1,7 @@
 """A definition is created or changed: checked first, then stored together with what it means for the state."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 
 from vitrine import plan
 from vitrine.errors import ConfigError, TransitionRefused
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition, Pipeline, with_pace_of
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
@@ -29,7 +30,7 @@ def create(
 ) -> Pipeline:
     """Store a new pipeline; ConfigError lists every reason against it."""
     plan.check(definition, settings)
-    return pipelines.create(connection, definition, pipeline_id)
+    return pipelines.create(connection, definition, pipeline_id, zone=settings.zone)
 
 
 def change(
@@ -60,7 +61,27 @@ def change(
             changed & TEARING and not known.has_checkpoint  # a half-built load of the old definition
         ):
             checkpoints.reset(connection, old.id)
-        return pipelines.update(connection, old.id, new)
+        return pipelines.update(connection, old.id, new, zone=settings.zone)
+
+
+@dataclass(frozen=True)
+class Reload:
+    """What becomes of a changed configuration while the pipeline may be running."""
+
+    pipeline: Pipeline
+    running: bool
+    waiting: tuple[str, ...]  # fields that changed since the run began and are taken by the next one only
+
+
+def reload(connection: Connection, key: str | UUID) -> Reload:
+    """A run under way takes the stored pace at its next batch; where there is none, the next run takes everything."""
+    with transaction(connection):
+        pipeline = pipelines.lock(connection, key)
+        captured = pipelines.request_reload(connection, pipeline.id)
+    if captured is None:
+        return Reload(pipeline, running=False, waiting=())
+    keeps = with_pace_of(pipeline.definition, captured)
+    return Reload(pipeline, running=True, waiting=tuple(sorted(changed_fields(keeps, pipeline.definition))))
 
 
 def merge(definition: Definition, fields: Mapping[str, Any]) -> Definition:

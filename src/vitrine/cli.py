@@ -11,6 +11,7 @@ import typer
 # Heavy modules are imported inside the commands, so that `vitrine --help` answers at once.
 if TYPE_CHECKING:
     import threading
+    from datetime import datetime
 
     from rich.console import Console
 
@@ -272,11 +273,12 @@ def list_pipelines() -> None:
     from vitrine.store import pipelines, runs
 
     table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("pipeline", "status", "mode", "target", "schedule", "last run", "rows", "seconds"):
+    for column in ("pipeline", "status", "mode", "target", "schedule", "next due", "last run", "rows", "seconds"):
         table.add_column(
             column, justify="right" if column in ("rows", "seconds") else "left", no_wrap=column == "pipeline"
         )
-    with _store(_service_settings()) as store:
+    settings = _service_settings()
+    with _store(settings) as store:
         for pipeline in pipelines.list_page(store, limit=10_000):
             definition = pipeline.definition
             last = next(iter(runs.list_page(store, pipeline.id, limit=1)), None)
@@ -286,6 +288,7 @@ def list_pipelines() -> None:
                 definition.mode,
                 definition.target_table,
                 definition.schedule_interval or "",
+                _local(pipeline.next_due_at, settings) if pipeline.next_due_at else "",
                 last.status if last else "never",
                 f"{last.rows_read:,}" if last else "",
                 f"{last.seconds:.2f}" if last and last.seconds is not None else "",
@@ -302,13 +305,16 @@ def status(name: Name) -> None:
     from vitrine.store import checkpoints, pipelines, runs
 
     console = _console()
-    with _store(_service_settings()) as store:
+    settings = _service_settings()
+    with _store(settings) as store:
         pipeline = pipelines.get(store, name)
         state = checkpoints.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     console.print(f"[bold]{pipeline.name}[/] is {pipeline.status}, version {pipeline.config_version}")
     if pipeline.fresh_as_of:
         console.print(f"the mart shows the source as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
+    if pipeline.next_due_at:
+        console.print(f"next due: {_local(pipeline.next_due_at, settings)} ({pipeline.definition.schedule_interval})")
     if state.position.cursor:
         console.print(f"checkpoint: {' / '.join(state.position.cursor)}")
     if state.horizon_blocker:
@@ -353,6 +359,21 @@ def pause(name: Name) -> None:
 
 
 @app.command()
+def reload(name: Name) -> None:
+    """Let a running pipeline take batch_size, max_rows_per_second and pause_between_batches as they are stored now."""
+    from vitrine import changes
+
+    with _store(_service_settings()) as store:
+        told = changes.reload(store, name)
+    if not told.running:
+        _console().print(f"{told.pipeline.name} is {told.pipeline.status}; the next run takes the stored configuration")
+        return
+    _console().print(f"{told.pipeline.name}: the stored pace is taken at the next batch")
+    if told.waiting:
+        _console().print(f"for the next run: {', '.join(told.waiting)}")
+
+
+@app.command()
 def validate(
     what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
 ) -> None:
@@ -376,6 +397,8 @@ def validate(
     console.print(f"key: {', '.join(report.key)}" + ("" if report.target_exists else " (the target will be created)"))
     if report.rows_expected is not None:
         console.print(f"about {report.rows_expected:,} rows")
+    if report.first_due_at is not None:
+        console.print(f"schedule: {definition.schedule_interval}, due at {_local(report.first_due_at, settings)}")
     for warning in report.warnings:
         console.print(f"[yellow]warning[/]: {escape(warning)}")
 
@@ -530,6 +553,11 @@ def _bar(console: "Console", name: str) -> Generator[Callable[["Counts", int | N
             bars.update(bar, completed=counts.read, total=max(expected, counts.read) if expected else None)
 
         yield watch
+
+
+def _local(moment: "datetime", settings: "Settings") -> str:
+    """In the time zone of the schedules."""
+    return f"{moment.astimezone(settings.zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _summary(name: str, executed: "Executed") -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from vitrine.failpoints import reach
 from vitrine.model import Cursor, Row
+from vitrine.pace import Pace
 
 
 class Outcome(StrEnum):
@@ -138,8 +139,11 @@ class Reject:
 class SourceReader(Protocol):
     """Reads a query once, in cursor order, cut into batches."""
 
-    def batches(self, after: Position, size: int) -> Iterator[Batch]:
-        """Every remaining batch; at least one, empty if need be, so that columns and position are always told."""
+    def batches(self, after: Position, pace: Pace) -> Iterator[Batch]:
+        """Every remaining batch; at least one, empty if need be, so that columns and position are always told.
+
+        Each is cut as the pace says at that moment.
+        """
         ...
 
     def rows_expected(self) -> int | None:
@@ -193,6 +197,10 @@ class StateManager(Protocol):
         """Forget the generation of a full load: what was staged cannot be applied."""
         ...
 
+    def rest(self, pace: Pace) -> Outcome | None:
+        """Let the time pass until the next batch may begin; PAUSED or RELEASED when the run should end here."""
+        ...
+
     def committed(self, counts: Counts) -> Outcome | None:
         """Told once a unit is visible to everybody; PAUSED or RELEASED when the run should end here."""
         ...
@@ -214,7 +222,7 @@ class TargetWriter(Protocol):
 class Plan:
     reader: SourceReader
     writer: TargetWriter
-    batch_size: int
+    pace: Pace
     transforms: Sequence[Transformer] = field(default_factory=tuple)
 
     def close(self) -> None:
@@ -226,8 +234,10 @@ class Plan:
 
 def run_batches(plan: Plan, state: StateManager) -> Outcome:
     """Move every remaining batch. Rows and checkpoint land together, or not at all."""
-    with ReadAhead(plan.reader, after=state.position, size=plan.batch_size) as batches:
+    with ReadAhead(plan.reader, after=state.position, pace=plan.pace) as batches:
         for incoming in batches:
+            if outcome := state.rest(plan.pace):
+                return outcome
             batch = incoming
             reach("after_read")
             for transform in plan.transforms:
@@ -239,6 +249,7 @@ def run_batches(plan: Plan, state: StateManager) -> Outcome:
                 state.save(unit, batch.position, counts)
                 reach("before_commit")
             reach("after_commit")
+            plan.pace.end(incoming.count)
             if outcome := state.committed(counts):
                 return outcome
     state.committed(plan.writer.publish(state))
@@ -248,10 +259,10 @@ def run_batches(plan: Plan, state: StateManager) -> Outcome:
 class ReadAhead:
     """A reader's batches, the next one read in a thread of its own while this one is written."""
 
-    def __init__(self, reader: SourceReader, *, after: Position, size: int) -> None:
+    def __init__(self, reader: SourceReader, *, after: Position, pace: Pace) -> None:
         self._reader = reader
         self._after = after
-        self._size = size
+        self._pace = pace
         self._ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=1)
         self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
@@ -277,7 +288,7 @@ class ReadAhead:
 
     def _read(self) -> None:
         try:
-            for batch in self._reader.batches(self._after, self._size):
+            for batch in self._reader.batches(self._after, self._pace):
                 self._ready.put(batch)
                 if self._given_up.is_set():
                     return

@@ -1,6 +1,5 @@
 """The things Vitrine speaks of: a pipeline's definition, a claimed run, a cursor."""
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -9,6 +8,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
+from vitrine import schedule
+from vitrine.schedule import Schedule
 from vitrine.settings import parse_duration
 from vitrine.status import RunStatus, Status
 
@@ -99,9 +100,25 @@ class Options(BaseModel):
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10), description="A read reopens its snapshot after this long, to let vacuum work."
     )
+    max_rows_per_second: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="The pace a run keeps to, to spare the source; batches are then no larger than that. null: none.",
+    )
+    pause_between_batches: Duration = Field(
+        default=timedelta(0), description="How long a run rests after each batch, at most an hour."
+    )
     max_batch_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="A batch is cut here even if it has fewer rows than batch_size."
     )
+
+    @field_validator("pause_between_batches")
+    @classmethod
+    def _rests_at_most_an_hour(cls, value: timedelta) -> timedelta:
+        if value > timedelta(hours=1):
+            raise ValueError("give at most 1h; for longer rests use schedule_interval")
+        return value
 
 
 class Step(BaseModel):
@@ -150,7 +167,11 @@ class Definition(BaseModel):
     )
     batch_size: int = Field(default=5000, ge=1, le=50_000, strict=True)
     enabled: bool = True
-    schedule_interval: str | None = Field(default=None, description="30s, 5m, 1h: run that often.", examples=["5m"])
+    schedule_interval: str | None = Field(
+        default=None,
+        description="30s, 5m, 1h: run that often. Or a cron line of five fields, in the time zone of the settings.",
+        examples=["5m", "*/15 6-22 * * MON-FRI"],
+    )
     options: Options = Options()
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
 
@@ -162,10 +183,8 @@ class Definition(BaseModel):
     @field_validator("schedule_interval")
     @classmethod
     def _interval(cls, value: str | None) -> str | None:
-        if value is not None and (
-            not re.fullmatch(r"[0-9]+[smhd]", value) or parse_duration(value) < timedelta(seconds=1)
-        ):
-            raise ValueError("give an interval of at least a second such as 30s, 5m or 1h")
+        if value is not None:
+            schedule.parse(value)
         return value
 
     @model_validator(mode="after")
@@ -184,8 +203,19 @@ class Definition(BaseModel):
         return self.incremental_id_key
 
     @property
-    def interval(self) -> timedelta | None:
-        return parse_duration(self.schedule_interval) if self.schedule_interval else None
+    def schedule(self) -> Schedule | None:
+        return schedule.parse(self.schedule_interval) if self.schedule_interval else None
+
+
+PACE_OPTIONS = ("max_rows_per_second", "pause_between_batches")
+"""What a running pipeline may take, besides batch_size."""
+
+
+def with_pace_of(other: Definition, definition: Definition) -> Definition:
+    """The definition at the pace of another."""
+    pace = {name: getattr(other.options, name) for name in PACE_OPTIONS}
+    options = definition.options.model_copy(update=pace)
+    return definition.model_copy(update={"batch_size": other.batch_size, "options": options})
 
 
 @dataclass(frozen=True)
@@ -250,6 +280,7 @@ class Run:
     request_id: RequestId | None
     attempt: int
     trigger: str
+    due_at: datetime | None  # the due time it runs for; None: somebody asked
     kind: str
     status: RunStatus
     started_at: datetime

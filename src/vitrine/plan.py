@@ -11,6 +11,7 @@ from vitrine import policy, registry
 from vitrine.errors import ConfigError, VitrineError
 from vitrine.flow import Counts, Outcome, Plan, Position
 from vitrine.model import Claim, Definition, Mode, Step, TaskType
+from vitrine.pace import Limits, Pace
 from vitrine.policy import ReadOnlySql, Target
 from vitrine.postgres import Connection
 from vitrine.registry import BoundTask, Kind
@@ -181,6 +182,11 @@ class PostgresPlan(Plan):
     writer: PostgresWriter
     lane: str = field(kw_only=True)  # how rows travel: copy (nobody looks inside), frames, or rows
 
+    def go_at(self, definition: Definition) -> None:
+        """Keep to the pace of this definition from the next batch on."""
+        size, options = _rows_at_once(definition, self.lane), definition.options
+        self.pace.limits = Limits(size, options.max_rows_per_second, options.pause_between_batches)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -198,6 +204,8 @@ def build(
     *,
     interruption: Callable[[], Outcome | None],
     on_progress: Callable[[Counts], None],
+    on_reload: Callable[[int | None], None] = lambda version: None,
+    rest: Callable[[float], Outcome | None] = lambda seconds: None,
 ) -> Prepared:
     """Connect source and target as the claimed configuration says; every rule is checked again first."""
     definition = claim.definition
@@ -224,6 +232,8 @@ def build(
             interruption=interruption,
             on_progress=on_progress,
             settled_part=plan.reader.lower if definition.mode is Mode.INCREMENTAL else None,
+            on_reload=on_reload,
+            rest=rest,
         )
         return Prepared(plan, manager, plan.reader.rows_expected())
     except BaseException:
@@ -248,6 +258,7 @@ def build_catch_up(claim: Claim, settings: Settings, store: Connection, done: Pr
         open_rejects=checkpoints.open_reject_keys(store, claim.pipeline_id),
         cursor=(definition.incremental_key, *done.plan.writer.key),
         log_fields=claim.log_fields(),
+        pace=done.plan.pace,  # the same, so that a change of it reaches this part of the run too
     )
     return Prepared(plan, done.state.follow(Position((since,))), None)
 
@@ -266,6 +277,7 @@ def _assemble(
     open_rejects: Sequence[str] = (),
     cursor: tuple[str, ...] | None = None,
     log_fields: Mapping[str, object] | None = None,
+    pace: Pace | None = None,
 ) -> PostgresPlan:
     writer = PostgresWriter(
         settings.store_url,
@@ -282,8 +294,9 @@ def _assemble(
         writer.close()
         raise
     steps = [step_of(task, writer.key) for task in design.tasks]
-    lane = _lane(design)
-    return PostgresPlan(reader, writer, _rows_at_once(definition, lane), steps, lane=lane)
+    moving = PostgresPlan(reader, writer, pace or Pace(Limits(definition.batch_size)), steps, lane=_lane(design))
+    moving.go_at(definition)
+    return moving
 
 
 def _reader(

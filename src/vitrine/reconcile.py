@@ -76,7 +76,7 @@ def _common(target_types: dict[str, str], columns: Sequence[Column | SourceColum
 
 
 def _transformed(built: PostgresPlan) -> Iterator[Batch]:
-    for incoming in built.reader.batches(START, built.batch_size):
+    for incoming in built.reader.batches(START, built.pace):
         batch = incoming
         for transform in built.transforms:
             batch = transform(batch)

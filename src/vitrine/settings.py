@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
@@ -14,6 +15,10 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 from vitrine.errors import ConfigError
 
 _PASSWORD = re.compile(r"://[^:@/?]*:([^/?]*)@")
+
+CONNECTIONS_OF_A_RUN = 2
+"""To its source: one asks, one streams."""
+
 LONGEST = timedelta(days=3650)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -48,9 +53,19 @@ def _not_busy(value: timedelta) -> timedelta:
     return value
 
 
+def _time_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("give the name of a time zone such as UTC, Europe/Berlin or Asia/Almaty") from None
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Pace = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_not_busy)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+ConnectionLimit = Annotated[int, Field(ge=CONNECTIONS_OF_A_RUN, le=10_000)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 
 
@@ -73,12 +88,16 @@ class Settings(BaseSettings):
         default=None, validation_alias=AliasChoices("VITRINE_DATABASE_URL", "DATABASE_URL", "database_url")
     )
     sources: dict[str, PostgresUrl] = Field(default_factory=dict[str, SecretStr])
+    source_connections: dict[str, ConnectionLimit] = Field(default_factory=dict[str, int])
     allowed_source_schemas: Names = ("content", "ugc")
     allowed_targets: Names = ("analytics.*", "es:*")
     transform_modules: Names = ()
     lease_ttl: Duration = timedelta(seconds=30)
     heartbeat_interval: Pace = timedelta(seconds=5)
     poll_interval: Pace = timedelta(seconds=1)
+    timezone: TimeZone = "UTC"
+    history_max_age: Duration = timedelta(days=30)
+    history_max_runs: int = Field(default=1000, ge=1, le=1_000_000)
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
@@ -89,6 +108,11 @@ class Settings(BaseSettings):
     # for the tests of this project only: a process that is to fail at a named point
     testing: bool = False
     failpoints: str = ""
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """Where the clock on the wall hangs that cron lines go by."""
+        return ZoneInfo(self.timezone)
 
     @cached_property
     def store_url(self) -> str:
@@ -106,6 +130,10 @@ class Settings(BaseSettings):
         urls = [url.get_secret_value() for url in (self.database_url, *self.sources.values()) if url is not None]
         written = [found[1] for url in urls if (found := _PASSWORD.search(url))]
         return [*written, *map(unquote, written)]
+
+    def runs_per_source(self) -> dict[str, int]:
+        """How many runs may read from a source at once, over all runners; a source that is absent has no limit."""
+        return {name.lower(): limit // CONNECTIONS_OF_A_RUN for name, limit in self.source_connections.items()}
 
     def source_url(self, name: str) -> str:
         """The connection of a named source; `default` is the store's own unless it is given another account."""
@@ -127,11 +155,15 @@ def load(**overrides: Any) -> Settings:
         settings = Settings(**overrides)
     except ValidationError as exc:
         raise ConfigError("; ".join(_sentence(dict(error)) for error in exc.errors()), code="SETTINGS") from None
-    except SettingsError:
-        # the one setting of several parts, and its text may hold passwords
+    except SettingsError as exc:
+        # the two settings of several parts, and the text of one may hold passwords
+        name, value = (
+            ("VITRINE_SOURCE_CONNECTIONS", "4")
+            if "source_connections" in str(exc)
+            else ("VITRINE_SOURCES", "postgresql://…")
+        )
         raise ConfigError(
-            "VITRINE_SOURCES is not valid: give each source a variable of its own, VITRINE_SOURCES__<NAME>=postgresql://…",
-            code="SETTINGS",
+            f"{name} is not valid: give each source a variable of its own, {name}__<NAME>={value}", code="SETTINGS"
         ) from None
     if settings.heartbeat_interval >= settings.lease_ttl:
         raise ConfigError(

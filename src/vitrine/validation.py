@@ -1,12 +1,15 @@
 """What a definition would do, asked of source and target without moving a row."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from vitrine import plan
 from vitrine.errors import VitrineError
 from vitrine.model import Definition, Mode, print_duration
 from vitrine.plan import PostgresPlan
+from vitrine.postgres import connect
 from vitrine.settings import Settings
+from vitrine.store import pipelines
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Report:
     key: tuple[str, ...]
     target_exists: bool
     rows_expected: int | None
+    first_due_at: datetime | None  # if it were stored now; None: not scheduled, or disabled
     warnings: tuple[str, ...]
 
 
@@ -31,10 +35,16 @@ def validate(definition: Definition, settings: Settings) -> Report:
             key=built.writer.key,
             target_exists=built.writer.exists,
             rows_expected=built.reader.rows_expected(),
+            first_due_at=_first_due(definition, settings),
             warnings=tuple(_warnings(definition, built)),
         )
     finally:
         built.close()
+
+
+def _first_due(definition: Definition, settings: Settings) -> datetime | None:
+    with connect(settings.store_url, name="vitrine:validate") as store:
+        return pipelines.first_due(store, definition, settings.zone)
 
 
 def _warnings(definition: Definition, built: PostgresPlan) -> list[str]:

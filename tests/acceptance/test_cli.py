@@ -1,9 +1,11 @@
 """The command line as its users meet it: exit codes, sentences, files."""
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -221,10 +223,36 @@ def test_list_and_status_show_what_there_is(command: Command, files: Path) -> No
     assert "SUCCESS" in ok(command("status", "genres"))
 
 
+def test_schedules_are_shown_in_their_time_zone(command: Command, files: Path) -> None:
+    scheduled = files / "genres.yaml"
+    scheduled.write_text(GENRES + 'schedule_interval: "30 6 * * *"\n')
+    almaty = {"VITRINE_TIMEZONE": "Asia/Almaty"}
+    assert re.search(
+        r"schedule: 30 6 \* \* \*, due at \S+ 06:30:00 \+05", ok(command("validate", str(scheduled), **almaty))
+    )
+    ok(command("apply", str(files), **almaty))
+    assert re.search(r"next due: \S+ 06:30:00 \+05 \(30 6 \* \* \*\)", ok(command("status", "genres", **almaty)))
+    assert "01:30:00 UTC" in ok(command("list"))
+    assert refused(command("list", VITRINE_TIMEZONE="Moon/Tycho")).startswith(
+        "VITRINE_TIMEZONE is not valid: give the name"
+    )
+
+
+def test_a_reload_says_what_becomes_of_a_change(command: Command, files: Path, connection: Connection) -> None:
+    ok(command("apply", str(files)))
+    assert ok(command("reload", "genres")) == "genres is IDLE; the next run takes the stored configuration\n"
+    pipelines.request_run(connection, "ratings", trigger="api")
+    assert pipelines.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
+    (files / "ratings.yaml").write_text(RATINGS.replace("batch_size: 1", "batch_size: 9") + "description: new\n")
+    ok(command("apply", str(files)))
+    told = "ratings: the stored pace is taken at the next batch\nfor the next run: description\n"
+    assert ok(command("reload", "ratings")) == told
+
+
 # -- sentences --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["run", "reconcile", "status", "pause"])
+@pytest.mark.parametrize("name", ["run", "reconcile", "status", "pause", "reload"])
 def test_an_unknown_pipeline_is_one_sentence(command: Command, name: str) -> None:
     assert refused(command(name, "nobody")) == "there is no pipeline 'nobody'; `vitrine list` shows what there is"
 

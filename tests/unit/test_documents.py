@@ -63,14 +63,20 @@ def test_any_text_survives_the_round_trip(description: str, query: str) -> None:
             "horizon_margin": some.integers(0, 10**6).map(lambda n: f"{n}s"),
             "lookback": some.sampled_from(["90s", "5m", "1.5h", "2d", "250ms"]),
             "max_delete_ratio": some.floats(0, 1),
+            "max_rows_per_second": some.integers(1, 10**6),
+            "pause_between_batches": some.sampled_from(["0s", "250ms", "1.5s", "2m"]),
             "max_batch_bytes": some.integers(1024, 10**9),
             "touch_column": some.sampled_from(["updated_at", "on", "no", "null", "_1"]),
         },
     ),
     batch_size=some.integers(1, 50_000),
+    schedule_interval=some.sampled_from([None, "5m", "*/15 6-22 * * MON-FRI", "0 3 L * *"]),
 )
-def test_any_options_survive_the_round_trip(options: dict[str, Any], batch_size: int) -> None:
-    definition = Definition.model_validate(GENRES | {"options": options, "batch_size": batch_size})
+def test_any_options_survive_the_round_trip(
+    options: dict[str, Any], batch_size: int, schedule_interval: str | None
+) -> None:
+    fields = {"options": options, "batch_size": batch_size, "schedule_interval": schedule_interval}
+    definition = Definition.model_validate(GENRES | fields)
     assert read_back(definition) == definition
 
 

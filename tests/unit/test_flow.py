@@ -4,6 +4,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from vitrine.flow import (
     run_batches,
 )
 from vitrine.model import Row
+from vitrine.pace import Limits, Pace
 
 Calls = list[str]
 
@@ -34,7 +36,8 @@ class ListReader:
     read: int = 0
     asked: list[tuple[Position, int]] = field(default_factory=list[tuple[Position, int]])
 
-    def batches(self, after: Position, size: int) -> Iterator[Batch]:
+    def batches(self, after: Position, pace: Pace) -> Iterator[Batch]:
+        size = pace.limits.rows_at_once
         self.asked.append((after, size))
         rest = [row for row in self.rows if after.cursor is None or str(row["id"]) > after.cursor[0]]
         for begin in range(0, max(len(rest), 1), size):
@@ -105,7 +108,9 @@ class ListState:
     target: ListTarget
     interrupt_after: int | None = None
     outcome: Outcome = Outcome.PAUSED
+    interrupt_at_rest: int | None = None
     save_fails: bool = False
+    rests: list[float] = field(default_factory=list[float])
     saved: list[tuple[Position, Counts]] = field(default_factory=list[tuple[Position, Counts]])
     told: Counts = field(default_factory=Counts)
 
@@ -124,6 +129,11 @@ class ListState:
     def publish(self, unit: Unit, staged: int, counts: Counts) -> None: ...
 
     def discard(self, unit: Unit) -> None: ...
+
+    def rest(self, pace: Pace) -> Outcome | None:
+        self.rests.append(pace.delay())
+        pace.begin()
+        return self.outcome if self.interrupt_at_rest == len(self.rests) else None
 
     def committed(self, counts: Counts) -> Outcome | None:
         self.target.calls.append("committed")
@@ -151,7 +161,7 @@ class Loop:
 def loop() -> Loop:
     calls: Calls = []
     target, reader = ListTarget(calls), ListReader(rows(1, 2, 3, 4, 5), calls)
-    return Loop(Plan(reader, target, batch_size=2), ListState(target), target, reader, calls)
+    return Loop(Plan(reader, target, Pace(Limits(batch_size=2))), ListState(target), target, reader, calls)
 
 
 BATCH = ["begin", "write 2", "save", "commit", "committed"]
@@ -292,3 +302,18 @@ def test_closing_a_plan_closes_the_writer_even_if_the_reader_fails(loop: Loop, m
 
 def test_counts_add_up() -> None:
     assert Counts(1, 2, 3) + Counts(10, 20, 30) == Counts(11, 22, 33)
+
+
+def test_a_run_rests_before_every_batch_but_the_first_and_not_before_the_publish(loop: Loop) -> None:
+    loop.plan.pace.limits = Limits(batch_size=2, pause_between_batches=timedelta(seconds=9))
+    assert loop.run() is Outcome.FINISHED
+    first, *others = loop.state.rests
+    assert (first, len(others)) == (0, 2)
+    assert all(8 < seconds <= 9 for seconds in others)
+
+
+def test_a_run_that_should_end_while_it_rests_writes_no_further_batch(loop: Loop) -> None:
+    loop.state.interrupt_at_rest = 2
+    assert loop.run() is Outcome.PAUSED
+    assert loop.target.rows == rows(1, 2)
+    assert "publish" not in loop.calls

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 PROVEN, _, NOT_YET = (ROOT / "docs" / "guarantees.md").read_text("utf-8").partition("## Not proven yet")
 ROWS = re.findall(r"^\| ([A-I]\d+) \| (.+) \| (.+) \|$", PROVEN, flags=re.MULTILINE)
+WITHOUT_NUMBER = re.findall(r"^\| ([A-Z][^|]+\.) \| (.+) \|$", PROVEN, flags=re.MULTILINE)
 NUMBERS = [number for number, _, _ in ROWS]
 PATCHES = sorted((TESTS / "mutants").glob("*.patch"))
 
@@ -51,6 +52,13 @@ def test_every_test_that_proves_a_promise_exists(number: str, promise: str, proo
     assert promise.endswith(".")
     assert ", ".join(f"`{test}`" for test in named) == proofs
     assert [test for test in named if not exists(test)] == [], number
+
+
+@pytest.mark.parametrize(("promise", "proofs"), WITHOUT_NUMBER)
+def test_every_test_that_proves_a_promise_without_a_number_exists(promise: str, proofs: str) -> None:
+    named = re.findall(r"`([^`]+)`", proofs)
+    assert ", ".join(f"`{test}`" for test in named) == proofs
+    assert [test for test in named if not exists(test)] == [], promise
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)

@@ -7,6 +7,7 @@ import pytest
 
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 from vitrine.flow import START, Batch, Decoded, Position
+from vitrine.pace import Limits, Pace
 from vitrine.registry import Kind, Task
 from vitrine.sources.python import PythonReader
 
@@ -21,7 +22,7 @@ def rows(*numbers: int) -> list[dict[str, Any]]:
 
 
 def read(function: Callable[[Any], Any], after: Position = START, size: int = 2) -> list[Batch]:
-    return list(reader(function).batches(after, size))
+    return list(reader(function).batches(after, Pace(Limits(size))))
 
 
 def numbers(batches: Iterable[Batch]) -> list[list[int]]:
@@ -62,7 +63,7 @@ def test_the_function_gets_the_cursor() -> None:
 
 def test_a_reader_that_was_given_up_stops_at_the_next_row() -> None:
     one = reader(lambda after: rows(1, 2, 3, 4, 5, 6))
-    batches = one.batches(START, 2)
+    batches = one.batches(START, Pace(Limits(2)))
     next(batches)
     one.cancel()
     assert numbers(batches) in ([], [[3]])

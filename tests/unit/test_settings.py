@@ -3,6 +3,7 @@
 import logging
 from datetime import timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -33,6 +34,10 @@ def test_every_name_of_the_documentation_is_read(monkeypatch: pytest.MonkeyPatch
         "VITRINE_LEASE_TTL": "2m",
         "VITRINE_HEARTBEAT_INTERVAL": "1500ms",
         "VITRINE_POLL_INTERVAL": "2",
+        "VITRINE_SOURCE_CONNECTIONS__UGC": "5",
+        "VITRINE_HISTORY_MAX_AGE": "7d",
+        "VITRINE_HISTORY_MAX_RUNS": "50",
+        "VITRINE_TIMEZONE": "Asia/Almaty",
         "VITRINE_HOME": "/data/vitrine",
         "VITRINE_API_HOST": "::1",
         "VITRINE_API_PORT": "8080",
@@ -48,6 +53,9 @@ def test_every_name_of_the_documentation_is_read(monkeypatch: pytest.MonkeyPatch
     assert settings.lease_ttl == timedelta(minutes=2)
     assert settings.heartbeat_interval == timedelta(milliseconds=1500)
     assert settings.poll_interval == timedelta(seconds=2)
+    assert settings.runs_per_source() == {"ugc": 2}
+    assert (settings.history_max_age, settings.history_max_runs) == (timedelta(days=7), 50)
+    assert settings.zone == ZoneInfo("Asia/Almaty")
     assert settings.home == Path("/data/vitrine")
     assert (settings.api_host, settings.api_port) == ("::1", 8080)
     assert settings.log_level == "debug"
@@ -87,6 +95,14 @@ def test_a_file_named_env_is_read_and_the_environment_goes_first(
         ("VITRINE_LEASE_TTL", "S3CR3T"),
         ("VITRINE_HEARTBEAT_INTERVAL", "5 S3CR3T"),
         ("VITRINE_POLL_INTERVAL", "-1sS3CR3T"),
+        ("VITRINE_TIMEZONE", "Europe/S3CR3T"),
+        ("VITRINE_TIMEZONE", "../S3CR3T"),
+        ("VITRINE_TIMEZONE", "America"),
+        ("VITRINE_SOURCE_CONNECTIONS", "S3CR3T"),
+        ("VITRINE_SOURCE_CONNECTIONS__UGC", "S3CR3T"),
+        ("VITRINE_SOURCE_CONNECTIONS__UGC", "1"),
+        ("VITRINE_HISTORY_MAX_AGE", "S3CR3T"),
+        ("VITRINE_HISTORY_MAX_RUNS", "0"),
         ("VITRINE_API_PORT", "S3CR3T"),
         ("VITRINE_API_PORT", "70000"),
         ("VITRINE_LOG_LEVEL", "S3CR3T"),

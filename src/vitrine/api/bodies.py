@@ -3,14 +3,14 @@
 from copy import copy
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Optional, Self
+from typing import TYPE_CHECKING, Any, Literal, Optional, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from vitrine.changes import StateChoice
-from vitrine.model import Definition, Pipeline, Run
+from vitrine.changes import Reload, StateChoice
+from vitrine.model import Definition, Duration, Pipeline, Run
 from vitrine.status import RunStatus, Status
 from vitrine.store.checkpoints import State
 from vitrine.store.runs import Request, RequestState
@@ -43,6 +43,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "request_id": REQUEST_ID,
     "attempt": 1,
     "trigger": "api",
+    "due_at": None,
     "kind": "full",
     "status": "SUCCESS",
     "started_at": "2025-01-01T12:00:00Z",
@@ -73,6 +74,7 @@ PIPELINE_EXAMPLE: dict[str, Any] = {
     "status": "IDLE",
     "config_version": 1,
     "fresh_as_of": "2025-01-01T12:00:00Z",
+    "next_due_at": "2025-01-01T12:05:00Z",
     **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
     **_TIMES,
 }
@@ -90,6 +92,7 @@ class PipelineBody(Definition):
         description="The mart shows every change committed before this time: when the read behind it began, for a full"
         " load the first one. null before the first success."
     )
+    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     created_at: datetime
     updated_at: datetime
 
@@ -100,6 +103,7 @@ class PipelineBody(Definition):
             status=pipeline.status,
             config_version=pipeline.config_version,
             fresh_as_of=pipeline.fresh_as_of,
+            next_due_at=pipeline.next_due_at,
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
             **dict(pipeline.definition),
@@ -171,6 +175,46 @@ class Paused(BaseModel):
     pipeline: str
 
 
+class Reloaded(BaseModel):
+    """What becomes of a changed configuration."""
+
+    model_config = _example(
+        {
+            "pipeline": "top_genres",
+            "status": "RUNNING",
+            "config_version": 3,
+            "applies": "next_batch",
+            "batch_size": 1000,
+            "max_rows_per_second": 5000,
+            "pause_between_batches": "1s",
+            "waiting": ["schedule_interval"],
+        }
+    )
+
+    pipeline: str
+    status: Status
+    config_version: int
+    applies: Literal["next_batch", "next_run"] = Field(description="When the pace is taken; next_run: nobody runs it.")
+    batch_size: int
+    max_rows_per_second: int | None
+    pause_between_batches: Duration
+    waiting: list[str] = Field(description="Fields changed since the run began that only the next run takes.")
+
+    @classmethod
+    def of(cls, told: Reload) -> Self:
+        definition = told.pipeline.definition
+        return cls(
+            pipeline=told.pipeline.name,
+            status=told.pipeline.status,
+            config_version=told.pipeline.config_version,
+            applies="next_batch" if told.running else "next_run",
+            batch_size=definition.batch_size,
+            max_rows_per_second=definition.options.max_rows_per_second,
+            pause_between_batches=definition.options.pause_between_batches,
+            waiting=list(told.waiting),
+        )
+
+
 class RunBody(BaseModel):
     """One attempt."""
 
@@ -179,7 +223,8 @@ class RunBody(BaseModel):
     id: int
     request_id: UUID | None
     attempt: int
-    trigger: str
+    trigger: str = Field(description="api, cli or schedule.")
+    due_at: datetime | None = Field(description="The due time it runs for; null when somebody asked for it.")
     kind: str
     status: RunStatus
     started_at: datetime
@@ -268,7 +313,7 @@ class StatusBody(BaseModel):
     rerun_request_id: UUID | None = Field(description="A request made while RUNNING: one more run follows.")
     requested_at: datetime | None
     attempt: int
-    next_due_at: datetime | None = Field(description="null: not scheduled.")
+    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     fresh_as_of: datetime | None = Field(
         description="The mart shows every change committed before this time; null before the first success."

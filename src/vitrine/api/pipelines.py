@@ -19,6 +19,7 @@ from vitrine.api.bodies import (
     Paused,
     PipelineBody,
     PipelinePage,
+    Reloaded,
     Requested,
     RunOptionsBody,
     StateBody,
@@ -222,6 +223,23 @@ def pause_pipeline(pool: StorePool, key: Key, response: Response) -> Paused:
     log.info("pause requested", extra={"action": "pause_requested", **_moved(pipeline, status)})
     response.status_code = 202 if status is Status.PAUSE_REQUESTED else 200
     return Paused(status=status, pipeline=pipeline.name)
+
+
+@router.post(
+    "/pipelines/{id}/reload-config",
+    summary="Let a running pipeline take its new pace",
+    responses={
+        202: {"model": Reloaded, "description": "RUNNING: the pace is taken at the next batch that is read"},
+        **documented(404),
+    },
+)
+def reload_config(pool: StorePool, key: Key, response: Response) -> Reloaded:
+    """202 when a run is under way: it takes `batch_size`, `max_rows_per_second` and `pause_between_batches` as they are
+    stored now. 200 when there is none: the next run takes everything anyway."""
+    with pool.connection() as connection:
+        told = changes.reload(connection, key)
+    response.status_code = 202 if told.running else 200
+    return Reloaded.of(told)
 
 
 @router.get("/pipelines/{id}/status", summary="Where does it stand?", responses=documented(404))

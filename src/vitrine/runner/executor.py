@@ -15,6 +15,7 @@ from vitrine.flow import Counts, Outcome, run_batches
 from vitrine.model import Claim, Mode
 from vitrine.postgres import Connection
 from vitrine.runner.lease import Lease
+from vitrine.runner.pacing import Pacing
 from vitrine.settings import Settings
 from vitrine.store import checkpoints, runs
 from vitrine.store.checkpoints import PostgresState
@@ -85,7 +86,7 @@ class PipelineExecutor:
         began = time.monotonic()
         progress = Progress(watch)
         with Lease(settings.store_url, claim, ttl=settings.lease_ttl, interval=settings.heartbeat_interval) as lease:
-            tries = _Tries(claim, settings, store, progress, lambda: self._interruption(lease))
+            tries = _Tries(claim, settings, store, progress, self._stop, lambda: self._interruption(lease))
             ended = self._persevere(claim, tries, lambda seconds: self._wait(seconds, lease, store))
         outcome, error = (None, ended) if isinstance(ended, VitrineError) else (ended, None)
         seconds = time.monotonic() - began
@@ -157,12 +158,14 @@ class _Tries:
         settings: Settings,
         store: Link,
         progress: Progress,
+        stop: threading.Event,
         interruption: Callable[[], Outcome | None],
     ) -> None:
         self._claim = claim
         self._settings = settings
         self._store = store
         self._progress = progress
+        self._stop = stop
         self._interruption = interruption
         self._load: plan.Prepared | None = None
         self._last: PostgresState | None = None
@@ -188,13 +191,17 @@ class _Tries:
         return Outcome.FINISHED
 
     def _prepare(self, store: Connection) -> plan.Prepared:
+        pacing = Pacing(self._claim, self._store, self._stop, self._interruption)
         prepared = plan.build(
             self._claim,
             self._settings,
             store,
             interruption=self._interruption,
             on_progress=self._progress.add,
+            on_reload=pacing.take,
+            rest=pacing.rest,
         )
+        pacing.drive(prepared.plan)
         try:
             runs.describe(store, self._claim, lane=prepared.plan.lane, rows=prepared.rows_expected)
             if prepared.rows_expected is not None:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 LONGEST_BACKOFF = 30.0
 READY_WITHIN = 15.0
 SWEEP_SECONDS = 3600.0
+SHORTEST_REST = 0.02
+PRUNED_AT_ONCE = 500
 
 
 class PipelineManager:
@@ -43,6 +45,7 @@ class PipelineManager:
         self._wake = threading.Event()
         self._next_sweep = 0.0
         self._reached_at: float | None = None  # when a tick last reached the database; None: it is away
+        self._next_sign = 0.0
         self._running: set[Future[None]] = set()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
@@ -83,12 +86,26 @@ class PipelineManager:
             self.tick(store)
             self._reached_at = time.monotonic()
             metrics.slots(used=len(self._running), of=self._concurrency)
-            self._wake.wait(self._settings.poll_interval.total_seconds())
+            self._wake.wait(self._rest(store))
+
+    def _rest(self, store: Connection) -> float:
+        """Until the next due time, at most a poll interval: then a due time is never passed over for want of a look."""
+        longest = self._settings.poll_interval.total_seconds()
+        due = pipelines.seconds_until_due(store)
+        return longest if due is None else min(max(due, SHORTEST_REST), longest)
 
     def _sweep(self, store: Connection) -> None:
-        """Once in a while: staging that nobody will use any more."""
+        """Once in a while: staging that nobody will use any more, and history that is too old or too much."""
         if time.monotonic() < self._next_sweep:
             return
+        settings = self._settings
+        pruned = runs.prune(
+            store, max_age=settings.history_max_age, max_runs=settings.history_max_runs, limit=PRUNED_AT_ONCE
+        )
+        if pruned:
+            log.info("history pruned", extra={"action": "history_pruned", "runs": pruned})
+        if pruned >= PRUNED_AT_ONCE:
+            return  # the rest in the next ticks: claims must not wait for it
         self._next_sweep = time.monotonic() + SWEEP_SECONDS
         for name in checkpoints.drop_orphan_staging(store):
             log.info("leftover staging removed", extra={"action": "staging_removed", "table": name})
@@ -96,8 +113,8 @@ class PipelineManager:
     def tick(self, store: Connection) -> None:
         """Everything that is due now."""
         self._sweep(store)
-        runs.runner_alive(store, self._name)
-        for name in pipelines.fire_schedules(store):
+        self._say_alive(store)
+        for name in pipelines.fire_schedules(store, self._settings.zone):
             log.info("run due", extra={"action": "run_due", "pipeline": name, "status": Status.RUN_REQUESTED})
         for row in pipelines.expire_leases(store):
             metrics.lease_expired(row["name"], crash_loop=row["crash_loop"])
@@ -114,10 +131,21 @@ class PipelineManager:
             )
         self._running = {future for future in self._running if not future.done()}
         while len(self._running) < self._concurrency and not self._stop.is_set():
-            claim = pipelines.claim_next(store, runner=self._name, ttl=self._settings.lease_ttl)
+            claim = pipelines.claim_next(
+                store,
+                runner=self._name,
+                ttl=self._settings.lease_ttl,
+                runs_per_source=self._settings.runs_per_source(),
+            )
             if claim is None:
                 return
             self._running.add(self._threads.submit(self._dispatch, claim))
+
+    def _say_alive(self, store: Connection) -> None:
+        """Once in a poll interval, however often runs that end wake us."""
+        if time.monotonic() >= self._next_sign:
+            runs.runner_alive(store, self._name)
+            self._next_sign = time.monotonic() + self._settings.poll_interval.total_seconds()
 
     def _dispatch(self, claim: Claim) -> None:
         try:

@@ -17,6 +17,7 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.failpoints import reach
 from vitrine.flow import Batch, Column, Copied, Position, Printed
 from vitrine.model import Cursor, Measure, Options
+from vitrine.pace import Pace
 from vitrine.policy import ReadOnlySql
 from vitrine.postgres import PRINTING, Connection, connect, fetch_extended, measure, translated
 from vitrine.postgres import raw as raw_sql
@@ -167,7 +168,7 @@ class PostgresReader:
         with translated("source query"), self._reading() as connection:
             return measure(connection, relation, types, control)
 
-    def batches(self, after: Position, size: int) -> Iterator[Batch]:
+    def batches(self, after: Position, pace: Pace) -> Iterator[Batch]:
         # The horizon is read once, before the first snapshot: a later snapshot of the same run must not move it,
         # or a row that committed between the two below the cursor would be skipped.
         tracker = self._tracker(after)
@@ -175,18 +176,23 @@ class PostgresReader:
         cursor, finished, told = after.cursor, False, False
         while not finished:
             self.snapshots += 1
-            stream = self._stream(cursor, checkpoint=after.cursor, size=size)
-            finished = yield from self._cut(stream, tracker, told=told)
+            stream = self._stream(cursor, checkpoint=after.cursor, pace=pace)
+            finished = yield from self._cut(stream, tracker, pace, told=told)
             cursor, told = stream.end, True
 
-    def _cut(self, stream: "_Stream", tracker: Tracker, *, told: bool) -> Generator[Batch, None, bool]:
+    def _cut(self, stream: "_Stream", tracker: Tracker, pace: Pace, *, told: bool) -> Generator[Batch, None, bool]:
         """Batches of one snapshot; returns whether the query is exhausted, or the snapshot merely too old."""
-        opened = time.monotonic()
+        best_before = time.monotonic() + self._options.snapshot_max_age.total_seconds()
         for chunk in stream.chunks():
             told = True
             self._count_future(stream, chunk)
-            yield self._batch(chunk, tracker.after(stream.raw_end, stream.end))
-            if time.monotonic() - opened > self._options.snapshot_max_age.total_seconds():
+            batch = self._batch(chunk, tracker.after(stream.raw_end, stream.end))
+            # left before a rest in which it would grow too old: what rests must not hold vacuum back
+            ends = time.monotonic() + pace.limits.seconds_after(chunk.count) > best_before
+            if ends:
+                stream.close()
+            yield batch
+            if ends or time.monotonic() > best_before:
                 stream.close()
                 return False
         final = tracker.finished()
@@ -271,7 +277,7 @@ class PostgresReader:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def _stream(self, cursor: Cursor | None, *, checkpoint: Cursor | None, size: int) -> "_Stream":
+    def _stream(self, cursor: Cursor | None, *, checkpoint: Cursor | None, pace: Pace) -> "_Stream":
         if self._streaming is None or self._streaming.closed:
             self._streaming = connect(self._url, name=self._name, side="source")
         statement = self._copy_statement(cursor, checkpoint)
@@ -282,7 +288,7 @@ class PostgresReader:
             cursor_columns=self._cursor,
             print_cursor=self._print_cursor,
             type_oid=self.columns[self._cursor[0]].type_oid,
-            size=size,
+            pace=pace,
             max_bytes=self._options.max_batch_bytes,
         )
 
@@ -446,7 +452,7 @@ class _Stream:
         cursor_columns: Sequence[int],
         print_cursor: Callable[[Sequence[bytes | None]], Cursor],
         type_oid: int,
-        size: int,
+        pace: Pace,
         max_bytes: int,
     ) -> None:
         self.end = cursor
@@ -456,7 +462,7 @@ class _Stream:
         self._cursor_columns = cursor_columns
         self._print_cursor = print_cursor
         self.type_oid = type_oid
-        self._size = size
+        self._pace = pace
         self._max_bytes = max_bytes
 
     header, trailer = len(binary.HEADER), len(binary.TRAILER)
@@ -469,13 +475,14 @@ class _Stream:
             self._connection.execute(_BEGIN + _PATIENCE)
             data: bytes | bytearray = bytearray()
             count, last = 0, 0
-            size, max_bytes = self._size, self._max_bytes
+            size, max_bytes = self._pace.limits.rows_at_once, self._max_bytes
             for row in _copy_out(self._connection, self._statement, skip=self.header, shortest=self.trailer):
                 wide = len(row) >= max_bytes
                 if count and (wide or count == size or len(data) >= max_bytes):
                     self._end_at(data, last, following=row)
                     yield self.chunk(data, count)
                     data, count = bytearray(), 0
+                    size = self._pace.limits.rows_at_once
                 last = len(data)
                 if wide:
                     data = bytes(row)  # alone in its batch, and not copied once more

@@ -6,6 +6,7 @@ from typing import Any, cast
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 from vitrine.flow import Batch, Column, Decoded, Position
 from vitrine.model import Cursor, Row
+from vitrine.pace import Pace
 from vitrine.printed import values
 from vitrine.registry import BoundTask
 
@@ -61,13 +62,13 @@ class PythonReader:
         """Names and types of the cursor, which a checkpoint is only valid for."""
         return ", ".join(map(" ".join, zip(self._cursor, self._cursor_types, strict=True)))
 
-    def batches(self, after: Position, size: int) -> Iterator[Batch]:
+    def batches(self, after: Position, pace: Pace) -> Iterator[Batch]:
         self._given_up = False
         chunk: list[Row] = []
         end, told = after, False
         for row in self._rows(after.cursor):
             chunk.append(row)
-            if len(chunk) == size:
+            if len(chunk) >= pace.limits.rows_at_once:
                 end, told = self._position(row), True
                 yield Batch(Decoded(chunk), self.columns, end)
                 chunk = []

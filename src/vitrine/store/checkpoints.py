@@ -14,6 +14,7 @@ from vitrine import metrics
 from vitrine.errors import CheckpointMoved, DataError, LeaseLost
 from vitrine.flow import Counts, Outcome, Position, Unit
 from vitrine.model import Claim, Cursor, PipelineId
+from vitrine.pace import Pace
 from vitrine.postgres import Connection, translated
 from vitrine.status import Status
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 TELL_SECONDS = 10.0
 """Of a long run one batch in so many seconds is told at level info; every batch is told at debug."""
+
+GLANCE_SECONDS = 0.5
+"""How long a rest goes on without a look at the store."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,8 @@ class PostgresState:
         interruption: Callable[[], Outcome | None],
         on_progress: Callable[[Counts], None] = lambda counts: None,
         settled_part: Callable[[Cursor, str], Cursor] | None = None,
+        on_reload: Callable[[int | None], None] = lambda version: None,
+        rest: Callable[[float], Outcome | None] = lambda seconds: None,
     ) -> None:
         self._claim = claim
         self._state = state
@@ -177,6 +183,9 @@ class PostgresState:
         self._batches = 0
         self._interruption = interruption
         self._on_progress = on_progress
+        self._on_reload = on_reload
+        self._rest = rest
+        self._reload_version: int | None = None  # whose pace is asked for; None: that of the claim
         self._pause_seen = False
         self._saved: _Saved | None = None
         self.moved = False  # something was committed that a repetition would not have to do again
@@ -206,7 +215,18 @@ class PostgresState:
             full=False,
             interruption=self._interruption,
             on_progress=self._on_progress,
+            on_reload=self._on_reload,
+            rest=self._rest,
         )
+
+    def rest(self, pace: Pace) -> Outcome | None:
+        """In short pieces, so that a pause, a stop, a lost lease or another pace is noticed within a second."""
+        while (seconds := pace.delay()) > 0:
+            if outcome := self._rest(min(seconds, GLANCE_SECONDS)):
+                return outcome
+        pace.begin()
+        self._began = time.monotonic()
+        return None
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
         moves = position != self.position or counts.written > 0
@@ -271,6 +291,7 @@ class PostgresState:
         self._tell_batch(counts, time.monotonic())
         self._began = time.monotonic()
         self._on_progress(counts)
+        self._on_reload(self._reload_version)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
 
     def settle(self, connection: Connection) -> None:
@@ -336,13 +357,14 @@ class PostgresState:
             **arguments,
         )
         if row is None:
-            raise _lost(self._claim)
+            raise lost(self._claim)
         if row["batch_seq"] is None:
             raise CheckpointMoved("the checkpoint is not where this run left it")
         self._put_aside(unit)
         self._batch_seq = row["batch_seq"]
         self._saved = _Saved(self._batch_seq, counts, moves, publishes)
         self._pause_seen = row["status"] == Status.PAUSE_REQUESTED
+        self._reload_version = row["reload_version"]
 
 
 class CatchUpState(PostgresState):
@@ -358,10 +380,10 @@ class CatchUpState(PostgresState):
 
 def _hold(connection: Connection, claim: Claim) -> None:
     if fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token) is None:
-        raise _lost(claim)
+        raise lost(claim)
 
 
-def _lost(claim: Claim) -> LeaseLost:
+def lost(claim: Claim) -> LeaseLost:
     return LeaseLost(f"pipeline '{claim.definition.name}' has been taken over; this run writes nothing more")
 
 

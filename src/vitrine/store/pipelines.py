@@ -1,10 +1,11 @@
 """Pipelines in the store: their definitions, and the events that move their statuses."""
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
+from vitrine import schedule
 from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
 from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
 from vitrine.postgres import Connection
@@ -21,7 +23,9 @@ from vitrine.store import checkpoints
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
+DUE_AT_ONCE = 200
 PLAIN = RunOptions()
+NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 def get(connection: Connection, key: str | UUID) -> Pipeline:
@@ -33,11 +37,14 @@ def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> l
     return [_pipeline(row) for row in fetch_all(connection, "list_pipelines", after=after, limit=limit)]
 
 
-def create(connection: Connection, definition: Definition, pipeline_id: UUID | None = None) -> Pipeline:
-    """A new pipeline, IDLE; ConfigError if its name or target is taken."""
+def create(
+    connection: Connection, definition: Definition, pipeline_id: UUID | None = None, *, zone: tzinfo = UTC
+) -> Pipeline:
+    """A new pipeline, IDLE; ConfigError if its name or target is taken. `zone` is that of cron lines."""
     with transaction(connection):
+        due = first_due(connection, definition, zone)
         with _unique(definition):
-            row = fetch_one(connection, "insert_pipeline", id=pipeline_id, **_columns(definition))
+            row = fetch_one(connection, "insert_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
         if row is None:
             raise NotFound("the store returned no id for the new pipeline")
         _write_steps(connection, row["id"], definition)
@@ -49,11 +56,12 @@ def lock(connection: Connection, key: str | UUID) -> Pipeline:
     return _found(fetch_one(connection, "lock_pipeline", **_names(key)), key)
 
 
-def update(connection: Connection, pipeline_id: PipelineId, definition: Definition) -> Pipeline:
-    """Store a changed definition; disabling a running pipeline pauses it."""
+def update(connection: Connection, pipeline_id: PipelineId, definition: Definition, *, zone: tzinfo = UTC) -> Pipeline:
+    """Store a changed definition; disabling a running pipeline pauses it, enabling one again gives a new due time."""
     with transaction(connection):
+        due = first_due(connection, definition, zone)
         with _unique(definition):
-            execute(connection, "update_pipeline", id=pipeline_id, **_columns(definition))
+            execute(connection, "update_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
         execute(connection, "delete_steps", id=pipeline_id)
         _write_steps(connection, pipeline_id, definition)
         return get(connection, pipeline_id)
@@ -103,10 +111,44 @@ def request_pause(connection: Connection, key: str | UUID) -> Status:
     return Status(row["status"])
 
 
-def fire_schedules(connection: Connection) -> list[str]:
-    """Consume every due time; names of the pipelines that will run for it."""
-    rows = fetch_all(connection, "fire_schedules", **_pairs(Event.SCHEDULE))
-    return [row["name"] for row in rows if row["status"] == Status.RUN_REQUESTED]
+def first_due(connection: Connection, definition: Definition, zone: tzinfo = UTC) -> datetime | None:
+    """When the definition would be due first, by the database's clock; None where it is disabled or not scheduled."""
+    rhythm = definition.schedule
+    if rhythm is None or not definition.enabled:
+        return None
+    row = fetch_one(connection, "clock")
+    return rhythm.next_after(row["now"], zone=zone) if row else None
+
+
+def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
+    """Consume every due time that has come; names of the pipelines that will run for it.
+
+    What was missed meanwhile is one run: the next due time is the first in the future, by the database's clock.
+    """
+    fired: list[str] = []
+    while due := fetch_all(connection, "list_due", limit=DUE_AT_ONCE):
+        following = [_following(row, zone) for row in due]
+        seen = {"ids": [row["id"] for row in due], "due": [row["next_due_at"] for row in due], "following": following}
+        rows = fetch_all(connection, "fire_schedules", **seen, **_pairs(Event.SCHEDULE))
+        fired += [row["name"] for row in rows if row["status"] == Status.RUN_REQUESTED]
+        if len(rows) < DUE_AT_ONCE:
+            break  # all there were, or others are at it
+    if fired:
+        execute(connection, "notify", name=fired[0])  # runners that have a free slot
+    return fired
+
+
+def _following(row: DictRow, zone: tzinfo) -> datetime | None:
+    try:
+        return schedule.parse(row["schedule_interval"]).next_after(row["now"], last=row["next_due_at"], zone=zone)
+    except (ValueError, TypeError):
+        return None  # put into the table past the checks: this run ends FAILED and tells, and no other follows
+
+
+def seconds_until_due(connection: Connection) -> float | None:
+    """How long until the next due time, by the database's clock; None where nothing is scheduled."""
+    row = fetch_one(connection, "seconds_until_due")
+    return row["seconds"] if row else None
 
 
 def expire_leases(connection: Connection) -> list[DictRow]:
@@ -119,20 +161,38 @@ def expire_leases(connection: Connection) -> list[DictRow]:
     return rows
 
 
-def claim_next(connection: Connection, *, runner: str, ttl: timedelta, only: PipelineId | None = None) -> Claim | None:
+def claim_next(
+    connection: Connection,
+    *,
+    runner: str,
+    ttl: timedelta,
+    only: PipelineId | None = None,
+    runs_per_source: Mapping[str, int] = NO_LIMITS,
+) -> Claim | None:
     """Take one requested pipeline under a new token and open its run; None when there is nothing to take.
 
+    A pipeline whose source has as many runs as `runs_per_source` allows is left for later, without a lease.
     A row that somebody put into the table past the checks ends FAILED here, and the next one is taken.
     """
     while True:
         with transaction(connection):
-            row = fetch_one(connection, "claim_next", runner=runner, ttl=ttl, only=only, **_pairs(Event.CLAIM))
+            crowded = _crowded(connection, runs_per_source) if runs_per_source else []
+            row = fetch_one(
+                connection, "claim_next", runner=runner, ttl=ttl, only=only, crowded=crowded, **_pairs(Event.CLAIM)
+            )
             if row is None:
                 return None
             try:
                 return _open_run(connection, row, runner)
             except ValidationError as exc:
                 _fail_unreadable(connection, row, runner, exc)
+
+
+def _crowded(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
+    """Sources at their limit; until the transaction ends, nobody else counts."""
+    fetch_one(connection, "hold_limits")
+    allowed = {"sources": list(runs_per_source), "runs": list(runs_per_source.values())}
+    return [row["source"] for row in fetch_all(connection, "list_crowded", **allowed)]
 
 
 def _open_run(connection: Connection, row: DictRow, runner: str) -> Claim:
@@ -156,6 +216,7 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
         request_id=row["request_id"],
         attempt=row["attempt"],
         trigger=row["requested_trigger"] or "api",
+        due_at=row["requested_due_at"],
         kind=row["mode"],
         config=Jsonb(config),
         runner=runner,
@@ -179,6 +240,22 @@ def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | 
     """Prolong the lease; the pipeline's status, or None when the lease is lost."""
     row = fetch_one(connection, "heartbeat", id=claim.pipeline_id, token=claim.token, ttl=ttl)
     return Status(row["status"]) if row else None
+
+
+def glance(connection: Connection, claim: Claim) -> tuple[Status, int | None]:
+    """The pipeline's status, and the version whose pace its run shall take; LeaseLost when it is not ours any more."""
+    row = fetch_one(connection, "glance", id=claim.pipeline_id, token=claim.token)
+    if row is None:
+        raise checkpoints.lost(claim)
+    return Status(row["status"]), row["reload_version"]
+
+
+def request_reload(connection: Connection, pipeline_id: PipelineId) -> Definition | None:
+    """Ask the run under way to take the pace as it is stored; what that run captured, or None where nobody runs."""
+    if fetch_one(connection, "request_reload", id=pipeline_id) is None:
+        return None
+    row = fetch_one(connection, "running_config", id=pipeline_id)
+    return Definition.model_validate(row["config"]) if row else None
 
 
 def leave(
@@ -250,7 +327,6 @@ def _columns(definition: Definition) -> dict[str, Any]:
     return {
         **columns,
         "key_columns": list(definition.key_columns),
-        "interval": definition.interval,
         "options": Jsonb(options),
     }
 

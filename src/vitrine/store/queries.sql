@@ -25,26 +25,27 @@ SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER 
  LIMIT %(limit)s;
 
 -- insert_pipeline --
--- A new pipeline, IDLE; due one interval from now if it has a schedule
+-- A new pipeline, IDLE
 INSERT INTO etl.etl_pipelines (id, name, description, type, source_type, source, source_query, python_task,
        target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, enabled, schedule_interval,
        next_due_at, options)
 VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(type)s, %(source_type)s, %(source)s,
        %(source_query)s, %(python_task)s, %(target_table)s, %(mode)s, %(incremental_key)s, %(incremental_id_key)s,
        %(key_columns)s, %(batch_size)s, %(enabled)s, %(schedule_interval)s,
-       now() + %(interval)s::interval, %(options)s)
+       %(next_due_at)s, %(options)s)
 RETURNING id;
 
 -- update_pipeline --
--- A changed definition; disabling a RUNNING pipeline fires `pause` in the same statement
+-- A changed definition; another schedule, or one that is enabled again, gets a fresh due time, and disabling a RUNNING
+-- pipeline fires `pause` in the same statement
 UPDATE etl.etl_pipelines
    SET name = %(name)s, description = %(description)s, type = %(type)s, source_type = %(source_type)s,
        source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
        target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
        incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
        enabled = %(enabled)s, options = %(options)s,
-       next_due_at = CASE WHEN schedule_interval IS DISTINCT FROM %(schedule_interval)s
-                          THEN now() + %(interval)s::interval ELSE next_due_at END,
+       next_due_at = CASE WHEN (enabled, schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
+                          THEN %(next_due_at)s ELSE next_due_at END,
        schedule_interval = %(schedule_interval)s,
        fresh_as_of = CASE WHEN target_table = %(target_table)s THEN fresh_as_of END,
        status = CASE WHEN enabled AND NOT %(enabled)s AND status = 'RUNNING' THEN 'PAUSE_REQUESTED' ELSE status END,
@@ -81,6 +82,8 @@ UPDATE etl.etl_pipelines p
        requested_options = CASE WHEN step.old = 'PAUSE_REQUESTED' THEN p.requested_options ELSE %(options)s END,
        requested_trigger = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN %(trigger)s
                                 ELSE p.requested_trigger END,
+       requested_due_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') AND p.request_id IS NULL THEN NULL
+                               ELSE p.requested_due_at END,
        attempt = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN 0 ELSE p.attempt END,
        next_attempt_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN NULL ELSE p.next_attempt_at END,
        updated_at = now()
@@ -96,23 +99,40 @@ UPDATE etl.etl_pipelines p
  WHERE p.id = %(id)s AND p.status = step.old
 RETURNING p.status;
 
+-- clock --
+-- What time it is
+SELECT clock_timestamp() AS now;
+
+-- list_due --
+-- Due times that have come, the oldest first
+SELECT id, schedule_interval, next_due_at, now() AS now FROM etl.etl_pipelines
+ WHERE enabled AND next_due_at <= now() ORDER BY next_due_at LIMIT %(limit)s;
+
 -- fire_schedules --
--- Every due time is consumed once, whoever comes first; it starts a run only where the status allows one
+-- Every due time is consumed once, whoever comes first: one that is not there any more, or is being consumed by another
+-- runner, is passed over. It starts a run only where the status allows one
 UPDATE etl.etl_pipelines p
-   SET next_due_at = CASE WHEN p.next_due_at + p.schedule_interval::interval > now()
-                          THEN p.next_due_at ELSE now() END + p.schedule_interval::interval,
+   SET next_due_at = due.following,
        status = coalesce(step.new, p.status),
        request_id = CASE WHEN step.new IS NULL THEN p.request_id ELSE gen_random_uuid() END,
        requested_at = CASE WHEN step.new IS NULL THEN p.requested_at ELSE now() END,
        requested_options = CASE WHEN step.new IS NULL THEN p.requested_options ELSE '{}' END,
        requested_trigger = CASE WHEN step.new IS NULL THEN p.requested_trigger ELSE 'schedule' END,
+       requested_due_at = CASE WHEN step.new IS NULL THEN p.requested_due_at ELSE due.next_due_at END,
        attempt = CASE WHEN step.new IS NULL THEN p.attempt ELSE 0 END,
        next_attempt_at = CASE WHEN step.new IS NULL THEN p.next_attempt_at END
-  FROM (SELECT id, status FROM etl.etl_pipelines
-         WHERE enabled AND next_due_at <= now() FOR UPDATE SKIP LOCKED) AS due
+  FROM (SELECT s.id, s.status, s.next_due_at, seen.following FROM etl.etl_pipelines s
+          JOIN unnest(%(ids)s::uuid[], %(due)s::timestamptz[], %(following)s::timestamptz[]) AS seen(id, due, following)
+            ON seen.id = s.id AND seen.due = s.next_due_at
+         WHERE s.enabled ORDER BY s.id FOR UPDATE OF s SKIP LOCKED) AS due
   LEFT JOIN unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new) ON step.old = due.status
  WHERE p.id = due.id
 RETURNING p.name, p.status;
+
+-- seconds_until_due --
+-- How long until the next due time; NULL where nothing is scheduled
+SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FROM etl.etl_pipelines
+ WHERE enabled AND next_due_at IS NOT NULL ORDER BY next_due_at LIMIT 1;
 
 -- expire_leases --
 -- A dead lease: back to the queue (or PAUSED); FAILED when this attempt made no progress and was the last allowed
@@ -149,27 +169,58 @@ SELECT * FROM freed;
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
  WHERE application_name = 'vitrine:' || %(token)s::text AND usename = current_user AND pid <> pg_backend_pid();
 
+-- hold_limits --
+-- Claims that count the runs of a source take turns, or two of them could take its last place
+SELECT pg_advisory_xact_lock(hashtextextended('vitrine.source_connections', 0));
+
+-- list_crowded --
+-- Sources that have as many runs as they allow
+SELECT p.source FROM etl.etl_pipelines p
+  JOIN unnest(%(sources)s::text[], %(runs)s::integer[]) AS allowed(source, runs) USING (source)
+ WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')
+ GROUP BY p.source, allowed.runs HAVING count(*) >= allowed.runs;
+
 -- claim_next --
--- Take the oldest requested pipeline that no other runner is taking at this moment
+-- Take the oldest requested pipeline, of a source that is not crowded, that no other runner is taking at this moment
 UPDATE etl.etl_pipelines p
    SET status = step.new, lease_token = nextval('etl.fencing_seq'), lease_owner = %(runner)s,
        lease_expires_at = clock_timestamp() + %(ttl)s::interval, heartbeat_at = clock_timestamp(),
-       attempt = p.attempt + 1, next_attempt_at = NULL, updated_at = now()
+       attempt = p.attempt + 1, next_attempt_at = NULL, reload_version = NULL, updated_at = now()
   FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
  WHERE p.id = (SELECT id FROM etl.etl_pipelines
                 WHERE status = 'RUN_REQUESTED' AND enabled
                   AND (next_attempt_at IS NULL OR next_attempt_at <= now())
                   AND (%(only)s::uuid IS NULL OR id = %(only)s::uuid)
+                  AND source <> ALL (%(crowded)s::text[])
                 ORDER BY requested_at, id LIMIT 1
                   FOR UPDATE SKIP LOCKED)
    AND p.status = step.old
 RETURNING p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
                   FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks;
 
+-- request_reload --
+-- The run under way shall take the pace as it is stored now; no row back: nobody runs it
+UPDATE etl.etl_pipelines SET reload_version = config_version
+ WHERE id = %(id)s AND lease_token IS NOT NULL
+RETURNING config_version;
+
+-- running_config --
+-- The configuration that the run under way captured
+SELECT config FROM etl.etl_runs WHERE pipeline_id = %(id)s AND status = 'RUNNING';
+
+-- note_config --
+-- A run under way goes on with another pace
+UPDATE etl.etl_runs SET config = %(config)s WHERE id = %(run_id)s AND status = 'RUNNING';
+
+-- glance --
+-- What a run that rests should know; no row back: the pipeline is not its own any more
+SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
+
 -- open_run --
 -- The attempt's row of history, with the configuration it captured
-INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, kind, config, runner, lease_token)
-VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(kind)s, %(config)s, %(runner)s, %(token)s)
+INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, due_at, kind, config, runner, lease_token)
+VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(due_at)s, %(kind)s, %(config)s, %(runner)s,
+       %(token)s)
 RETURNING id;
 
 -- heartbeat --
@@ -191,6 +242,8 @@ UPDATE etl.etl_pipelines p
        requested_at = CASE WHEN step.again AND p.rerun THEN now() ELSE p.requested_at END,
        requested_options = CASE WHEN %(event)s IN ('finish', 'fail') AND NOT p.rerun THEN '{}'
                                 ELSE p.requested_options END,
+       requested_trigger = CASE WHEN step.again AND p.rerun THEN 'api' ELSE p.requested_trigger END,
+       requested_due_at = CASE WHEN %(event)s IN ('finish', 'fail') THEN NULL ELSE p.requested_due_at END,
        rerun = p.rerun AND NOT step.again,
        rerun_request_id = CASE WHEN NOT step.again THEN p.rerun_request_id END,
        attempt = CASE WHEN %(event)s = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
@@ -259,7 +312,7 @@ RETURNING *;
 -- Fence, checkpoint and counts of an incremental batch, in the transaction of its rows. No row back: the pipeline is
 -- not mine (ETL01), and nobody takes it over before this transaction ends; no batch_seq: the checkpoint was moved (ETL02)
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET cursor = %(cursor)s, pending_cursor = %(pending_cursor)s, pending_since = %(pending_since)s,
@@ -273,12 +326,12 @@ WITH held AS (
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- save_generation --
 -- The same for a staged batch
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(read)s - %(rejected)s,
@@ -291,12 +344,12 @@ WITH held AS (
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- save_progress --
 -- The same for a batch that leaves no checkpoint: what changed while a full load was read
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
@@ -309,13 +362,13 @@ WITH held AS (
            slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- close_generation --
 -- The same for a load that is applied; its staging is no longer wanted. The first load of an incremental pipeline leaves
 -- its first checkpoint
 WITH held AS (
-    SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 ), saved AS (
     UPDATE etl.etl_state
        SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
@@ -329,7 +382,7 @@ WITH held AS (
            rows_rejected = rows_rejected + %(rejected)s
       FROM saved WHERE id = %(run_id)s
 )
-SELECT held.status, saved.batch_seq FROM held LEFT JOIN saved ON true;
+SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
 -- is_saved --
 -- Whether a commit whose answer was lost took place: the checkpoint has moved, and it was me
@@ -392,6 +445,30 @@ SELECT id, name, status, request_id = %(request_id)s AS current FROM etl.etl_pip
 -- One attempt
 SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
   FROM etl.etl_runs WHERE id = %(run_id)s;
+
+-- prune_old_runs --
+-- History beyond its age, the oldest first, some at a time; the newest run of a pipeline and its newest success stay
+DELETE FROM etl.etl_runs WHERE id IN (
+    SELECT r.id FROM etl.etl_runs r
+     WHERE r.finished_at < now() - %(max_age)s::interval
+       AND EXISTS (SELECT FROM etl.etl_runs n WHERE n.pipeline_id = r.pipeline_id AND n.id > r.id)
+       AND (r.status <> 'SUCCESS' OR EXISTS (SELECT FROM etl.etl_runs n WHERE n.pipeline_id = r.pipeline_id
+                                                AND n.id > r.id AND n.status = 'SUCCESS'))
+     ORDER BY r.finished_at LIMIT %(limit)s
+       FOR UPDATE OF r SKIP LOCKED);
+
+-- prune_excess_runs --
+-- History beyond its number per pipeline, some at a time; the newest success stays
+DELETE FROM etl.etl_runs WHERE id IN (
+    SELECT r.id FROM etl.etl_pipelines p
+     CROSS JOIN LATERAL (SELECT id FROM etl.etl_runs WHERE pipeline_id = p.id
+                          ORDER BY id DESC OFFSET %(max_runs)s LIMIT 1) AS beyond
+      JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.id <= beyond.id
+     WHERE r.status <> 'RUNNING'
+       AND (r.status <> 'SUCCESS' OR EXISTS (SELECT FROM etl.etl_runs n WHERE n.pipeline_id = r.pipeline_id
+                                                AND n.id > r.id AND n.status = 'SUCCESS'))
+     LIMIT %(limit)s
+       FOR UPDATE OF r SKIP LOCKED);
 
 -- runner_alive --
 -- A runner process says that it is there

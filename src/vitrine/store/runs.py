@@ -6,9 +6,10 @@ from typing import Any, Literal
 from uuid import UUID
 
 from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
 
 from vitrine.errors import NotFound
-from vitrine.model import Claim, PipelineId, RequestId, Run, RunId
+from vitrine.model import Claim, Definition, PipelineId, RequestId, Run, RunId
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store.database import execute, fetch_all, fetch_one
@@ -43,6 +44,20 @@ def get(connection: Connection, run_id: RunId) -> Run:
 def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | None) -> None:
     """Note how the run goes about it, and how many rows it may expect."""
     execute(connection, "describe_run", run_id=claim.run_id, lane=lane, rows=rows)
+
+
+def note_config(connection: Connection, claim: Claim, definition: Definition) -> None:
+    """What the run goes on with."""
+    execute(connection, "note_config", run_id=claim.run_id, config=Jsonb(definition.model_dump(mode="json")))
+
+
+def prune(connection: Connection, *, max_age: timedelta, max_runs: int, limit: int = 500) -> int:
+    """Remove some of the history that is too old or too much; how many. Fewer than `limit` means that it is done.
+
+    The newest run of a pipeline and its newest success stay whatever their age, and so does what is running.
+    """
+    old = execute(connection, "prune_old_runs", max_age=max_age, limit=limit)
+    return old if old >= limit else old + execute(connection, "prune_excess_runs", max_runs=max_runs, limit=limit - old)
 
 
 def get_request(connection: Connection, request_id: UUID) -> Request:

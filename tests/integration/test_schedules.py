@@ -1,0 +1,233 @@
+"""Due times in the store: consumed once, by the database's clock, and told on the runs they cause."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from psycopg import sql
+
+from tests.waiting import wait_until
+from vitrine import changes
+from vitrine.model import Claim, Definition, Pipeline
+from vitrine.postgres import Connection
+from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.runner.executor import PipelineExecutor
+from vitrine.runner.manager import PipelineManager
+from vitrine.settings import Settings
+from vitrine.status import Event, RunStatus, Status, steps
+from vitrine.store import database, pipelines, runs
+
+TTL = timedelta(seconds=30)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def definition(name: str = "genres", **fields: Any) -> Definition:
+    query = "SELECT id, name, modified FROM content.genre"
+    given = {"name": name, "source_query": query, "target_table": f"analytics.{name}", "key_columns": ["id"]}
+    return Definition.model_validate(given | fields)
+
+
+def create(connection: Connection, schedule: str = "1h", **fields: Any) -> Pipeline:
+    return pipelines.create(connection, definition(schedule_interval=schedule, **fields), zone=BERLIN)
+
+
+def change(connection: Connection, pipeline: Pipeline, **fields: Any) -> Pipeline:
+    old = pipelines.get(connection, pipeline.id).definition
+    return pipelines.update(connection, pipeline.id, old.model_copy(update=fields), zone=BERLIN)
+
+
+def make_due(connection: Connection, ago: timedelta = timedelta(seconds=1)) -> datetime:
+    """Every schedule has come due; the due time."""
+    row = connection.execute(
+        "UPDATE etl.etl_pipelines SET next_due_at = date_trunc('second', now() - %s) RETURNING next_due_at", [ago]
+    ).fetchone()
+    assert row is not None
+    return row["next_due_at"]
+
+
+def claim(connection: Connection) -> Claim:
+    taken = pipelines.claim_next(connection, runner="tests", ttl=TTL)
+    assert taken is not None
+    return taken
+
+
+def due_times(connection: Connection, pipeline: Pipeline) -> list[tuple[str, datetime | None]]:
+    """Of its runs, the oldest first: who asked, and the due time."""
+    return [(one.trigger, one.due_at) for one in reversed(runs.list_page(connection, pipeline.id))]
+
+
+def test_a_cron_line_is_due_by_the_databases_clock_in_its_zone(connection: Connection) -> None:
+    pipeline = create(connection, "30 6 * * *")
+    row = connection.execute(
+        "SELECT next_due_at AT TIME ZONE 'Europe/Berlin' AS local, next_due_at > now() AS ahead,"
+        " next_due_at <= now() + interval '25 hours' AS soon FROM etl.etl_pipelines"
+    ).fetchone()
+    assert row is not None
+    assert (row["local"].strftime("%H:%M:%S"), row["ahead"], row["soon"]) == ("06:30:00", True, True)
+    make_due(connection, timedelta(days=9))
+    assert pipelines.fire_schedules(connection, BERLIN) == [pipeline.name]
+    after = pipelines.get(connection, pipeline.id).next_due_at
+    assert after is not None
+    assert after.astimezone(BERLIN).strftime("%H:%M:%S") == "06:30:00"
+    assert timedelta(0) < after - datetime.now(UTC) <= timedelta(hours=25)
+
+
+def test_the_zone_of_the_settings_is_the_zone_of_the_schedules(connection: Connection, settings: Settings) -> None:
+    zoned = settings.model_copy(update={"timezone": "Asia/Almaty"})
+    pipeline = changes.create(connection, zoned, definition(schedule_interval="0 6 * * *"))
+    assert pipeline.next_due_at is not None
+    assert pipeline.next_due_at.astimezone(UTC).strftime("%H:%M") == "01:00"
+    moved = changes.change(connection, settings, pipeline.id, {"schedule_interval": "0 7 * * *"})
+    assert moved.next_due_at is not None
+    assert moved.next_due_at.astimezone(UTC).strftime("%H:%M") == "07:00"
+
+
+def test_a_due_time_somebody_else_has_consumed_is_passed_over(connection: Connection) -> None:
+    pipeline = create(connection)
+    make_due(connection)
+    (seen,) = database.fetch_all(connection, "list_due", limit=10)
+    assert pipelines.fire_schedules(connection) == [pipeline.name]
+    held = claim(connection)
+    pipelines.leave(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    # as a runner would that looked before and writes only now
+    old, new = (list(column) for column in zip(*steps(Event.SCHEDULE), strict=True))
+    late = {"ids": [pipeline.id], "due": [seen["next_due_at"]], "following": [seen["next_due_at"]]}
+    assert database.fetch_all(connection, "fire_schedules", **late, old=old, new=new) == []
+    assert pipelines.get(connection, pipeline.id).status is Status.IDLE
+
+
+def test_after_days_of_silence_one_run_catches_up_and_the_rhythm_stays(connection: Connection) -> None:
+    pipeline = create(connection, "7m")
+    due = make_due(connection, timedelta(days=3))
+    assert pipelines.fire_schedules(connection) == [pipeline.name]
+    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    assert pipelines.fire_schedules(connection) == []
+    following = pipelines.get(connection, pipeline.id).next_due_at
+    assert following is not None
+    assert (following - due) % timedelta(minutes=7) == timedelta(0)
+    assert due_times(connection, pipeline) == [("schedule", due)]
+
+
+def test_more_due_times_than_are_looked_at_at_once_are_all_consumed(connection: Connection) -> None:
+    template = create(connection)
+    connection.execute(
+        "INSERT INTO etl.etl_pipelines (name, target_table, source_query, key_columns, schedule_interval, next_due_at)"
+        " SELECT 'p' || n, 'analytics.p' || n, source_query, key_columns, schedule_interval, now()"
+        "   FROM etl.etl_pipelines, generate_series(1, %s) AS n WHERE id = %s",
+        [2 * pipelines.DUE_AT_ONCE + 10, template.id],
+    )
+    make_due(connection)
+    assert len(set(pipelines.fire_schedules(connection))) == 2 * pipelines.DUE_AT_ONCE + 11
+    assert pipelines.fire_schedules(connection) == []
+
+
+def test_every_attempt_tells_the_due_time_it_runs_for(connection: Connection) -> None:
+    pipeline = create(connection)
+    due = make_due(connection)
+    pipelines.fire_schedules(connection)
+    pipelines.leave(connection, claim(connection), Event.RETRY, RunStatus.FAILED, attempt=1)
+    held = claim(connection)
+    pipelines.request_pause(connection, pipeline.id)
+    pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    pipelines.request_run(connection, pipeline.id, trigger="api")  # resumes the same request
+    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    assert due_times(connection, pipeline) == [("schedule", due), ("schedule", due), ("api", due)]
+    (request,) = {one.request_id for one in runs.list_page(connection, pipeline.id)}
+    assert request is not None
+
+
+@pytest.mark.parametrize("ending", [Event.FINISH, Event.FAIL])
+def test_a_run_that_somebody_asks_for_has_no_due_time(connection: Connection, ending: Event) -> None:
+    pipeline = create(connection)
+    due = make_due(connection)
+    pipelines.fire_schedules(connection)
+    pipelines.leave(connection, claim(connection), ending, RunStatus.SUCCESS)
+    pipelines.request_run(connection, pipeline.id, trigger="cli")
+    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    assert due_times(connection, pipeline) == [("schedule", due), ("cli", None)]
+
+
+def test_a_rerun_after_a_scheduled_run_is_not_a_second_run_for_the_due_time(connection: Connection) -> None:
+    pipeline = create(connection)
+    due = make_due(connection)
+    pipelines.fire_schedules(connection)
+    held = claim(connection)
+    pipelines.request_run(connection, pipeline.id, trigger="api")
+    pipelines.leave(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    assert due_times(connection, pipeline) == [("schedule", due), ("api", None)]
+
+
+def test_a_disabled_pipeline_is_never_due_and_gets_a_fresh_due_time_when_it_is_enabled(connection: Connection) -> None:
+    pipeline = create(connection)
+    make_due(connection, timedelta(days=2))
+    assert change(connection, pipeline, enabled=False).next_due_at is None
+    assert pipelines.fire_schedules(connection) == []
+    # even one that was put into the table past the API
+    make_due(connection)
+    assert pipelines.fire_schedules(connection) == []
+    again = change(connection, pipeline, enabled=True).next_due_at
+    assert again is not None
+    assert timedelta(minutes=59) < again - datetime.now(UTC) < timedelta(minutes=61)
+    assert pipelines.fire_schedules(connection) == []
+
+
+def test_a_change_of_anything_else_leaves_the_due_time_alone(connection: Connection) -> None:
+    pipeline = create(connection)
+    assert change(connection, pipeline, batch_size=7).next_due_at == pipeline.next_due_at
+    assert change(connection, pipeline, schedule_interval="2h").next_due_at != pipeline.next_due_at
+    assert change(connection, pipeline, schedule_interval=None).next_due_at is None
+
+
+def test_a_schedule_put_past_the_checks_stops_no_other(connection: Connection) -> None:
+    odd = create(connection)
+    create(connection, name="fine", target_table="analytics.fine")
+    connection.execute("UPDATE etl.etl_pipelines SET schedule_interval = 'now and then' WHERE id = %s", [odd.id])
+    make_due(connection)
+    assert sorted(pipelines.fire_schedules(connection)) == ["fine", "genres"]
+    assert claim(connection).definition.name == "fine"
+    assert pipelines.claim_next(connection, runner="tests", ttl=TTL) is None
+    row = connection.execute("SELECT status, next_due_at FROM etl.etl_pipelines WHERE id = %s", [odd.id]).fetchone()
+    assert row == {"status": "FAILED", "next_due_at": None}
+
+
+def test_the_wait_until_the_next_due_time_is_told_by_the_database(connection: Connection) -> None:
+    assert pipelines.seconds_until_due(connection) is None
+    create(connection, "10s")
+    seconds = pipelines.seconds_until_due(connection)
+    assert seconds is not None
+    assert 5 < seconds <= 10
+
+
+def test_a_runner_that_looks_seldom_still_wakes_for_every_due_time(connection: Connection, settings: Settings) -> None:
+    seldom = settings.model_copy(update={"poll_interval": timedelta(minutes=5)})
+    pipeline = create(connection, "1s")
+    stop = threading.Event()
+    dispatcher = PipelineDispatcher(seldom, PipelineExecutor(seldom, stop))
+    manager = PipelineManager(seldom, dispatcher, name="tests", concurrency=1, stop=stop)
+    thread = threading.Thread(target=manager.run)
+    thread.start()
+    try:
+        wait_until(lambda: len(due_times(connection, pipeline)) >= 3, what="three scheduled runs")
+    finally:
+        manager.request_stop()
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("name", ["list_due", "seconds_until_due"])
+def test_ten_thousand_scheduled_pipelines_cost_no_more_than_ten(connection: Connection, name: str) -> None:
+    connection.execute(
+        "INSERT INTO etl.etl_pipelines (name, target_table, source_query, schedule_interval, next_due_at)"
+        " SELECT 'p' || n, 'analytics.p' || n, 'SELECT 1', '1h', now() + n * interval '1 second' - interval '5 s'"
+        "   FROM generate_series(1, 10000) AS n"
+    )
+    connection.execute("ANALYZE etl.etl_pipelines")
+    statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(sql.SQL(database.statement(name)))
+    told = connection.execute(statement, {"limit": pipelines.DUE_AT_ONCE}).fetchone()
+    assert told is not None
+    plan = told["QUERY PLAN"][0]["Plan"]
+    assert '"Index Name": "scheduled"' in str(plan).replace("'", '"')
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20
