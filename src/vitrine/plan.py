@@ -376,6 +376,8 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
         max_staging_age=definition.options.max_staging_age,
         horizon=_settled_time(claim, plan),
     )
+    # in the order of the key no row comes twice; in that of time, one that changes meanwhile does
+    in_time = definition.mode is Mode.INCREMENTAL
     plan.reader.begin_load()
     plan.writer.begin_load(
         FullLoad(
@@ -383,6 +385,8 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
             fresh=state.generation_cursor is None,
             max_delete_ratio=definition.options.max_delete_ratio,
             allow_shrink=claim.options.allow_shrink,
+            may_repeat=lambda: in_time and (state.generation_cursor is not None or plan.reader.snapshots > 1),
+            cursor=_cursor(definition, plan.writer.key),
         )
     )
     return state

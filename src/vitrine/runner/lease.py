@@ -63,6 +63,15 @@ class Lease:
         if self._lost or self._clock() >= self._deadline:
             raise LeaseLost(f"the lease of '{self._claim.definition.name}' is lost; this run writes nothing more")
 
+    def beat(self, connection: Connection) -> None:
+        """Prolong the lease now, and learn whether it is lost or a pause was asked for."""
+        before = self._clock()  # taken before sending: the answer may be late
+        status = pipelines.heartbeat(connection, self._claim, self._ttl)
+        if status is not None:
+            self._deadline = before + self._ttl.total_seconds()
+            self._next_beat = before + self._interval
+        self._learn(status)
+
     def _beat(self) -> None:
         """Prolong the lease until told to stop. A connection that fails is made anew: the deadline is the judge."""
         while not self._stopping.wait(self._pace) and not self._lost:
@@ -78,20 +87,12 @@ class Lease:
     def _beat_through(self, connection: Connection) -> None:
         while not self._lost:
             if self._clock() + self._pace / 2 >= self._next_beat:
-                self._prolong(connection)
+                reach("heartbeat")
+                self.beat(connection)
             else:
                 self._learn(pipelines.held_status(connection, self._claim))
             if self._stopping.wait(self._pace):
                 return
-
-    def _prolong(self, connection: Connection) -> None:
-        reach("heartbeat")
-        before = self._clock()  # taken before sending: the answer may be late
-        status = pipelines.heartbeat(connection, self._claim, self._ttl)
-        if status is not None:
-            self._deadline = before + self._ttl.total_seconds()
-            self._next_beat = before + self._interval
-        self._learn(status)
 
     def _learn(self, status: Status | None) -> None:
         self._lost |= status is None

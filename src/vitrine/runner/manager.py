@@ -74,10 +74,12 @@ class PipelineManager:
         while not self._stop.is_set():
             try:
                 with connect(self._settings.store_url, name="vitrine:runner") as store:
-                    backoff = 0.5
                     self._work(store)
             except TransientError as exc:
-                self._reached_at = None
+                if self._reached_at is not None:
+                    # a connection that was cut while nobody used it is replaced at once, and nobody need know
+                    self._reached_at, backoff = None, 0.5
+                    continue
                 log.warning("waiting for the database: %s", exc, extra={"action": "database_away", "seconds": backoff})
                 self._stop.wait(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)

@@ -103,6 +103,7 @@ class PostgresReader:
         self._options = options
         self._as_text = as_text
         self._loading = False
+        self.snapshots = 0  # that were read from
         self._log_fields = log_fields or {}
         self._future = timedelta(0)  # from the time that is settled to the one where the future begins
         self._latest: int | None = None  # a cursor above it lies in the future; None where there is no telling
@@ -178,6 +179,7 @@ class PostgresReader:
         reach("after_horizon")
         cursor, finished, told = after.cursor, False, False
         while not finished:
+            self.snapshots += 1
             stream = self._stream(cursor, checkpoint=after.cursor, pace=pace)
             finished = yield from self._cut(stream, tracker, pace, told=told)
             cursor, told = stream.end, True
@@ -314,7 +316,8 @@ class PostgresReader:
 
     def _ask_print(self, column: SourceColumn, raw: bytes) -> str:
         with translated("source"), self._reading() as connection:
-            result = connection.pgconn.exec_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
+            connection.pgconn.send_query_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
+            result = _answer(connection)
             _raise_failed(result)
             return (result.get_value(0, 0) or b"").decode()
 
@@ -559,8 +562,10 @@ def _as_number(type_oid: int, length: timedelta) -> int:
 def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
     """Name, type and modifier of each column of a query, without executing it."""
     pgconn = connection.pgconn
-    _raise_failed(pgconn.prepare(b"", text.encode()))
-    result = pgconn.describe_prepared(b"")
+    pgconn.send_prepare(b"", text.encode())
+    _raise_failed(_answer(connection))
+    pgconn.send_describe_prepared(b"")
+    result = _answer(connection)
     _raise_failed(result)
     return [
         ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
@@ -592,6 +597,15 @@ def _copy_out(connection: Connection, statement: str, *, skip: int, shortest: in
             break
     while (result := _next_result(connection)) is not None:
         _raise_failed(result)
+
+
+def _answer(connection: Connection) -> Any:
+    """The one result of what was sent; asynchronous, because a blocking call would hold the interpreter's lock."""
+    _flush(connection)
+    answer = _next_result(connection)
+    while _next_result(connection) is not None:
+        pass
+    return answer
 
 
 def _flush(connection: Connection) -> None:

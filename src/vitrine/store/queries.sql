@@ -409,6 +409,11 @@ WITH held AS (
 )
 SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
+-- is_saved --
+-- Whether a commit whose answer was lost took place: the checkpoint has moved, and it was me
+SELECT batch_seq FROM etl.etl_state
+ WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND lease_token = %(token)s;
+
 -- insert_reject --
 -- A row put aside; a later version of it that does not fit either takes its place
 INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, sqlstate, reason, row)
