@@ -385,6 +385,7 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
             fresh=state.generation_cursor is None,
             max_delete_ratio=definition.options.max_delete_ratio,
             allow_shrink=claim.options.allow_shrink,
+            in_time=in_time,
             may_repeat=lambda: in_time and (state.generation_cursor is not None or plan.reader.snapshots > 1),
             cursor=_cursor(definition, plan.writer.key),
         )

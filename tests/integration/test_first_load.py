@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.test_faults import EVENTS, create_events, events_are_right, fill_events, once_read
 from tests.running import differences, run, succeed
-from vitrine import registry
+from vitrine import failpoints, registry
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Row
 from vitrine.postgres import Connection
@@ -114,6 +114,21 @@ def test_a_row_that_changes_between_two_snapshots_of_a_first_load_is_not_taken_f
         connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id IN (1, 50)")
 
     succeed(connection, settings, events, watch=once_read(100, change))
+    assert events_are_right(connection)
+
+
+def test_a_first_load_that_ends_before_it_is_published_takes_what_changes_until_the_next_run(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental")
+    failpoints.install("staging_built=raise@1,in_backoff=raise")
+    try:
+        assert run(connection, settings, events).error is not None
+    finally:
+        failpoints.install("")
+    connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id IN (1, 50)")
+    assert succeed(connection, settings, events).counts == Counts(read=2, written=300)
     assert events_are_right(connection)
 
 

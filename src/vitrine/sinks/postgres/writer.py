@@ -53,6 +53,7 @@ class FullLoad:
     fresh: bool  # nothing staged yet
     max_delete_ratio: float
     allow_shrink: bool
+    in_time: bool = False  # a row that changes between two snapshots comes twice, so the key is built last
     # whether rows may have been staged twice, as they changed between two snapshots of a read in the order of `cursor`
     may_repeat: Callable[[], bool] = lambda: False
     cursor: tuple[str, ...] = ()
@@ -279,6 +280,7 @@ class PostgresWriter:
             with self.unit() as unit:
                 staged = self._count(self._staging) if self._has_staging() else 0
                 superseded = self._drop_superseded() if self._may_repeat() else 0
+                self._add_missing_key()
                 counts = self._apply_staging(unit, staged - superseded)
                 self._drop_staging()
                 state.publish(unit, staged, counts)
@@ -314,16 +316,18 @@ class PostgresWriter:
         """Of rows that were staged twice the newest stays. In the unit that counts and applies them, or in none."""
         load, staged = self._load, catalog.column_types(self._connection, self._staging)
         order = [column for column in (load.cursor if load else ()) if column in staged]
-        dropped = self._connection.execute(self._writing.drop_superseded(self._staging, order)).rowcount
-        self._add_key(self._staging)
-        return dropped
+        return self._connection.execute(self._writing.drop_superseded(self._staging, order)).rowcount
+
+    def _add_missing_key(self) -> None:
+        if self._has_staging() and catalog.primary_key_name(self._connection, self._staging) is None:
+            self._add_key(self._staging)
 
     def _build_staging_key(self) -> None:
-        if not self._has_staging() or self._may_repeat():
+        """In a unit of its own, so that a load which dies while it is applied does not build it again."""
+        if not self._has_staging() or (self._load is not None and self._load.in_time):
             return
         with self.unit():
-            if catalog.primary_key_name(self._connection, self._staging) is None:
-                self._add_key(self._staging)
+            self._add_missing_key()
             if self._table is not None:
                 self._connection.execute(sql.SQL("ANALYZE {}").format(self._staging))
 
