@@ -62,6 +62,10 @@ fmt: $(DEV) ## Format and fix what can be fixed
 mutants: $(DEV) ## Take each protection away in a scratch copy; its test must then fail
 	$(BIN)/python -m tests.mutants.run
 
+.PHONY: chaos
+chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 SEED=1; every mart must be right
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
+
 .PHONY: schedules
 schedules: SECONDS ?= 120
 schedules: $(DEV) ## A scheduled pipeline under three runners, SECONDS=120: no due time missed, none run twice

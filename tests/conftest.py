@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.proxy import Proxy
 from vitrine.demo import cinema
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
@@ -52,13 +53,24 @@ def template(postgres: EmbeddedPostgres) -> str:
     return name
 
 
+@pytest.fixture(scope="session")
+def door(postgres: EmbeddedPostgres) -> Iterator[Proxy | None]:
+    """With VITRINE_TEST_POOLING set, the way to every test's database: sessions remember nothing (B10)."""
+    if not os.environ.get("VITRINE_TEST_POOLING"):
+        yield None
+        return
+    with Proxy(postgres.port or 0, pooling=True) as proxy:
+        yield proxy
+
+
 @pytest.fixture
-def database_url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+def database_url(postgres: EmbeddedPostgres, template: str, door: Proxy | None) -> Iterator[str]:
     """A fresh, migrated database of its own, with a small cinema in it."""
     name = f"test_{next(_numbers)}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
-        yield postgres.tcp_url(name)
+        url = postgres.tcp_url(name)
+        yield url if door is None else door.url(url)
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -75,40 +74,3 @@ def vitrine(*arguments: str, folder: Path, env: dict[str, str]) -> subprocess.Co
     """One command from start to end."""
     command = [sys.executable, "-m", "vitrine", *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
-
-
-class Forwarder:
-    """A port that leads to another one; nobody listens on it before `open`."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))  # taken, but refusing
-        self.port: int = self._listener.getsockname()[1]
-
-    def open(self) -> None:
-        self._listener.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=_pump, args=(one, other), daemon=True).start()
-
-
-def _pump(one: socket.socket, other: socket.socket) -> None:
-    with suppress(OSError):
-        while data := one.recv(65536):
-            other.sendall(data)
-    for end in (one, other):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-        end.close()

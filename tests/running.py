@@ -1,6 +1,7 @@
 """Pipelines run in this process, and the check that a mart equals its query."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from psycopg import sql
@@ -27,12 +28,13 @@ def run(
     watch: Watch | None = None,
     stop: threading.Event | None = None,
     allow_shrink: bool = False,
+    waits: Sequence[float] = (),
 ) -> Executed:
-    """One run, here and now."""
+    """One run, here and now; it tries again after these waits, and not at all without any."""
     pipelines.request_run(connection, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
     claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None
-    dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, stop or threading.Event()))
+    dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, stop or threading.Event(), waits=waits))
     executed, _ = dispatcher.dispatch(claim, watch=watch, retry=False)
     return executed
 

@@ -179,7 +179,10 @@ def runner(
         ),
     ] = None,
 ) -> None:
-    """Claim requested pipelines and run them; any number of runners side by side. SIGTERM releases."""
+    """Claim requested pipelines and run them; any number of runners side by side. SIGTERM releases.
+
+    Exit code 1 when a run hangs in user code: start it again.
+    """
     import os
     import socket
     import threading
@@ -200,7 +203,8 @@ def runner(
     with _probes(settings, port, manager.is_ready) if port else nullcontext():
         _on_stop_signals(manager.request_stop)
         _say("runner started")
-        manager.run()
+        if not manager.run():
+            _abandon()
 
 
 @app.command()
@@ -211,6 +215,7 @@ def run(
     ] = False,
 ) -> None:
     """Run one pipeline here and now. Exit code 0 done, 1 failed, 3 paused, 4 held by another runner."""
+    import os
     import socket
     import threading
 
@@ -230,13 +235,18 @@ def run(
                 _stop(f"'{pipeline.name}' is being run by {pipeline.lease_owner}", HELD)
             pipelines.request_run(store, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
             claim = pipelines.claim_next(
-                store, runner=f"{socket.gethostname()}:cli", ttl=settings.lease_ttl, only=pipeline.id
+                store, runner=f"{socket.gethostname()}:{os.getpid()}:cli", ttl=settings.lease_ttl, only=pipeline.id
             )
         if claim is None:
             _stop(f"'{pipeline.name}' waits for its next attempt at {pipeline.next_attempt_at}; pause and run it", HELD)
         _on_stop_signals(stop.set)
         with _bar(console, pipeline.name) as watch:
-            executed, status = _foreground(settings, stop).dispatch(claim, watch=watch, retry=False)
+            executed, status = _foreground(settings, stop).dispatch(
+                claim,
+                watch=watch,
+                retry=False,
+                on_hang=lambda error: _abandon(f"vitrine: '{pipeline.name}' failed ({error.code}): {error}\n"),
+            )
     if executed.error is not None:
         _stop(f"'{pipeline.name}' failed ({executed.error.code}): {executed.error}")
     console.print(_summary(pipeline.name, executed))
@@ -527,6 +537,16 @@ def _on_stop_signals(stop: Callable[[], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
+
+
+def _abandon(text: str = "") -> NoReturn:
+    """End the process at once: a thread of it hangs in user code, and Python would wait for that."""
+    import os
+
+    sys.stderr.write(text)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(FAILED)
 
 
 def _console() -> "Console":

@@ -56,8 +56,13 @@ class CheckpointMoved(VitrineError):
 
 
 _TRANSIENT_CLASSES = ("08", "40", "53")
-_TRANSIENT_STATES = frozenset({"55P03", "57P01", "57P02", "57P03", "57P05", "25P03", "55006"})
+_TRANSIENT_STATES = frozenset({"55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25P03", "55006"})
 _DATA_CLASSES = ("22", "23")
+
+
+def is_final(error: VitrineError) -> bool:
+    """Whether another try makes no sense: a person must act first, or somebody else owns the pipeline."""
+    return isinstance(error, ConfigError | DataError | LeaseLost)
 
 
 def group_of(sqlstate: str | None) -> type[VitrineError]:

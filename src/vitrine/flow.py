@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from vitrine.failpoints import reach
 from vitrine.model import Cursor, Row
@@ -205,6 +205,14 @@ class StateManager(Protocol):
         """Told once a unit is visible to everybody; PAUSED or RELEASED when the run should end here."""
         ...
 
+    def interruption(self) -> Outcome | None:
+        """Asked again and again while the next batch is awaited; an outcome when the run should end here."""
+        ...
+
+    def all_read(self) -> None:
+        """Told once the last batch is visible: what follows is no batch any more."""
+        ...
+
 
 class TargetWriter(Protocol):
     """Writes batches, each as one unit, and makes a full load visible at its end."""
@@ -234,8 +242,8 @@ class Plan:
 
 def run_batches(plan: Plan, state: StateManager) -> Outcome:
     """Move every remaining batch. Rows and checkpoint land together, or not at all."""
-    with ReadAhead(plan.reader, after=state.position, pace=plan.pace) as batches:
-        for incoming in batches:
+    with ReadAhead(plan.reader, after=state.position, pace=plan.pace, interruption=state.interruption) as ahead:
+        for incoming in ahead.batches():
             if outcome := state.rest(plan.pace):
                 return outcome
             batch = incoming
@@ -252,24 +260,35 @@ def run_batches(plan: Plan, state: StateManager) -> Outcome:
             plan.pace.end(incoming.count)
             if outcome := state.committed(counts):
                 return outcome
+    if ahead.interrupted:
+        return ahead.interrupted
+    state.all_read()
     state.committed(plan.writer.publish(state))
     return Outcome.FINISHED
+
+
+LOOK_SECONDS = 0.1
+"""While a batch is awaited, so often is asked whether to go on: a slow query does not delay a pause or a stop."""
 
 
 class ReadAhead:
     """A reader's batches, the next one read in a thread of its own while this one is written."""
 
-    def __init__(self, reader: SourceReader, *, after: Position, pace: Pace) -> None:
+    def __init__(
+        self, reader: SourceReader, *, after: Position, pace: Pace, interruption: Callable[[], Outcome | None]
+    ) -> None:
+        self.interrupted: Outcome | None = None  # why there are no more batches, if not for the end of the rows
         self._reader = reader
         self._after = after
         self._pace = pace
+        self._interruption = interruption
         self._ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=1)
         self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
 
-    def __enter__(self) -> Iterator[Batch]:
+    def __enter__(self) -> Self:
         self._thread.start()
-        return self._batches()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -280,11 +299,20 @@ class ReadAhead:
             self._reader.cancel()
             self._thread.join(0.05)
 
-    def _batches(self) -> Iterator[Batch]:
-        while (item := self._ready.get()) is not None:
+    def batches(self) -> Iterator[Batch]:
+        """Until the rows or the patience of somebody end; raises what the reader raised."""
+        while (item := self._next()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
+
+    def _next(self) -> Batch | BaseException | None:
+        while not self.interrupted:
+            try:
+                return self._ready.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                self.interrupted = self._interruption()
+        return None
 
     def _read(self) -> None:
         try:

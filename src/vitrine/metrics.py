@@ -88,7 +88,7 @@ class _Meters:
         self.rows_deleted = counter("rows_deleted", "Rows deleted from the target.")
         self.rows_rejected = counter("rows_rejected", "Rows put into quarantine.")
         self.future_rows = counter("future_rows", "Rows read whose cursor lies in the future, in every run anew.")
-        self.retries = counter("retries", "Attempts that failed and are followed by another.")
+        self.retries = counter("retries", "Tries and attempts that failed and are followed by another.")
         self.takeovers = counter("lease_takeovers", "Expired leases that this runner took away from their holders.")
         self.crash_loops = counter("crash_loops", "Pipelines that failed because their runner died again and again.")
         self.by_pipeline = (

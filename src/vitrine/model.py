@@ -1,5 +1,6 @@
 """The things Vitrine speaks of: a pipeline's definition, a claimed run, a cursor."""
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -99,6 +100,12 @@ class Options(BaseModel):
     )
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10), description="A read reopens its snapshot after this long, to let vacuum work."
+    )
+    batch_timeout: Duration = Field(
+        default=timedelta(minutes=30),
+        ge=timedelta(seconds=1),
+        description="A run fails whose batch takes longer to be read, transformed and written; the first one waits for"
+        " the whole query to be sorted.",
     )
     max_rows_per_second: int | None = Field(
         default=None,
@@ -250,6 +257,12 @@ class RunOptions:
     allow_shrink: bool = False
 
 
+def suspended_clock() -> float:
+    """Seconds of a clock that goes on while the machine sleeps, where the platform has one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 @dataclass(frozen=True)
 class Claim:
     """One attempt at a pipeline: the configuration it captured, and the token that proves the lease."""
@@ -258,6 +271,7 @@ class Claim:
     definition: Definition
     run_id: RunId
     token: int
+    taken_at: float  # by the suspended clock, before the claim was sent: the lease ends no later than it seems here
     attempt: int
     options: RunOptions
     config_version: int

@@ -205,6 +205,7 @@ def build(
     *,
     interruption: Callable[[], Outcome | None],
     on_progress: Callable[[Counts], None],
+    on_all_read: Callable[[], None] = lambda: None,
     on_reload: Callable[[int | None], None] = lambda version: None,
     rest: Callable[[float], Outcome | None] = time.sleep,
 ) -> Prepared:
@@ -233,6 +234,7 @@ def build(
             interruption=interruption,
             on_progress=on_progress,
             settled_part=plan.reader.lower if definition.mode is Mode.INCREMENTAL else None,
+            on_all_read=on_all_read,
             on_reload=on_reload,
             rest=rest,
         )
@@ -375,6 +377,8 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
         max_staging_age=definition.options.max_staging_age,
         horizon=_settled_time(claim, plan),
     )
+    # in the order of the key no row comes twice; in that of time, one that changes meanwhile does
+    in_time = definition.mode is Mode.INCREMENTAL
     plan.reader.begin_load()
     plan.writer.begin_load(
         FullLoad(
@@ -382,6 +386,9 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
             fresh=state.generation_cursor is None,
             max_delete_ratio=definition.options.max_delete_ratio,
             allow_shrink=claim.options.allow_shrink,
+            in_time=in_time,
+            may_repeat=lambda: in_time and (state.generation_cursor is not None or plan.reader.snapshots > 1),
+            cursor=_cursor(definition, plan.writer.key),
         )
     )
     return state

@@ -59,6 +59,10 @@ def safe_message(exc: BaseException | None) -> str:
     return re.sub(r"//[^@/\s]*@", "//", lines[0]) if lines else type(exc).__name__
 
 
+_LIMITS = {"57014": ("QUERY_CANCELED", "; raise that limit for this account, or let the query do less at once")}
+"""SQLSTATEs that mean a limit of the server: our code, and the remedy."""
+
+
 @contextmanager
 def translated(side: str, *, code: str | None = None) -> Generator[None]:
     """Raise what psycopg raises as the group that tells what to do; `side` begins the sentence."""
@@ -69,7 +73,8 @@ def translated(side: str, *, code: str | None = None) -> Generator[None]:
         if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None:
             # refused passwords and unknown databases arrive without a SQLSTATE: the text is all there is
             group = TransientError
-        raise group(f"{side}: {safe_message(exc)}", code=code) from exc
+        limit, remedy = _LIMITS.get(exc.sqlstate or "", (None, ""))
+        raise group(f"{side}: {safe_message(exc)}{remedy}", code=code or limit) from exc
 
 
 PRINTING = """

@@ -13,7 +13,8 @@ from psycopg import sql
 
 from tests import journal
 from tests.conftest import free_port
-from tests.processes import Forwarder, Started, runner
+from tests.processes import Started, runner
+from tests.proxy import Proxy
 from tests.running import create, differences
 from tests.scraping import get
 from tests.waiting import wait_until
@@ -244,7 +245,7 @@ def test_a_runner_started_before_its_database_waits_and_then_works(
     database_url: str, settings: Settings, postgres: EmbeddedPostgres, connection: Connection, tmp_path: Path
 ) -> None:
     assert postgres.port is not None
-    gate = Forwarder(postgres.port)
+    gate = Proxy(postgres.port)
     pipeline = create(
         connection,
         settings,
@@ -254,8 +255,8 @@ def test_a_runner_started_before_its_database_waits_and_then_works(
     )
     pipelines.request_run(connection, pipeline.id, trigger="api")
     try:
-        away, port = database_url.replace(str(postgres.port), str(gate.port)), free_port()
-        with runner(away, tmp_path, VITRINE_METRICS_PORT=str(port)) as early:
+        port = free_port()
+        with runner(gate.url(database_url), tmp_path, VITRINE_METRICS_PORT=str(port)) as early:
             wait_until(lambda: early.output().count("waiting for the database") >= 2, what="a runner that waits")
             assert early.process.poll() is None
             assert status(connection, pipeline) is Status.RUN_REQUESTED

@@ -57,6 +57,14 @@ def create_target(connection: Connection) -> None:
     connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)")
 
 
+def create_filled(connection: Connection, settings: Settings, mode: str, count: int, **fields: Any) -> Pipeline:
+    """Events in the source and their pipeline; an incremental one goes batch by batch into a target that is there."""
+    fill_events(connection, count)
+    if mode == "incremental":
+        create_target(connection)
+    return create_events(connection, settings, mode, **fields)
+
+
 EVENTS = "SELECT id, note, modified FROM ugc.events"
 
 

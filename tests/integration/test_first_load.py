@@ -1,14 +1,17 @@
 """The first run of an incremental pipeline whose mart is missing: a load into staging that leaves a checkpoint."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.integration.test_faults import EVENTS, create_events, events_are_right, fill_events, once_read
-from tests.running import run, succeed
+from tests.running import differences, run, succeed
+from vitrine import failpoints, registry
 from vitrine.flow import Counts, Outcome
+from vitrine.model import Row
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import checkpoints
@@ -80,6 +83,58 @@ def test_a_first_load_that_is_stopped_goes_on_under_the_horizon_it_began_with(
     succeed(connection, settings, events)
     succeed(connection, settings, events)
     assert events_are_right(connection)
+
+
+@pytest.mark.parametrize("task", [None, "first_load_without_time"])
+def test_a_row_that_changes_between_two_halves_of_a_first_load_is_not_taken_for_two(
+    connection: Connection, settings: Settings, task: str | None
+) -> None:
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental", python_task=task)
+
+    def interrupt() -> None:
+        connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id IN (1, 50, 299)")
+        stop.set()
+
+    stop = threading.Event()
+    run(connection, settings, events, stop=stop, watch=once_read(100, interrupt))
+    second = succeed(connection, settings, events)
+    assert second.counts == Counts(read=202, written=300)
+    query = EVENTS if task is None else "SELECT id, note FROM ugc.events"
+    assert differences(connection, query, "analytics.events", "id") == []
+
+
+def test_a_row_that_changes_between_two_snapshots_of_a_first_load_is_not_taken_for_two(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental", options={"snapshot_max_age": "0s"})
+
+    def change() -> None:
+        connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id IN (1, 50)")
+
+    succeed(connection, settings, events, watch=once_read(100, change))
+    assert events_are_right(connection)
+
+
+def test_a_first_load_that_ends_before_it_is_published_takes_what_changes_until_the_next_run(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 300)
+    events = create_events(connection, settings, "incremental")
+    failpoints.install("staging_built=raise@1,in_backoff=raise")
+    try:
+        assert run(connection, settings, events).error is not None
+    finally:
+        failpoints.install("")
+    connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id IN (1, 50)")
+    assert succeed(connection, settings, events).counts == Counts(read=2, written=300)
+    assert events_are_right(connection)
+
+
+@registry.transforms.register("first_load_without_time")
+def first_load_without_time(rows: Sequence[Row]) -> Sequence[Row]:
+    return [{"id": row["id"], "note": row["note"]} for row in rows]
 
 
 def test_a_table_made_while_its_first_load_was_half_done_is_filled_and_not_replaced(

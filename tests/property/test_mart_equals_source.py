@@ -318,7 +318,7 @@ class MartMachine(RuleBasedStateMachine):
         before, written = self._images(), self.written
         is_old = self._is_old()
         stop = threading.Event()
-        dispatcher = PipelineDispatcher(self.world.settings, PipelineExecutor(self.world.settings, stop))
+        dispatcher = PipelineDispatcher(self.world.settings, PipelineExecutor(self.world.settings, stop, waits=()))
         self.world.at = _once(meeting, lambda: self._meet(meeting, stop))
         try:
             executed, status = dispatcher.dispatch(claim, watch=self._watch, retry=False)

@@ -16,32 +16,40 @@ from vitrine.errors import (
     group_of,
 )
 from vitrine.flow import Counts, Outcome
-from vitrine.runner.dispatcher import Verdict, delay_before, judge
-from vitrine.runner.executor import Executed
+from vitrine.runner.dispatcher import DELAYS, Verdict, delay_before, judge
+from vitrine.runner.executor import WAITS, Executed, wait_before
 from vitrine.status import Event, RunStatus
 from vitrine.store.pipelines import MAX_ATTEMPTS
 
-SECOND = timedelta(seconds=1)
-AT_ONCE = timedelta(0)
+FIRST, SECOND = DELAYS
 
 
-def ended(outcome: Outcome | None = None, error: VitrineError | None = None, batches: int = 0) -> Executed:
-    return Executed(outcome, error, Counts(), batches, 0.0)
+def ended(outcome: Outcome | None = None, error: VitrineError | None = None, *, moved: bool = False) -> Executed:
+    return Executed(outcome, error, Counts(), 7, 0.0, moved)
 
 
 @pytest.mark.parametrize(
-    ("error", "delays"),
+    ("error", "waits", "delays"),
     [
-        (TransientError("away"), (SECOND, 4 * SECOND, None, None)),
-        (VitrineError("unexpected"), (SECOND, 4 * SECOND, None, None)),
-        (CheckpointMoved("elsewhere"), (AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE)),
-        (ConfigError("no"), (None, None, None, None)),
-        (DataError("no"), (None, None, None, None)),
+        (TransientError("away"), (1, 2, 4, None, None), (FIRST, SECOND, None, None)),
+        (VitrineError("unexpected"), (1, 2, 4, None, None), (FIRST, SECOND, None, None)),
+        (CheckpointMoved("elsewhere"), (0, 0, 0, None, None), (FIRST, SECOND, None, None)),
+        (ConfigError("no"), (None,) * 5, (None,) * 4),
+        (DataError("no"), (None,) * 5, (None,) * 4),
+        (LeaseLost("gone"), (None,) * 5, (None,) * 4),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_wait_before_another_attempt(error: VitrineError, delays: tuple[timedelta | None, ...]) -> None:
+def test_the_wait_before_another_try_and_before_another_attempt(
+    error: VitrineError, waits: tuple[float | None, ...], delays: tuple[timedelta | None, ...]
+) -> None:
+    assert tuple(wait_before(failures, error) for failures in (1, 2, 3, 4, 5)) == waits
     assert tuple(delay_before(attempt, error) for attempt in (1, 2, 3, 4)) == delays
+
+
+def test_the_waits_grow() -> None:
+    assert WAITS == (1, 2, 4)
+    assert timedelta(seconds=WAITS[-1]) < FIRST < SECOND
 
 
 def test_as_many_attempts_are_made_as_takeovers_are_allowed() -> None:
@@ -66,34 +74,39 @@ def test_an_outcome_is_its_own_event_whatever_the_attempt(outcome: Outcome, verd
 FAIL = Verdict(Event.FAIL, RunStatus.FAILED)
 
 
+def again(attempt: int, delay: timedelta) -> Verdict:
+    return Verdict(Event.RETRY, RunStatus.FAILED, attempt=attempt, delay=delay)
+
+
 @pytest.mark.parametrize(
-    ("error", "attempt", "batches", "verdict"),
+    ("error", "attempt", "moved", "verdict"),
     [
-        (TransientError("away"), 1, 0, Verdict(Event.RETRY, RunStatus.FAILED, attempt=1, delay=SECOND)),
-        (TransientError("away"), 2, 0, Verdict(Event.RETRY, RunStatus.FAILED, attempt=2, delay=4 * SECOND)),
-        (TransientError("away"), 3, 0, FAIL),
+        (TransientError("away"), 1, False, again(1, FIRST)),
+        (TransientError("away"), 2, False, again(2, SECOND)),
+        (TransientError("away"), 3, False, FAIL),
         # a failure after progress does not use up the attempts of a failure without
-        (TransientError("away"), 3, 1, Verdict(Event.RETRY, RunStatus.FAILED, attempt=1, delay=SECOND)),
-        (VitrineError("unexpected"), 3, 7, Verdict(Event.RETRY, RunStatus.FAILED, attempt=1, delay=SECOND)),
-        (VitrineError("unexpected"), 3, 0, FAIL),
-        (CheckpointMoved("elsewhere"), 3, 0, Verdict(Event.RETRY, RunStatus.FAILED, attempt=3, delay=AT_ONCE)),
-        (ConfigError("no"), 1, 0, FAIL),
-        (ConfigError("no"), 1, 9, FAIL),
-        (DataError("no"), 1, 9, FAIL),
-        (LeaseLost("gone"), 1, 0, None),
-        (LeaseLost("gone"), 1, 9, None),
+        (TransientError("away"), 3, True, again(1, FIRST)),
+        (VitrineError("unexpected"), 3, True, again(1, FIRST)),
+        (VitrineError("unexpected"), 3, False, FAIL),
+        (CheckpointMoved("elsewhere"), 1, False, again(1, FIRST)),
+        (CheckpointMoved("elsewhere"), 3, False, FAIL),
+        (ConfigError("no"), 1, False, FAIL),
+        (ConfigError("no"), 1, True, FAIL),
+        (DataError("no"), 1, True, FAIL),
+        (LeaseLost("gone"), 1, False, None),
+        (LeaseLost("gone"), 1, True, None),
     ],
 )
 def test_an_error_ends_in_another_attempt_or_a_failure_or_silence(
-    error: VitrineError, attempt: int, batches: int, verdict: Verdict | None
+    error: VitrineError, attempt: int, moved: bool, verdict: Verdict | None
 ) -> None:
-    assert judge(ended(error=error, batches=batches), attempt) == verdict
+    assert judge(ended(error=error, moved=moved), attempt) == verdict
 
 
 @pytest.mark.parametrize("error", [TransientError("away"), VitrineError("unexpected"), CheckpointMoved("elsewhere")])
-def test_a_run_in_the_foreground_fails_instead_of_waiting(error: VitrineError) -> None:
+def test_a_run_in_the_foreground_fails_instead_of_waiting_for_another_attempt(error: VitrineError) -> None:
     assert judge(ended(error=error), 1, retry=False) == FAIL
-    assert judge(ended(error=error, batches=3), 1, retry=False) == FAIL
+    assert judge(ended(error=error, moved=True), 1, retry=False) == FAIL
 
 
 @pytest.mark.parametrize(
@@ -114,7 +127,7 @@ def test_a_run_in_the_foreground_fails_instead_of_waiting(error: VitrineError) -
         ("42501", ConfigError),
         ("28P01", ConfigError),
         ("3D000", ConfigError),
-        ("57014", ConfigError),
+        ("57014", TransientError),
     ],
 )
 def test_a_sqlstate_tells_what_to_do(sqlstate: str | None, group: type[VitrineError]) -> None:

@@ -110,6 +110,7 @@ class ListState:
     outcome: Outcome = Outcome.PAUSED
     interrupt_at_rest: int | None = None
     save_fails: bool = False
+    waits: int | None = None  # so often a wait for the next batch may be looked at before it is interrupted
     rests: list[float] = field(default_factory=list[float])
     saved: list[tuple[Position, Counts]] = field(default_factory=list[tuple[Position, Counts]])
     told: Counts = field(default_factory=Counts)
@@ -139,6 +140,15 @@ class ListState:
         self.target.calls.append("committed")
         self.told += counts
         return self.outcome if self.interrupt_after == len(self.saved) else None
+
+    def interruption(self) -> Outcome | None:
+        if self.waits is None:
+            return None
+        self.waits -= 1
+        return self.outcome if self.waits <= 0 else None
+
+    def all_read(self) -> None:
+        self.target.calls.append("all read")
 
 
 def rows(*numbers: int) -> list[Row]:
@@ -170,7 +180,7 @@ BATCH = ["begin", "write 2", "save", "commit", "committed"]
 def test_batches_are_written_saved_and_committed_in_turn_and_published_at_the_end(loop: Loop) -> None:
     assert loop.run() is Outcome.FINISHED
     last = ["begin", "write 1", "save", "commit", "committed"]
-    assert loop.calls == [*BATCH, *BATCH, *last, "publish", "committed"]
+    assert loop.calls == [*BATCH, *BATCH, *last, "all read", "publish", "committed"]
     assert loop.target.rows == rows(1, 2, 3, 4, 5)
 
 
@@ -198,7 +208,7 @@ def test_reading_begins_after_the_saved_position_with_the_plans_batch_size(loop:
 def test_an_empty_source_is_a_finished_run_with_one_empty_batch(loop: Loop) -> None:
     loop.reader.rows = []
     assert loop.run() is Outcome.FINISHED
-    assert loop.calls == ["begin", "write 0", "save", "commit", "committed", "publish", "committed"]
+    assert loop.calls == ["begin", "write 0", "save", "commit", "committed", "all read", "publish", "committed"]
     assert loop.target.position == START
 
 
@@ -288,6 +298,43 @@ def test_a_reader_that_is_interrupted_is_cancelled_and_joined(loop: Loop) -> Non
     loop.run()
     assert loop.reader.read < 50
     assert not [thread for thread in threading.enumerate() if thread.name == "reader"]
+
+
+@dataclass
+class SlowReader(ListReader):
+    """Gives one batch; the next one takes until it is cancelled."""
+
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def batches(self, after: Position, pace: Pace) -> Iterator[Batch]:
+        yield next(super().batches(after, pace))
+        self.cancelled.wait(5)
+        raise ValueError("cancelled")
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PAUSED, Outcome.RELEASED])
+def test_an_interruption_does_not_wait_for_a_batch_that_takes_long(loop: Loop, outcome: Outcome) -> None:
+    slow = SlowReader(rows(1, 2, 3), loop.calls)
+    loop.state.waits, loop.state.outcome = 2, outcome
+    assert run_batches(replace(loop.plan, reader=slow), loop.state) is outcome
+    assert loop.calls == BATCH
+    assert not [thread for thread in threading.enumerate() if thread.name == "reader"]
+
+
+def test_what_the_state_raises_while_a_batch_is_awaited_ends_the_run(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> Outcome | None:
+        raise ValueError("lost")
+
+    monkeypatch.setattr(loop.state, "interruption", lost)
+    slow = SlowReader(rows(1, 2, 3), loop.calls)
+    with pytest.raises(ValueError, match="lost"):
+        run_batches(replace(loop.plan, reader=slow), loop.state)
+    assert slow.cancelled.is_set()
 
 
 def test_closing_a_plan_closes_the_writer_even_if_the_reader_fails(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

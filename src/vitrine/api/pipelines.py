@@ -163,11 +163,18 @@ def _body_complaints() -> Generator[None]:
         raise RequestValidationError([{**error, "loc": ("body", *error["loc"])} for error in errors]) from exc
 
 
-@router.delete("/pipelines/{id}", status_code=204, summary="Delete a pipeline", responses=documented(404, 409))
-def delete_pipeline(pool: StorePool, key: Key) -> None:
-    """Removes the pipeline with its state and history; the target table stays. Refused while a runner is at work."""
+@router.delete("/pipelines/{id}", status_code=204, summary="Delete a pipeline", responses=documented(404, 409, 422))
+def delete_pipeline(
+    pool: StorePool,
+    key: Key,
+    force: Annotated[
+        bool, Query(description="Even while a runner is at work: it commits nothing more, its batch is rolled back.")
+    ] = False,
+) -> None:
+    """Removes the pipeline with its state and history; the target table stays. Refused while a runner is at work,
+    unless `force` is given."""
     with pool.connection() as connection:
-        pipelines.delete(connection, key)
+        pipelines.delete(connection, key, force=force)
 
 
 @router.post(

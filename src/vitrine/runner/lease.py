@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -10,18 +9,15 @@ from typing import Self
 
 from vitrine.errors import LeaseLost, VitrineError
 from vitrine.failpoints import reach
-from vitrine.model import Claim
+from vitrine.model import Claim, suspended_clock
 from vitrine.postgres import Connection, connect
 from vitrine.status import Status
 from vitrine.store import pipelines
 
 log = logging.getLogger(__name__)
 
-
-def suspended_clock() -> float:
-    """Seconds of a clock that goes on while the machine sleeps, where the platform has one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+LOOK_SECONDS = 1.0
+"""A pause is seen this soon, however rare heartbeats are: a look writes nothing."""
 
 
 class Lease:
@@ -40,8 +36,10 @@ class Lease:
         self._claim = claim
         self._ttl = ttl
         self._interval = interval.total_seconds()
+        self._pace = min(self._interval, LOOK_SECONDS)
         self._clock = clock
-        self._deadline = clock() + ttl.total_seconds()
+        self._next_beat = clock() + self._interval
+        self._deadline = claim.taken_at + ttl.total_seconds()
         self._lost = False
         self._pause_requested = False
         self._stopping = threading.Event()
@@ -65,10 +63,19 @@ class Lease:
         if self._lost or self._clock() >= self._deadline:
             raise LeaseLost(f"the lease of '{self._claim.definition.name}' is lost; this run writes nothing more")
 
+    def beat(self, connection: Connection) -> None:
+        """Prolong the lease now, and learn whether it is lost or a pause was asked for."""
+        before = self._clock()  # taken before sending: the answer may be late
+        status = pipelines.heartbeat(connection, self._claim, self._ttl)
+        if status is not None:
+            self._deadline = before + self._ttl.total_seconds()
+            self._next_beat = before + self._interval
+        self._learn(status)
+
     def _beat(self) -> None:
         """Prolong the lease until told to stop. A connection that fails is made anew: the deadline is the judge."""
-        while not self._stopping.wait(self._interval) and not self._lost:
-            # connected for the first beat, not before: most runs are over by then
+        while not self._stopping.wait(self._pace) and not self._lost:
+            # connected for the first look, not before: most runs are over by then
             try:
                 with connect(self._url, name=f"vitrine:{self._claim.token}:heartbeat") as connection:
                     self._beat_through(connection)
@@ -76,18 +83,17 @@ class Lease:
                 log.warning(
                     "heartbeat failed: %s", exc, extra={"action": "heartbeat_failed", **self._claim.log_fields()}
                 )
-                self._stopping.wait(min(self._interval, 1.0))
 
     def _beat_through(self, connection: Connection) -> None:
         while not self._lost:
-            reach("heartbeat")
-            before = self._clock()  # taken before sending: the answer may be late
-            self._learn(pipelines.heartbeat(connection, self._claim, self._ttl), before)
-            if self._stopping.wait(self._interval):
+            if self._clock() + self._pace / 2 >= self._next_beat:
+                reach("heartbeat")
+                self.beat(connection)
+            else:
+                self._learn(pipelines.held_status(connection, self._claim))
+            if self._stopping.wait(self._pace):
                 return
 
-    def _learn(self, status: Status | None, before: float) -> None:
-        self._lost = status is None
+    def _learn(self, status: Status | None) -> None:
+        self._lost |= status is None
         self._pause_requested = status is Status.PAUSE_REQUESTED
-        if status is not None:
-            self._deadline = before + self._ttl.total_seconds()

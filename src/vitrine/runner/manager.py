@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import psycopg
 
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 LONGEST_BACKOFF = 30.0
 READY_WITHIN = 15.0
 SWEEP_SECONDS = 3600.0
+LAST_SECONDS = 10.0
+"""For the other runs of a process to let go of their pipelines, once one of them hangs."""
 SHORTEST_REST = 0.02
 PRUNED_AT_ONCE = 500
 
@@ -47,6 +49,7 @@ class PipelineManager:
         self._reached_at: float | None = None  # when a tick last reached the database; None: it is away
         self._next_sign = 0.0
         self._running: set[Future[None]] = set()
+        self._hanging = 0
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
     def request_stop(self) -> None:
@@ -60,23 +63,39 @@ class PipelineManager:
         within = max(READY_WITHIN, 3 * self._settings.poll_interval.total_seconds())
         return reached is not None and time.monotonic() - reached < within and not self._stop.is_set()
 
-    def run(self) -> None:
-        """Work until asked to stop. A database that is away is waited for, longer and longer."""
+    def run(self) -> bool:
+        """Work until asked to stop. A database that is away is waited for, longer and longer.
+
+        False when a run hangs: its thread cannot be ended but with the process, which must not go on.
+        """
         listener = threading.Thread(target=self._listen, name="listen", daemon=True)
         listener.start()
         backoff = 0.5
         while not self._stop.is_set():
             try:
                 with connect(self._settings.store_url, name="vitrine:runner") as store:
-                    backoff = 0.5
                     self._work(store)
             except TransientError as exc:
-                self._reached_at = None
+                if self._reached_at is not None:
+                    # a connection that was cut while nobody used it is replaced at once, and nobody need know
+                    self._reached_at, backoff = None, 0.5
+                    continue
                 log.warning("waiting for the database: %s", exc, extra={"action": "database_away", "seconds": backoff})
                 self._stop.wait(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
-        self._threads.shutdown(wait=True)
+        self._wait_for_runs()
         self._say_goodbye()
+        return not self._hanging
+
+    def _wait_for_runs(self) -> None:
+        """They let go after their batches; for one that hangs nobody waits, and for the others not long then."""
+        deadline = None
+        while len(left := [future for future in self._running if not future.done()]) > self._hanging:
+            if self._hanging and deadline is None:
+                deadline = time.monotonic() + LAST_SECONDS
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            wait(left, timeout=0.1)
 
     def _work(self, store: Connection) -> None:
         while not self._stop.is_set():
@@ -147,12 +166,16 @@ class PipelineManager:
 
     def _dispatch(self, claim: Claim) -> None:
         try:
-            self._dispatcher.dispatch(claim)
+            self._dispatcher.dispatch(claim, on_hang=lambda error: self._give_up())
         except VitrineError as exc:
             # the lease runs out by itself and the next runner continues
             log.error("run left behind: %s", exc, extra={"action": "run_left", **claim.log_fields()})
         finally:
             self._wake.set()
+
+    def _give_up(self) -> None:
+        self._hanging += 1
+        self.request_stop()
 
     def _listen(self) -> None:
         """Wake up when somebody asks for a run; on its own direct connection, which may fail at will."""

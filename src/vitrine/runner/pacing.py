@@ -8,9 +8,9 @@ from vitrine.errors import TransientError
 from vitrine.flow import Outcome
 from vitrine.model import Claim, with_pace_of
 from vitrine.plan import PostgresPlan
-from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import pipelines, runs
+from vitrine.store.database import Link
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class Pacing:
     def __init__(
         self,
         claim: Claim,
-        store: Connection,
+        store: Link,
         stop: threading.Event,
         interruption: Callable[[], Outcome | None],
     ) -> None:
@@ -40,8 +40,9 @@ class Pacing:
         """Wait so long, outside any transaction, then look: PAUSED, RELEASED or LeaseLost when the run should end."""
         self._stop.wait(seconds)
         try:
-            status, version = pipelines.glance(self._store, self._claim)
+            status, version = pipelines.glance(self._store.connection(), self._claim)
         except TransientError:
+            self._store.drop()
             return self._interruption()  # the store is away: the lease's own deadline is the judge
         self.take(version)
         return Outcome.PAUSED if status is Status.PAUSE_REQUESTED else self._interruption()
@@ -51,8 +52,9 @@ class Pacing:
         if self._driven is None or version in (None, self._taken):
             return
         self._taken = version
-        stored = pipelines.get(self._store, self._claim.pipeline_id).definition
+        store = self._store.connection()
+        stored = pipelines.get(store, self._claim.pipeline_id).definition
         taken = with_pace_of(stored, self._claim.definition)
         self._driven.go_at(taken)
-        runs.note_config(self._store, self._claim, taken)
+        runs.note_config(store, self._claim, taken)
         log.info("another pace taken", extra={"action": "config_reloaded", **self._claim.log_fields()})

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import ExecStatus, Format, TransactionStatus
 
 from vitrine import metrics
 from vitrine.errors import ConfigError, DataError
@@ -37,6 +37,9 @@ _PATIENCE = """
     ; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;
     SET LOCAL idle_in_transaction_session_timeout = '10min'
 """
+# A stream rests while the batches before are written, each as long as it may take
+_BEGIN_STREAM = sql.SQL(_BEGIN + _PATIENCE + "; SET LOCAL idle_in_transaction_session_timeout = {}")
+_REST = timedelta(minutes=1)
 
 # Names of types as they can be written again, and what domains are made of in the end
 _TYPES = """
@@ -100,6 +103,7 @@ class PostgresReader:
         self._options = options
         self._as_text = as_text
         self._loading = False
+        self.snapshots = 0  # that were read from
         self._log_fields = log_fields or {}
         self._future = timedelta(0)  # from the time that is settled to the one where the future begins
         self._latest: int | None = None  # a cursor above it lies in the future; None where there is no telling
@@ -119,8 +123,9 @@ class PostgresReader:
             self._streaming.close()
 
     def cancel(self) -> None:
-        if self._streaming is not None and not self._streaming.closed:
-            self._streaming.cancel_safe(timeout=1.0)
+        for connection in (self._asking, self._streaming):
+            if connection is not None and connection.info.transaction_status is TransactionStatus.ACTIVE:
+                connection.cancel_safe(timeout=1.0)
 
     def begin_load(self) -> None:
         """From now on a position is where reading has come to: the rows are collected, and nothing is a checkpoint."""
@@ -174,6 +179,7 @@ class PostgresReader:
         reach("after_horizon")
         cursor, finished, told = after.cursor, False, False
         while not finished:
+            self.snapshots += 1
             stream = self._stream(cursor, checkpoint=after.cursor, pace=pace)
             finished = yield from self._cut(stream, tracker, pace, told=told)
             cursor, told = stream.end, True
@@ -288,6 +294,7 @@ class PostgresReader:
             type_oid=self.columns[self._cursor[0]].type_oid,
             pace=pace,
             max_bytes=self._options.max_batch_bytes,
+            longest_rest=self._options.batch_timeout + self._options.snapshot_max_age + _REST,
         )
 
     def _print_cursor(self, raw: Sequence[bytes | None]) -> Cursor:
@@ -309,7 +316,8 @@ class PostgresReader:
 
     def _ask_print(self, column: SourceColumn, raw: bytes) -> str:
         with translated("source"), self._reading() as connection:
-            result = connection.pgconn.exec_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
+            connection.pgconn.send_query_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
+            result = _answer(connection)
             _raise_failed(result)
             return (result.get_value(0, 0) or b"").decode()
 
@@ -451,6 +459,7 @@ class _Stream:
         type_oid: int,
         pace: Pace,
         max_bytes: int,
+        longest_rest: timedelta,
     ) -> None:
         self.end = cursor
         self.raw_end: Sequence[bytes] = ()
@@ -461,6 +470,7 @@ class _Stream:
         self.type_oid = type_oid
         self._pace = pace
         self._max_bytes = max_bytes
+        self._longest_rest = longest_rest
 
     header, trailer = len(binary.HEADER), len(binary.TRAILER)
 
@@ -469,7 +479,7 @@ class _Stream:
 
     def chunks(self) -> Iterator[Copied | Printed]:
         with translated("source query"):
-            self._connection.execute(_BEGIN + _PATIENCE)
+            self._connection.execute(_BEGIN_STREAM.format(int(self._longest_rest.total_seconds() * 1000)))
             data: bytes | bytearray = bytearray()
             count, last = 0, 0
             size, max_bytes = self._pace.limits.rows_at_once, self._max_bytes
@@ -552,8 +562,10 @@ def _as_number(type_oid: int, length: timedelta) -> int:
 def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
     """Name, type and modifier of each column of a query, without executing it."""
     pgconn = connection.pgconn
-    _raise_failed(pgconn.prepare(b"", text.encode()))
-    result = pgconn.describe_prepared(b"")
+    pgconn.send_prepare(b"", text.encode())
+    _raise_failed(_answer(connection))
+    pgconn.send_describe_prepared(b"")
+    result = _answer(connection)
     _raise_failed(result)
     return [
         ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
@@ -585,6 +597,15 @@ def _copy_out(connection: Connection, statement: str, *, skip: int, shortest: in
             break
     while (result := _next_result(connection)) is not None:
         _raise_failed(result)
+
+
+def _answer(connection: Connection) -> Any:
+    """The one result of what was sent; asynchronous, because a blocking call would hold the interpreter's lock."""
+    _flush(connection)
+    answer = _next_result(connection)
+    while _next_result(connection) is not None:
+        pass
+    return answer
 
 
 def _flush(connection: Connection) -> None:

@@ -42,6 +42,8 @@ class PythonReader:
     def rows_expected(self) -> int | None:
         return None
 
+    snapshots = 1
+
     def begin_load(self) -> None:
         """A position is where reading has come to anyway."""
 

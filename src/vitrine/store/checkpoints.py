@@ -145,6 +145,16 @@ def _has_staging(connection: Connection, claim: Claim, generation: int) -> bool:
     return bool(fetch_all(connection, "list_staging", pattern=f"^{staging_name(claim.pipeline_id, generation)}$"))
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What was put into a transaction whose commit nobody has confirmed yet."""
+
+    batch_seq: int
+    counts: Counts
+    moves: bool  # the checkpoint, or a row of the mart
+    publishes: bool
+
+
 class PostgresState:
     """A run's StateManager: token check and checkpoint join the transaction that wrote the rows."""
 
@@ -158,6 +168,7 @@ class PostgresState:
         interruption: Callable[[], Outcome | None],
         on_progress: Callable[[Counts], None] = lambda counts: None,
         settled_part: Callable[[Cursor, str], Cursor] | None = None,
+        on_all_read: Callable[[], None] = lambda: None,
         on_reload: Callable[[int | None], None] = lambda version: None,
         rest: Callable[[float], Outcome | None] = time.sleep,
     ) -> None:
@@ -173,10 +184,14 @@ class PostgresState:
         self._batches = 0
         self._interruption = interruption
         self._on_progress = on_progress
+        self._on_all_read = on_all_read
         self._on_reload = on_reload
         self._rest = rest
         self._reload_version: int | None = None  # whose pace is asked for; None: that of the claim
         self._pause_seen = False
+        self._saved: _Saved | None = None
+        self.moved = False  # something was committed that a repetition would not have to do again
+        self.published = False  # a full load is in the mart
         self._began = time.monotonic()
         if not full and state.cursor_fingerprint not in (None, fingerprint):
             raise DataError(
@@ -202,6 +217,7 @@ class PostgresState:
             full=False,
             interruption=self._interruption,
             on_progress=self._on_progress,
+            on_all_read=self._on_all_read,
             on_reload=self._on_reload,
             rest=self._rest,
         )
@@ -216,8 +232,9 @@ class PostgresState:
         return None
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
+        moves = position != self.position or counts.written > 0
         if self._full:
-            self._advance(unit, "save_generation", counts, cursor=_array(position.cursor))
+            self._advance(unit, "save_generation", counts, moves=moves, cursor=_array(position.cursor))
             self._staged += counts.read - counts.rejected
             self._staged_to = position.cursor
         else:
@@ -225,6 +242,7 @@ class PostgresState:
                 unit,
                 "save_cursor",
                 counts,
+                moves=moves,
                 cursor=_array(position.cursor),
                 pending_cursor=_array(position.pending_cursor),
                 pending_since=position.pending_since,
@@ -239,7 +257,15 @@ class PostgresState:
             )
         first = self._first_checkpoint()
         fingerprint = self._fingerprint if first else None
-        self._advance(unit, "close_generation", counts, cursor=_array(first), fingerprint=fingerprint)
+        self._advance(
+            unit,
+            "close_generation",
+            counts,
+            moves=True,
+            publishes=True,
+            cursor=_array(first),
+            fingerprint=fingerprint,
+        )
 
     def _first_checkpoint(self) -> Cursor | None:
         """Where changes are read from after a first load: what was settled when it began was in its snapshot."""
@@ -249,7 +275,7 @@ class PostgresState:
         return self._settled_part(end, horizon)
 
     def discard(self, unit: Unit) -> None:
-        self._advance(unit, "close_generation", Counts(), cursor=None, fingerprint=None)
+        self._advance(unit, "close_generation", Counts(), moves=False, cursor=None, fingerprint=None)
 
     def _put_aside(self, unit: Unit) -> None:
         for reject in unit.rejects:
@@ -264,11 +290,36 @@ class PostgresState:
             execute(unit.connection, "close_rejects", id=self._claim.pipeline_id, keys=list(unit.healed))
 
     def committed(self, counts: Counts) -> Outcome | None:
+        self._confirm()
         self._tell_batch(counts, time.monotonic())
         self._began = time.monotonic()
         self._on_progress(counts)
         self._on_reload(self._reload_version)
         return Outcome.PAUSED if self._pause_seen else self._interruption()
+
+    def interruption(self) -> Outcome | None:
+        return self._interruption()
+
+    def all_read(self) -> None:
+        self._on_all_read()
+
+    def settle(self, connection: Connection) -> None:
+        """After a lost connection: a unit whose commit was not answered is counted if it took place all the same."""
+        saved = self._saved
+        if saved is None:
+            return
+        where = {"id": self._claim.pipeline_id, "token": self._claim.token, "batch_seq": saved.batch_seq}
+        if fetch_one(connection, "is_saved", **where) is not None:
+            self._confirm()
+            self._tell_batch(saved.counts, time.monotonic())
+            self._on_progress(saved.counts)
+        self._saved = None
+
+    def _confirm(self) -> None:
+        if self._saved is not None:
+            self.moved |= self._saved.moves
+            self.published |= self._saved.publishes
+        self._saved = None
 
     def _tell_batch(self, counts: Counts, now: float) -> None:
         metrics.batch_written(
@@ -296,7 +347,9 @@ class PostgresState:
             }
             log.log(level, "batch written", extra=extra)
 
-    def _advance(self, unit: Unit, name: str, counts: Counts, **arguments: Any) -> None:
+    def _advance(
+        self, unit: Unit, name: str, counts: Counts, *, moves: bool, publishes: bool = False, **arguments: Any
+    ) -> None:
         row = fetch_one(
             unit.connection,
             name,
@@ -318,6 +371,7 @@ class PostgresState:
             raise CheckpointMoved("the checkpoint is not where this run left it")
         self._put_aside(unit)
         self._batch_seq = row["batch_seq"]
+        self._saved = _Saved(self._batch_seq, counts, moves, publishes)
         self._pause_seen = row["status"] == Status.PAUSE_REQUESTED
         self._reload_version = row["reload_version"]
 
@@ -327,7 +381,7 @@ class CatchUpState(PostgresState):
 
     def save(self, unit: Unit, position: Position, counts: Counts) -> None:
         # what does not fit was counted by the load already; here it only takes the place of its older version
-        self._advance(unit, "save_progress", replace(counts, rejected=0))
+        self._advance(unit, "save_progress", replace(counts, rejected=0), moves=counts.written > 0)
 
     def committed(self, counts: Counts) -> Outcome | None:
         return super().committed(replace(counts, rejected=0))

@@ -5,13 +5,14 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import Any, LiteralString, cast
+from types import TracebackType
+from typing import Any, LiteralString, Self, cast
 
 import psycopg
 from psycopg.rows import DictRow
 
 from vitrine.errors import ConfigError
-from vitrine.postgres import Connection, safe_message, translated
+from vitrine.postgres import Connection, connect, safe_message, translated
 
 _NOT_THERE = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName)
 
@@ -50,8 +51,12 @@ def execute(connection: Connection, name: str, /, **arguments: Any) -> int:
 
 @contextmanager
 def transaction(connection: Connection) -> Generator[None]:
-    """All or nothing; a connection that is lost at its begin or end is told like one lost inside."""
+    """All or nothing; a connection that is lost at its begin or end is told like one lost inside.
+
+    A process that stops in the middle holds its rows for ten seconds, and not for as long as it is stopped.
+    """
     with _store_errors(), connection.transaction():
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = '10s'")
         yield
 
 
@@ -67,3 +72,31 @@ def _store_errors() -> Generator[None]:
             text = f"the store is not up to date ({safe_message(cause)}); run `vitrine migrate`"
             raise ConfigError(text, code="NOT_MIGRATED") from cause
         raise
+
+
+class Link:
+    """A connection to the store that is made when it is wanted, and made anew after it was dropped."""
+
+    def __init__(self, url: str, *, name: str) -> None:
+        self._url = url
+        self._name = name
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()
+
+    def connection(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._url, name=self._name)
+        return self._connection
+
+    def drop(self) -> None:
+        """Whoever doubts the connection drops it: one that was cut may not know it yet."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None

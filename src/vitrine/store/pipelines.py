@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from vitrine import schedule
 from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
-from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions
+from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions, suspended_clock
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
 from vitrine.store import checkpoints
@@ -67,15 +67,20 @@ def update(connection: Connection, pipeline_id: PipelineId, definition: Definiti
         return get(connection, pipeline_id)
 
 
-def delete(connection: Connection, key: str | UUID) -> None:
-    """Remove a pipeline with its history; TransitionRefused while a runner holds it. The target stays."""
+def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> None:
+    """Remove a pipeline with its history; the target stays. TransitionRefused while a runner holds it.
+
+    By force even then: the runner finds its lease gone and commits nothing more, and its staging is swept up later.
+    """
     with transaction(connection):
         pipeline = lock(connection, key)
-        if fetch_one(connection, "delete_pipeline", id=pipeline.id) is None:
+        if fetch_one(connection, "delete_pipeline", id=pipeline.id, force=force) is None:
             raise TransitionRefused(
                 f"pipeline '{pipeline.name}' is being run by {pipeline.lease_owner}; pause it first", code="RUNNING"
             )
-        checkpoints.drop_staging(connection, pipeline.id)
+        if pipeline.lease_owner is None:
+            # never while it is held: the batch in flight has the table, and waits for the row that we have
+            checkpoints.drop_staging(connection, pipeline.id)
 
 
 def request_run(
@@ -157,8 +162,18 @@ def expire_leases(connection: Connection) -> list[DictRow]:
     event, old, new = (list(column) for column in zip(*events, strict=True))
     rows = fetch_all(connection, "expire_leases", event=event, old=old, new=new, max_attempts=MAX_ATTEMPTS)
     for row in rows:
-        fetch_all(connection, "terminate_sessions", token=row["lease_token"])
+        end_sessions(connection, row["lease_token"])
     return rows
+
+
+def end_sessions(connection: Connection, token: int) -> None:
+    """End every session of a lease in this cluster, as far as our role may."""
+    fetch_all(connection, "terminate_sessions", token=token)
+
+
+def cancel_queries(connection: Connection, claim: Claim) -> None:
+    """Cancel what the sessions of a run wait for, as far as our role may; the sessions go on."""
+    fetch_all(connection, "cancel_queries", token=claim.token)
 
 
 def claim_next(
@@ -175,6 +190,7 @@ def claim_next(
     A row that somebody put into the table past the checks ends FAILED here, and the next one is taken.
     """
     while True:
+        before = suspended_clock()
         with transaction(connection):
             crowded = _crowded(connection, runs_per_source) if runs_per_source else []
             row = fetch_one(
@@ -183,7 +199,7 @@ def claim_next(
             if row is None:
                 return None
             try:
-                return _open_run(connection, row, runner)
+                return _open_run(connection, row, runner, before)
             except ValidationError as exc:
                 _fail_unreadable(connection, row, runner, exc)
 
@@ -195,13 +211,14 @@ def _crowded(connection: Connection, runs_per_source: Mapping[str, int]) -> list
     return [row["source"] for row in fetch_all(connection, "list_crowded", **allowed)]
 
 
-def _open_run(connection: Connection, row: DictRow, runner: str) -> Claim:
+def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
     pipeline = _pipeline(row)
     return Claim(
         pipeline_id=pipeline.id,
         definition=pipeline.definition,
         run_id=_insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json")),
         token=row["lease_token"],
+        taken_at=taken_at,
         attempt=pipeline.attempt,
         options=RunOptions(**row["requested_options"]),
         config_version=pipeline.config_version,
@@ -239,6 +256,12 @@ def _fail_unreadable(connection: Connection, row: DictRow, runner: str, exc: Val
 def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | None:
     """Prolong the lease; the pipeline's status, or None when the lease is lost."""
     row = fetch_one(connection, "heartbeat", id=claim.pipeline_id, token=claim.token, ttl=ttl)
+    return Status(row["status"]) if row else None
+
+
+def held_status(connection: Connection, claim: Claim) -> Status | None:
+    """The pipeline's status while the lease is ours, expired or not; None when it is not."""
+    row = fetch_one(connection, "held_status", id=claim.pipeline_id, token=claim.token)
     return Status(row["status"]) if row else None
 
 
@@ -293,6 +316,8 @@ def leave(
             error_code=error_code,
             error_message=error_message,
         )
+        if row["status"] == Status.RUN_REQUESTED:
+            execute(connection, "notify", name=claim.definition.name)
     return Status(row["status"])
 
 

@@ -63,8 +63,8 @@ INSERT INTO etl.etl_pipeline_tasks (pipeline_id, order_index, task_type, body, s
 VALUES (%(id)s, %(order_index)s, %(task_type)s, %(body)s, %(source_table)s, %(target_table)s, %(options)s);
 
 -- delete_pipeline --
--- A pipeline with its steps, state and history, unless somebody holds it
-DELETE FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token IS NULL RETURNING id;
+-- A pipeline with its steps, state and history, unless somebody holds it; by force even then
+DELETE FROM etl.etl_pipelines WHERE id = %(id)s AND (lease_token IS NULL OR %(force)s) RETURNING id;
 
 -- request_run --
 -- `run`: a waiting or paused request keeps its id; while RUNNING, one more run is noted under an id of its own
@@ -92,9 +92,11 @@ UPDATE etl.etl_pipelines p
 RETURNING p.status, CASE WHEN step.old = 'RUNNING' THEN p.rerun_request_id ELSE p.request_id END AS request_id;
 
 -- request_pause --
--- `pause`: at once where nobody runs it, between two batches where somebody does
+-- `pause`: at once where nobody runs it, and attempts that were still to come are dropped; else between two batches
 UPDATE etl.etl_pipelines p
-   SET status = step.new, updated_at = now()
+   SET status = step.new, updated_at = now(),
+       attempt = CASE WHEN step.new = 'PAUSED' THEN 0 ELSE p.attempt END,
+       next_attempt_at = CASE WHEN step.new = 'PAUSED' THEN NULL ELSE p.next_attempt_at END
   FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
  WHERE p.id = %(id)s AND p.status = step.old
 RETURNING p.status;
@@ -135,18 +137,26 @@ SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FR
  WHERE enabled AND next_due_at IS NOT NULL ORDER BY next_due_at LIMIT 1;
 
 -- expire_leases --
--- A dead lease: back to the queue (or PAUSED); FAILED when this attempt made no progress and was the last allowed
-WITH dead AS (
-    SELECT p.id, p.lease_token, coalesce(r.batches, 0) > 0 AS moved,
-           p.status = 'RUNNING' AND coalesce(r.batches, 0) = 0 AND p.attempt >= %(max_attempts)s AS crash_loop
+-- A dead lease: back to the queue (or PAUSED); FAILED when this attempt made no progress and was the last allowed.
+-- The attempt is not charged to a run outside user code if one inside died, or is dying, with the same process.
+WITH expired AS (
+    SELECT p.id, p.lease_token, p.status, p.attempt, coalesce(r.batches, 0) > 0 AS moved,
+           coalesce(r.in_user_code, true) OR NOT EXISTS (
+               SELECT FROM etl.etl_runs s
+                WHERE s.in_user_code AND s.runner = r.runner AND s.id <> r.id
+                  AND (s.status = 'RUNNING'
+                       OR s.error_code IN ('LEASE_EXPIRED', 'CRASH_LOOP') AND s.finished_at > r.started_at)) AS charged
       FROM etl.etl_pipelines p
       LEFT JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.status = 'RUNNING'
      WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
        FOR UPDATE OF p SKIP LOCKED
+), dead AS (
+    SELECT *, status = 'RUNNING' AND charged AND NOT moved AND attempt >= %(max_attempts)s AS crash_loop FROM expired
 ), freed AS (
     UPDATE etl.etl_pipelines p
        SET status = step.new, lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
-           attempt = CASE WHEN dead.moved OR step.new IN ('FAILED', 'PAUSED') THEN 0 ELSE p.attempt END,
+           attempt = CASE WHEN dead.moved OR step.new IN ('FAILED', 'PAUSED') THEN 0
+                          WHEN dead.charged THEN p.attempt ELSE greatest(p.attempt - 1, 0) END,
            request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END, updated_at = now()
       FROM dead
       JOIN unnest(%(event)s::text[], %(old)s::text[], %(new)s::text[]) AS step(event, old, new)
@@ -167,7 +177,14 @@ SELECT * FROM freed;
 -- terminate_sessions --
 -- End the sessions of a lost holder: a stopped process in the middle of a COPY counts as active, no timeout ends it
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
- WHERE application_name = 'vitrine:' || %(token)s::text AND usename = current_user AND pid <> pg_backend_pid();
+ WHERE split_part(application_name, ':', 1) = 'vitrine' AND split_part(application_name, ':', 2) = %(token)s::text
+   AND pg_has_role(usesysid, 'USAGE') AND pid <> pg_backend_pid();
+
+-- cancel_queries --
+-- End what reader and writer of a run wait for, and leave their sessions alone
+SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+ WHERE application_name = 'vitrine:' || %(token)s::text
+   AND pg_has_role(usesysid, 'USAGE') AND pid <> pg_backend_pid();
 
 -- hold_limits --
 -- Claims that count the runs of a source take turns, or two of them could take its last place
@@ -230,6 +247,10 @@ UPDATE etl.etl_pipelines
  WHERE id = %(id)s AND lease_token = %(token)s AND lease_expires_at > clock_timestamp()
 RETURNING status;
 
+-- held_status --
+-- What has become of a lease; no row back means it is somebody else's
+SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
+
 -- leave --
 -- The holder lets go: one event, guarded by the token; `finish` with a noted rerun goes back to the queue, and tells
 -- how fresh the mart is: as the source was when its read began, which for a load may be some runs ago. A generation that is
@@ -269,6 +290,10 @@ UPDATE etl.etl_runs
    SET status = %(status)s, finished_at = clock_timestamp(), error_code = %(error_code)s,
        error_message = left(%(error_message)s, 2000)
  WHERE id = %(run_id)s AND status = 'RUNNING';
+
+-- enter_user_code --
+-- From here on user code may kill the process
+UPDATE etl.etl_runs SET in_user_code = true WHERE id = %(run_id)s;
 
 -- describe_run --
 -- How the run goes about it: its lane, and the planner's estimate for progress
@@ -383,6 +408,11 @@ WITH held AS (
       FROM saved WHERE id = %(run_id)s
 )
 SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
+
+-- is_saved --
+-- Whether a commit whose answer was lost took place: the checkpoint has moved, and it was me
+SELECT batch_seq FROM etl.etl_state
+ WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND lease_token = %(token)s;
 
 -- insert_reject --
 -- A row put aside; a later version of it that does not fit either takes its place

@@ -46,6 +46,11 @@ def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | Non
     execute(connection, "describe_run", run_id=claim.run_id, lane=lane, rows=rows)
 
 
+def enter_user_code(connection: Connection, claim: Claim) -> None:
+    """Note that user code begins: should the process die before a batch is done, this run is a suspect."""
+    execute(connection, "enter_user_code", run_id=claim.run_id)
+
+
 def note_config(connection: Connection, claim: Claim, definition: Definition) -> None:
     """What the run goes on with."""
     execute(connection, "note_config", run_id=claim.run_id, config=Jsonb(definition.model_dump(mode="json")))

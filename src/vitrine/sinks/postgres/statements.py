@@ -66,6 +66,14 @@ class Writing:
             "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key})"
         ).format(target=self.target, staging=staging, same_key=self._same_key())
 
+    def drop_superseded(self, staging: sql.Identifier, order: Sequence[str]) -> sql.Composed:
+        """Of rows with one key only the last stays, by these columns and then by place."""
+        newest = [sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(name)) for name in order]
+        return sql.SQL(
+            "DELETE FROM {staging} WHERE ctid IN (SELECT ctid FROM (SELECT ctid, row_number() OVER"
+            " (PARTITION BY {key} ORDER BY {newest}) AS place FROM {staging}) AS s WHERE place > 1)"
+        ).format(staging=staging, key=names(self.key), newest=sql.SQL(", ").join([*newest, sql.SQL("ctid DESC")]))
+
     def take_out(self, staging: sql.Identifier, columns: Sequence[str], taken: sql.Identifier) -> sql.Composed:
         """Rows that differ leave the target and wait, whole, in `taken`."""
         return sql.SQL(

@@ -1,6 +1,6 @@
 """The writer: batches into a mart one transaction each, or into staging first and then the difference at once."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -27,7 +27,12 @@ BATCH = sql.Identifier("pg_temp", "vitrine_batch")
 TEMPORARY, FOR_THE_UNIT = sql.SQL("TEMP"), sql.SQL("ON COMMIT DROP")
 LASTING, NOTHING = sql.SQL(""), sql.SQL("")
 
-_SCHEMA_CODES = {"42804": "SCHEMA_CHANGED", "42703": "TARGET_SCHEMA", "42P01": "TARGET_SCHEMA"}
+_CODES = {
+    "42804": "SCHEMA_CHANGED",
+    "42703": "TARGET_SCHEMA",
+    "42P01": "TARGET_SCHEMA",
+    "55P03": "SINK_LOCKED",
+}
 
 # A lost commit loses rows and checkpoint alike, and the commit that ends the run waits for all before it
 _UNIT = """
@@ -48,6 +53,10 @@ class FullLoad:
     fresh: bool  # nothing staged yet
     max_delete_ratio: float
     allow_shrink: bool
+    in_time: bool = False  # a row that changes between two snapshots comes twice, so the key is built last
+    # whether rows may have been staged twice, as they changed between two snapshots of a read in the order of `cursor`
+    may_repeat: Callable[[], bool] = lambda: False
+    cursor: tuple[str, ...] = ()
 
 
 class PostgresWriter:
@@ -101,13 +110,12 @@ class PostgresWriter:
 
     @contextmanager
     def _translated(self) -> Generator[None]:
-        """Errors of the target in our groups; what its table lacks, or holds in another type, has a code of its own."""
+        """Errors of the target in our groups; a table that does not fit, or is locked, has a code of its own."""
         try:
-            with translated(f"target {self._target}"):
-                yield
-        except ConfigError as exc:
-            code = _SCHEMA_CODES.get(getattr(exc.__cause__, "sqlstate", None) or "")
-            raise (ConfigError(str(exc), code=code) if code else exc) from exc.__cause__
+            yield
+        except psycopg.Error as exc:
+            with translated(f"target {self._target}", code=_CODES.get(exc.sqlstate or "")):
+                raise
 
     # -- what reconcile and validate ask ----------------------------------------------------------------------------
 
@@ -271,7 +279,9 @@ class PostgresWriter:
             reach("staging_built")
             with self.unit() as unit:
                 staged = self._count(self._staging) if self._has_staging() else 0
-                counts = self._apply_staging(unit, staged)
+                superseded = self._drop_superseded() if self._may_repeat() else 0
+                self._add_missing_key()
+                counts = self._apply_staging(unit, staged - superseded)
                 self._drop_staging()
                 state.publish(unit, staged, counts)
                 reach("before_swap")
@@ -299,12 +309,25 @@ class PostgresWriter:
                 self._connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._staging, rule))
         self._load = replace(self._load, fresh=False) if self._load else None
 
+    def _may_repeat(self) -> bool:
+        return self._load is not None and self._load.may_repeat() and self._has_staging()
+
+    def _drop_superseded(self) -> int:
+        """Of rows that were staged twice the newest stays. In the unit that counts and applies them, or in none."""
+        load, staged = self._load, catalog.column_types(self._connection, self._staging)
+        order = [column for column in (load.cursor if load else ()) if column in staged]
+        return self._connection.execute(self._writing.drop_superseded(self._staging, order)).rowcount
+
+    def _add_missing_key(self) -> None:
+        if self._has_staging() and catalog.primary_key_name(self._connection, self._staging) is None:
+            self._add_key(self._staging)
+
     def _build_staging_key(self) -> None:
-        if not self._has_staging():
+        """In a unit of its own, so that a load which dies while it is applied does not build it again."""
+        if not self._has_staging() or (self._load is not None and self._load.in_time):
             return
         with self.unit():
-            if catalog.primary_key_name(self._connection, self._staging) is None:
-                self._add_key(self._staging)
+            self._add_missing_key()
             if self._table is not None:
                 self._connection.execute(sql.SQL("ANALYZE {}").format(self._staging))
 

@@ -1,0 +1,24 @@
+"""Transforms of the chaos, for runners that are told to import this module."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vitrine.model import Row
+from vitrine.registry import transforms
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@transforms.register("chaos_rows")
+def chaos_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """The note in capitals, row by row."""
+    return [row | {"note": row["note"].upper()} for row in rows]
+
+
+@transforms.register_frame("chaos_frames")
+def chaos_frames(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """The note in capitals, all at once."""
+    import polars as pl
+
+    return frame.with_columns(pl.col("note").str.to_uppercase())
