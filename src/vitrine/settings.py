@@ -17,7 +17,7 @@ from vitrine.errors import ConfigError
 _PASSWORD = re.compile(r"://[^:@/?]*:([^/?]*)@")
 
 CONNECTIONS_OF_A_RUN = 2
-"""To its source: one asks, one streams."""
+"""To its source, at most: one streams, and sometimes another asks meanwhile."""
 
 LONGEST = timedelta(days=3650)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

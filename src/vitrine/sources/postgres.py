@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import ExecStatus, Format, TransactionStatus, TransactionStatus
 
 from vitrine import metrics
 from vitrine.errors import ConfigError, DataError
@@ -164,7 +164,7 @@ class PostgresReader:
 
     def horizon_blocker(self) -> str | None:
         """Who holds the checkpoint back right now; ConfigError where the source cannot tell."""
-        return horizon.read(self._asking).blocker
+        return horizon.read(self._idle()).blocker
 
     def measure(self, types: Mapping[str, str], control: str) -> Measure:
         """The figures of the whole query, whatever the checkpoint."""
@@ -282,8 +282,7 @@ class PostgresReader:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _stream(self, cursor: Cursor | None, *, checkpoint: Cursor | None, pace: Pace) -> "_Stream":
-        if self._streaming is None or self._streaming.closed:
-            self._streaming = connect(self._url, name=self._name, side="source")
+        self._streaming = self._idle()
         statement = self._copy_statement(cursor, checkpoint)
         return (_TextStream if self._as_text else _Stream)(
             self._streaming,
@@ -332,7 +331,14 @@ class PostgresReader:
         return row["nulls"] if row else 0
 
     def _reading(self) -> "_ReadOnly":
-        return _ReadOnly(self._asking)
+        return _ReadOnly(self._idle())
+
+    def _idle(self) -> Connection:
+        """A connection to ask: the one there is, or another if rows are streaming through that."""
+        busy = self._asking is self._streaming and self._asking.info.transaction_status is not TransactionStatus.IDLE
+        if busy or self._asking.closed:
+            self._asking = connect(self._url, name=self._name, side="source")
+        return self._asking
 
     # -- how far the checkpoint may go ----------------------------------------------------------------------------
 
@@ -373,7 +379,7 @@ class PostgresReader:
 
     def _look_at_horizon(self) -> Horizon:
         """The horizon, with a warning where it holds the checkpoint back for longer than the margin does anyway."""
-        seen, before = horizon.read(self._asking), self.horizon
+        seen, before = horizon.read(self._idle()), self.horizon
         self.horizon = seen
         if before is None and seen.lag > max(self._options.horizon_margin, PATIENCE):
             log.warning(
