@@ -53,11 +53,14 @@ class Position:
 START = Position()
 
 
+Bytes = bytes | bytearray | memoryview
+
+
 @dataclass(frozen=True)
 class Copied:
     """Rows exactly as COPY BINARY sent them, one behind the other: nobody has looked inside."""
 
-    data: bytes | bytearray
+    data: Bytes
     count: int
 
 

@@ -467,8 +467,8 @@ def test_a_row_wider_than_a_batch_travels_alone_in_a_small_process(
     base = peak_of_a_run(settings, events, tmp_path)
     wide = "UPDATE ugc.events SET note = repeat('x', %s), modified = now() WHERE id = 2"
     connection.execute(wide, [megabytes * 2**20])
-    # libpq's own buffer is a power of two, and it and the driver hand the row over by copying it
-    assert peak_of_a_run(settings, events, tmp_path) < base + 3.5 * megabytes * 1024
+    # libpq's buffer, which is a power of two, and the row; with what else the process needs, less than three times it
+    assert peak_of_a_run(settings, events, tmp_path) < base + 2.75 * megabytes * 1024
     assert events_are_right(connection)
 
 

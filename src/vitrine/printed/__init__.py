@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from vitrine.flow import Batch, Column, Copied, Decoded, Framed, Printed
+from vitrine.flow import Batch, Bytes, Column, Copied, Decoded, Framed, Printed
 from vitrine.printed import encoding, frames, rows, values
 
 
@@ -23,7 +23,7 @@ def text_of(batch: Batch, is_json: Callable[[Column], bool] = by_type) -> bytes 
             raise TypeError("rows that were copied in binary have no text")
 
 
-def binary_of(batch: Batch, types: Mapping[str, str]) -> bytes | bytearray | None:
+def binary_of(batch: Batch, types: Mapping[str, str]) -> Bytes | None:
     """The batch in COPY's binary format, without header and trailer, for columns of exactly these types.
 
     None where it has none, and must go as text.

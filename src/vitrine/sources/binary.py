@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from vitrine.flow import Bytes
 from vitrine.printed import values
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)
@@ -26,7 +27,7 @@ INTEGERS = frozenset({INT2, INT4, INT8})
 TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 
 
-def fields(data: bytes | bytearray, wanted: Sequence[int], start: int = 0) -> tuple[bytes | None, ...]:
+def fields(data: Bytes, wanted: Sequence[int], start: int = 0) -> tuple[bytes | None, ...]:
     """The fields at these positions of the row that begins at `start`, None for NULL."""
     found: dict[int, bytes | None] = {}
     last = max(wanted)
@@ -40,7 +41,7 @@ def fields(data: bytes | bytearray, wanted: Sequence[int], start: int = 0) -> tu
     return tuple(found[index] for index in wanted)
 
 
-def starts(data: bytes | bytearray) -> Iterator[int]:
+def starts(data: Bytes) -> Iterator[int]:
     """Where each row begins."""
     offset = 0
     while offset < len(data):

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus, Format, TransactionStatus, TransactionStatus
+from psycopg.pq import ExecStatus, Format, TransactionStatus
 
 from vitrine import metrics
 from vitrine.errors import ConfigError, DataError
 from vitrine.failpoints import reach
-from vitrine.flow import Batch, Column, Copied, Position, Printed
+from vitrine.flow import Batch, Bytes, Column, Copied, Position, Printed
 from vitrine.model import Cursor, Measure, Options
 from vitrine.pace import Pace
 from vitrine.policy import ReadOnlySql
@@ -483,13 +483,13 @@ class _Stream:
 
     header, trailer = len(binary.HEADER), len(binary.TRAILER)
 
-    def chunk(self, data: bytes | bytearray, count: int) -> Copied | Printed:
+    def chunk(self, data: Bytes, count: int) -> Copied | Printed:
         return Copied(data, count)
 
     def chunks(self) -> Iterator[Copied | Printed]:
         with translated("source query"):
             self._connection.execute(_BEGIN_STREAM.format(int(self._longest_rest.total_seconds() * 1000)))
-            data: bytes | bytearray = bytearray()
+            data: bytearray | memoryview = bytearray()
             count, last = 0, 0
             size, max_bytes = self._pace.limits.rows_at_once, self._max_bytes
             for row in _copy_out(self._connection, self._statement, skip=self.header, shortest=self.trailer):
@@ -502,16 +502,18 @@ class _Stream:
                     size = self._pace.limits.rows_at_once
                 last = len(data)
                 if wide and not count:
-                    data = bytes(row)  # alone in its batch, and not copied once more
-                else:
+                    data = row  # alone in its batch, and not copied once more
+                elif isinstance(data, bytearray):
                     data += row
+                else:
+                    data = bytearray(data) + row
                 count += 1
             if count:
                 self._end_at(data, last, following=None)
                 yield self.chunk(data, count)
             self._connection.execute("COMMIT")
 
-    def count_beyond(self, number: int, data: bytes | bytearray) -> int:
+    def count_beyond(self, number: int, data: Bytes) -> int:
         """Rows whose first cursor column, a time, is above this number."""
         firsts = (cast(Sequence[bytes], fields) for fields in self._all_fields(data))
         return sum(binary.number(self.type_oid, self._encoded(fields)[0]) > number for fields in firsts)
@@ -520,7 +522,7 @@ class _Stream:
         """Give up the rest of the query; the connection ends with it, as an unread COPY cannot be left."""
         self._connection.close()
 
-    def _end_at(self, data: bytes | bytearray, last: int, following: memoryview | None) -> None:
+    def _end_at(self, data: Bytes, last: int, following: memoryview | None) -> None:
         """Note the cursor of the row at `last`; the following row must have another, or a resume would skip it."""
         fields = self._fields(data, last)
         self.end = self._print_cursor(fields)
@@ -532,14 +534,14 @@ class _Stream:
                 code="DUPLICATE_KEY",
             )
 
-    def _is_repeated(self, data: bytes | bytearray, last: int, following: memoryview) -> bool:
-        return self._fields(bytes(following), 0) == self._fields(data, last)
+    def _is_repeated(self, data: Bytes, last: int, following: memoryview) -> bool:
+        return self._fields(following, 0) == self._fields(data, last)
 
-    def _fields(self, data: bytes | bytearray, start: int) -> tuple[bytes | None, ...]:
+    def _fields(self, data: Bytes, start: int) -> tuple[bytes | None, ...]:
         """The cursor of the row that begins at `start`."""
         return binary.fields(data, self._cursor_columns, start)
 
-    def _all_fields(self, data: bytes | bytearray) -> Iterator[tuple[bytes | None, ...]]:
+    def _all_fields(self, data: Bytes) -> Iterator[tuple[bytes | None, ...]]:
         return (self._fields(data, start) for start in binary.starts(data))
 
     def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
@@ -551,11 +553,11 @@ class _TextStream(_Stream):
 
     header, trailer = 0, 0
 
-    def chunk(self, data: bytes | bytearray, count: int) -> Copied | Printed:
-        return Printed(data, count)
+    def chunk(self, data: Bytes, count: int) -> Copied | Printed:
+        return Printed(bytes(data) if isinstance(data, memoryview) else data, count)
 
-    def _fields(self, data: bytes | bytearray, start: int) -> tuple[bytes | None, ...]:
-        fields = data[start:].decode().removesuffix("\n").split("\t")
+    def _fields(self, data: Bytes, start: int) -> tuple[bytes | None, ...]:
+        fields = bytes(data[start:]).decode().removesuffix("\n").split("\t")
         found = (fields[index] for index in self._cursor_columns)
         return tuple(None if field == values.NULL else values.unescape(field).encode() for field in found)
 
@@ -563,7 +565,7 @@ class _TextStream(_Stream):
         is_number = self.type_oid in binary.INTEGERS | binary.TIMES
         return [binary.encoded(self.type_oid, fields[0].decode())] if is_number else fields
 
-    def _all_fields(self, data: bytes | bytearray) -> Iterator[tuple[bytes | None, ...]]:
+    def _all_fields(self, data: Bytes) -> Iterator[tuple[bytes | None, ...]]:
         return (self._fields(line, 0) for line in bytes(data).split(b"\n") if line)
 
 
@@ -589,8 +591,7 @@ def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
 def _copy_out(connection: Connection, statement: str, *, skip: int, shortest: int) -> Iterator[memoryview]:
     """Rows of a COPY … TO STDOUT, sent by the extended protocol: one statement, nothing behind it.
 
-    A row is good until the next one is asked for. `skip` bytes stand before the first; what is no longer than
-    `shortest` is none.
+    `skip` bytes stand before the first; what is no longer than `shortest` is none.
     """
     pgconn = connection.pgconn
     pgconn.send_query_params(statement.encode(), None)
