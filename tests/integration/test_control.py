@@ -150,7 +150,7 @@ def test_a_runner_that_dies_with_a_pause_to_come_leaves_a_paused_pipeline(
     with held(settings, connection, events, "after_commit", tmp_path):
         assert pipelines.request_pause(connection, events.id) is Status.PAUSE_REQUESTED
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    pipelines.expire_leases(connection)
+    wait_until(lambda: pipelines.expire_leases(connection), what="a dead lease that is taken away")
     assert status(connection, events) is Status.PAUSED
     assert history(connection, events) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
     assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
