@@ -115,6 +115,7 @@ class Counts:
     written: int = 0
     deleted: int = 0
     rejected: int = 0
+    repeated: int = 0  # left out, as their key came again
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
@@ -122,6 +123,7 @@ class Counts:
             self.written + other.written,
             self.deleted + other.deleted,
             self.rejected + other.rejected,
+            self.repeated + other.repeated,
         )
 
 

@@ -89,6 +89,10 @@ class Options(BaseModel):
     max_rejects: int = Field(
         default=100, ge=0, le=1_000_000, description="A run that puts more rows aside than this fails."
     )
+    on_duplicate_key: Literal["fail", "last"] = Field(
+        default="fail",
+        description="One key more than once in what is read: fail the run, or keep the last row by incremental_key.",
+    )
     on_schema_change: Literal["fail", "add_columns"] = Field(
         default="fail", description="A column of the query that the target lacks: fail, or add it to the target."
     )
@@ -303,6 +307,7 @@ class Run:
     rows_written: int
     rows_deleted: int
     rows_rejected: int
+    rows_repeated: int  # of a key that came again later; left out as on_duplicate_key says
     batches: int
     rows_expected: int | None
     lane: str | None  # None: the run ended before it was planned

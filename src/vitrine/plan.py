@@ -286,6 +286,7 @@ def _assemble(
         settings.store_url,
         design.target,
         key_columns=definition.key_columns,
+        newest_by=[name for name in (definition.incremental_key, definition.tie_breaker) if name],
         options=definition.options,
         open_rejects=open_rejects,
         name=name,
@@ -377,8 +378,9 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
         max_staging_age=definition.options.max_staging_age,
         horizon=_settled_time(claim, plan),
     )
-    # in the order of the key no row comes twice; in that of time, one that changes meanwhile does
+    # in the order of the key no row should come twice; in that of time, one that changes meanwhile does
     in_time = definition.mode is Mode.INCREMENTAL
+    last_wins = definition.options.on_duplicate_key == "last"
     plan.reader.begin_load()
     plan.writer.begin_load(
         FullLoad(
@@ -386,9 +388,10 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
             fresh=state.generation_cursor is None,
             max_delete_ratio=definition.options.max_delete_ratio,
             allow_shrink=claim.options.allow_shrink,
-            in_time=in_time,
-            may_repeat=lambda: in_time and (state.generation_cursor is not None or plan.reader.snapshots > 1),
-            cursor=_cursor(definition, plan.writer.key),
+            keyed_last=in_time or last_wins,
+            may_repeat=lambda: (
+                last_wins or (in_time and (state.generation_cursor is not None or plan.reader.snapshots > 1))
+            ),
         )
     )
     return state

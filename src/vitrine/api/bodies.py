@@ -53,6 +53,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "rows_written": 26,
     "rows_deleted": 0,
     "rows_rejected": 0,
+    "rows_repeated": 0,
     "batches": 1,
     "rows_expected": 26,
     "rows_per_second": 17.3,
@@ -234,6 +235,7 @@ class RunBody(BaseModel):
     rows_written: int
     rows_deleted: int
     rows_rejected: int
+    rows_repeated: int = Field(description="Rows left out because their key came again, see on_duplicate_key.")
     batches: int
     rows_expected: int | None = Field(description="The planner's estimate; null when there is none.")
     rows_per_second: float | None

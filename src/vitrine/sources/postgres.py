@@ -294,6 +294,7 @@ class PostgresReader:
             type_oid=self.columns[self._cursor[0]].type_oid,
             pace=pace,
             max_bytes=self._options.max_batch_bytes,
+            may_repeat=self._options.on_duplicate_key == "last",
             longest_rest=self._options.batch_timeout + self._options.snapshot_max_age + _REST,
         )
 
@@ -459,6 +460,7 @@ class _Stream:
         type_oid: int,
         pace: Pace,
         max_bytes: int,
+        may_repeat: bool,
         longest_rest: timedelta,
     ) -> None:
         self.end = cursor
@@ -470,6 +472,7 @@ class _Stream:
         self.type_oid = type_oid
         self._pace = pace
         self._max_bytes = max_bytes
+        self._may_repeat = may_repeat  # rows of one key are kept together: a resume between them would skip the rest
         self._longest_rest = longest_rest
 
     header, trailer = len(binary.HEADER), len(binary.TRAILER)
@@ -485,13 +488,14 @@ class _Stream:
             size, max_bytes = self._pace.limits.rows_at_once, self._max_bytes
             for row in _copy_out(self._connection, self._statement, skip=self.header, shortest=self.trailer):
                 wide = len(row) >= max_bytes
-                if count and (wide or count == size or len(data) >= max_bytes):
+                full = count and (wide or count >= size or len(data) >= max_bytes)
+                if full and not (self._may_repeat and self._is_repeated(data, last, row)):
                     self._end_at(data, last, following=row)
                     yield self.chunk(data, count)
                     data, count = bytearray(), 0
                     size = self._pace.limits.rows_at_once
                 last = len(data)
-                if wide:
+                if wide and not count:
                     data = bytes(row)  # alone in its batch, and not copied once more
                 else:
                     data += row
@@ -515,12 +519,15 @@ class _Stream:
         fields = self._fields(data, last)
         self.end = self._print_cursor(fields)
         self.raw_end = self._encoded(cast(Sequence[bytes], fields))
-        if following is not None and self._fields(bytes(following), 0) == fields:
+        if following is not None and self._is_repeated(data, last, following):
             raise DataError(
                 f"two rows of the source have the same key or cursor ({', '.join(self.end)}); a JOIN may repeat rows,"
-                " or the key is not unique",
+                " or the key is not unique. If the last of them is meant, set options.on_duplicate_key: last",
                 code="DUPLICATE_KEY",
             )
+
+    def _is_repeated(self, data: bytes | bytearray, last: int, following: memoryview) -> bool:
+        return self._fields(bytes(following), 0) == self._fields(data, last)
 
     def _fields(self, data: bytes | bytearray, start: int) -> tuple[bytes | None, ...]:
         """The cursor of the row that begins at `start`."""

@@ -365,6 +365,7 @@ class PostgresState:
             written=counts.written,
             deleted=counts.deleted,
             rejected=counts.rejected,
+            repeated=counts.repeated,
             batches=1 if counts.read else 0,
             seconds=time.monotonic() - self._began,
             **arguments,

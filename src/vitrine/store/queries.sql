@@ -348,6 +348,7 @@ WITH held AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
            rows_deleted = rows_deleted + %(deleted)s, rows_rejected = rows_rejected + %(rejected)s,
+           rows_repeated = rows_repeated + %(repeated)s,
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
@@ -366,6 +367,7 @@ WITH held AS (
 ), counted AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_rejected = rows_rejected + %(rejected)s,
+           rows_repeated = rows_repeated + %(repeated)s,
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
@@ -383,7 +385,8 @@ WITH held AS (
 ), counted AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
-           rows_rejected = rows_rejected + %(rejected)s, batches = batches + %(batches)s,
+           rows_rejected = rows_rejected + %(rejected)s,
+           rows_repeated = rows_repeated + %(repeated)s, batches = batches + %(batches)s,
            slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
@@ -404,7 +407,8 @@ WITH held AS (
 ), counted AS (
     UPDATE etl.etl_runs
        SET rows_written = rows_written + %(written)s, rows_deleted = rows_deleted + %(deleted)s,
-           rows_rejected = rows_rejected + %(rejected)s
+           rows_rejected = rows_rejected + %(rejected)s,
+           rows_repeated = rows_repeated + %(repeated)s
       FROM saved WHERE id = %(run_id)s
 )
 SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;

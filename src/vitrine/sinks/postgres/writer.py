@@ -53,10 +53,8 @@ class FullLoad:
     fresh: bool  # nothing staged yet
     max_delete_ratio: float
     allow_shrink: bool
-    in_time: bool = False  # a row that changes between two snapshots comes twice, so the key is built last
-    # whether rows may have been staged twice, as they changed between two snapshots of a read in the order of `cursor`
-    may_repeat: Callable[[], bool] = lambda: False
-    cursor: tuple[str, ...] = ()
+    keyed_last: bool = False  # a key may come twice, so it is made unique in the unit that applies the rows
+    may_repeat: Callable[[], bool] = lambda: False  # whether rows may have been staged twice
 
 
 class PostgresWriter:
@@ -68,6 +66,7 @@ class PostgresWriter:
         target: Target,
         *,
         key_columns: Sequence[str],
+        newest_by: Sequence[str] = (),
         options: Options,
         open_rejects: Sequence[str] = (),
         name: str,
@@ -75,6 +74,7 @@ class PostgresWriter:
         self._target = target
         self._identifier = sql.Identifier(target.schema or "", target.name)
         self._options = options
+        self._newest_by = newest_by
         self._load: FullLoad | None = None
         self._staging = sql.Identifier(STAGING_SCHEMA, "")
         self._connection = connect(url, name=name, side="target")
@@ -159,7 +159,7 @@ class PostgresWriter:
             self._connection.execute("ROLLBACK TO SAVEPOINT fitting")
             self._table, self._load = before
             written = self._write_what_fits(unit, batch)
-        return Counts(read=batch.count, written=written, rejected=len(unit.rejects))
+        return Counts(read=batch.count, written=written, rejected=len(unit.rejects), repeated=unit.repeated)
 
     def _write(self, unit: "PostgresUnit", batch: Batch) -> int:
         self._prepare(batch.columns)
@@ -184,6 +184,7 @@ class PostgresWriter:
         self._create(TEMPORARY, BATCH, self._as_in_target(columns), FOR_THE_UNIT)
 
     def _upsert(self, unit: "PostgresUnit", columns: Sequence[str]) -> int:
+        repeated = self._drop_superseded(BATCH) if self._last_wins else 0
         self._refuse_bad_keys(BATCH)
         # A batch is small beside its mart: look each row up by its key. Without statistics of the batch the planner
         # would scan the whole mart instead.
@@ -191,6 +192,7 @@ class PostgresWriter:
         ordered = self._writing.sorted_by_key(BATCH)
         written = self._connection.execute(self._writing.merge(ordered, columns)).rowcount
         unit.healed += self._misfits.healed(BATCH)
+        unit.repeated += repeated
         return written
 
     def _write_what_fits(self, unit: "PostgresUnit", batch: Batch) -> int:
@@ -265,7 +267,8 @@ class PostgresWriter:
         if rows:
             raise DataError(
                 f"the source gives the same key ({', '.join(self.key)}) more than once, for example"
-                f" {', '.join(row['example'] for row in rows)}; a JOIN may repeat rows, or the key is not unique",
+                f" {', '.join(row['example'] for row in rows)}; a JOIN may repeat rows, or the key is not unique."
+                " If the last of them is meant, set options.on_duplicate_key: last",
                 code="DUPLICATE_KEY",
             )
 
@@ -279,9 +282,11 @@ class PostgresWriter:
             reach("staging_built")
             with self.unit() as unit:
                 staged = self._count(self._staging) if self._has_staging() else 0
-                superseded = self._drop_superseded() if self._may_repeat() else 0
+                superseded = self._drop_superseded(self._staging) if self._may_repeat() else 0
                 self._add_missing_key()
                 counts = self._apply_staging(unit, staged - superseded)
+                if self._last_wins:
+                    counts = replace(counts, repeated=superseded)
                 self._drop_staging()
                 state.publish(unit, staged, counts)
                 reach("before_swap")
@@ -312,11 +317,15 @@ class PostgresWriter:
     def _may_repeat(self) -> bool:
         return self._load is not None and self._load.may_repeat() and self._has_staging()
 
-    def _drop_superseded(self) -> int:
-        """Of rows that were staged twice the newest stays. In the unit that counts and applies them, or in none."""
-        load, staged = self._load, catalog.column_types(self._connection, self._staging)
-        order = [column for column in (load.cursor if load else ()) if column in staged]
-        return self._connection.execute(self._writing.drop_superseded(self._staging, order)).rowcount
+    @property
+    def _last_wins(self) -> bool:
+        return self._options.on_duplicate_key == "last"
+
+    def _drop_superseded(self, table: sql.Identifier) -> int:
+        """Of rows with one key the newest stays. In the unit that counts and applies them, or in none."""
+        columns = catalog.column_types(self._connection, table)
+        order = [name for name in self._newest_by if name in columns]
+        return self._connection.execute(self._writing.drop_superseded(table, order)).rowcount
 
     def _add_missing_key(self) -> None:
         if self._has_staging() and catalog.primary_key_name(self._connection, self._staging) is None:
@@ -324,7 +333,7 @@ class PostgresWriter:
 
     def _build_staging_key(self) -> None:
         """In a unit of its own, so that a load which dies while it is applied does not build it again."""
-        if not self._has_staging() or (self._load is not None and self._load.in_time):
+        if not self._has_staging() or (self._load is not None and self._load.keyed_last):
             return
         with self.unit():
             self._add_missing_key()
@@ -519,6 +528,7 @@ class PostgresUnit:
     connection: Connection
     rejects: list[Reject] = field(default_factory=list[Reject])
     healed: list[str] = field(default_factory=list[str])
+    repeated: int = 0  # rows left out, as their key came again
 
     def write(self, batch: Batch) -> Counts:
         return self.writer.write(self, batch)

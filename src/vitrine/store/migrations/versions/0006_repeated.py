@@ -1,0 +1,12 @@
+"""Rows that were left out because their key came again."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    op.execute(Path(__file__).with_suffix(".sql").read_text("utf-8"))

@@ -1,0 +1,60 @@
+"""One key more than once in what is read, where the last row is to be kept."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.test_faults import create_events, fill_events
+from tests.running import differences, run, succeed
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+
+# every pair has two rows; the newer one has the lower id
+PAIRS = """
+    SELECT id / 2 AS pair, id, note, '2024-02-01'::timestamptz - (id % 2) * interval '1 day' AS modified FROM ugc.events
+"""
+NEWEST = f"SELECT DISTINCT ON (pair) * FROM ({PAIRS}) AS q ORDER BY pair, modified DESC, id DESC"
+TARGET = "CREATE TABLE analytics.events (pair integer PRIMARY KEY, id integer, note text, modified timestamptz)"
+
+
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+@pytest.mark.parametrize("exists", [False, True], ids=["new target", "old target"])
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_the_last_of_the_rows_with_one_key_is_kept_and_the_others_are_counted(
+    connection: Connection, settings: Settings, mode: str, exists: bool, batch_size: int
+) -> None:  # E6
+    fill_events(connection, 21)
+    if exists:
+        connection.execute(TARGET)
+    fields: dict[str, Any] = {"source_query": PAIRS, "key_columns": ["pair"], "batch_size": batch_size}
+    cursor = {"incremental_key": "modified", "incremental_id_key": "id"}
+    pairs = create_events(connection, settings, mode, options={"on_duplicate_key": "last"}, **fields, **cursor)
+    executed = succeed(connection, settings, pairs)
+    assert differences(connection, NEWEST, "analytics.events", "pair") == []
+    if mode == "full" or not exists:
+        assert (executed.counts.read, executed.counts.repeated) == (21, 10)
+        row = connection.execute("SELECT rows_repeated FROM etl.etl_runs").fetchone()
+        assert row == {"rows_repeated": 10}
+
+
+def test_rows_of_one_key_that_do_not_fit_are_put_aside_as_ever(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 21)
+    connection.execute(TARGET)
+    connection.execute("ALTER TABLE analytics.events ADD CHECK (pair <> 5)")
+    options = {"on_duplicate_key": "last", "on_reject": "quarantine"}
+    fields: dict[str, Any] = {"source_query": PAIRS, "key_columns": ["pair"], "incremental_id_key": "id"}
+    pairs = create_events(connection, settings, "incremental", options=options, **fields)
+    executed = succeed(connection, settings, pairs)
+    assert executed.counts.rejected == 2
+    rest = f"SELECT * FROM ({NEWEST}) AS n WHERE pair <> 5"
+    assert differences(connection, rest, "analytics.events", "pair") == []
+
+
+def test_without_a_word_about_it_the_run_fails(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 21)
+    failed = run(
+        connection, settings, create_events(connection, settings, "full", source_query=PAIRS, key_columns=["pair"])
+    )
+    assert failed.error is not None
+    assert failed.error.code == "DUPLICATE_KEY"
+    assert "on_duplicate_key" in str(failed.error)
