@@ -132,13 +132,16 @@ def test_a_load_that_fails_near_its_end_is_neither_read_nor_applied_twice(
     assert events_are_right(connection)
 
 
-def test_what_follows_a_load_is_tried_again_without_the_load(connection: Connection, settings: Settings) -> None:
+@pytest.mark.parametrize(("batch", "read"), [(6, 700), (7, 800)])  # the first of what follows, and the second
+def test_what_follows_a_load_is_tried_again_without_the_load(
+    connection: Connection, settings: Settings, batch: int, read: int
+) -> None:
     fill_events(connection, 500)
-    connection.execute("UPDATE ugc.events SET modified = now() WHERE id > 400")
+    connection.execute("UPDATE ugc.events SET modified = now() WHERE id > 300")
     events = create_events(connection, settings, "full", incremental_key="modified")
-    failpoints.install("after_sink_write=raise@6")  # the first batch of what follows
+    failpoints.install(f"after_sink_write=raise@{batch}")
     executed = succeed(connection, settings, events, waits=AT_ONCE)
-    assert executed.counts == Counts(read=600, written=500)
+    assert executed.counts == Counts(read=read, written=500)
     assert checkpoints.load(connection, events.id).generation == 1
     assert events_are_right(connection)
 

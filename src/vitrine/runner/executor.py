@@ -217,6 +217,8 @@ class _Tries:
             outcome = self._run(self._load)
             if outcome is not Outcome.FINISHED:
                 return outcome
+        else:
+            self._load.state.reread(store)  # an earlier try of what follows has moved it
         # a full load: what changed while it was read. Its mart is right already, so a pause ends here too
         follows = plan.build_catch_up(self._claim, self._settings, store, self._load)
         if follows is not None:

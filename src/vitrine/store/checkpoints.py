@@ -208,6 +208,10 @@ class PostgresState:
     def generation_horizon(self) -> str | None:
         return self._state.generation_horizon
 
+    def reread(self, connection: Connection) -> None:
+        """Go on from where the state is now. LeaseLost if the pipeline is no longer ours."""
+        self._batch_seq = open_state(connection, self._claim).batch_seq
+
     def follow(self, position: Position) -> "CatchUpState":
         """The state of a catch-up that goes on where this full load ended."""
         return CatchUpState(
