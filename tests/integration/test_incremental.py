@@ -212,6 +212,7 @@ def test_rows_without_a_time_can_be_ignored(connection: Connection, settings: Se
 
 
 def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connection, settings: Settings) -> None:  # C10
+    connection.execute("CREATE TABLE analytics.ratings (id uuid PRIMARY KEY, score smallint, modified timestamptz)")
     twice = create_ratings(
         connection,
         settings,
