@@ -836,3 +836,13 @@ def test_a_run_whose_own_connection_died_is_still_ended(settings: Settings, conn
     held = claim(connection, pipeline)
     _, status_after = PipelineDispatcher(settings, Cut(settings, threading.Event())).dispatch(held)
     assert status_after is Status.IDLE
+
+
+@pytest.mark.parametrize(("default", "inside"), [("off", "on"), ("remote_apply", "remote_apply")])
+def test_what_the_store_commits_outlives_a_crash_whatever_the_server_does_by_default(
+    connection: Connection, default: str, inside: str
+) -> None:
+    connection.execute("SELECT set_config('synchronous_commit', %s, false)", [default])
+    with database.transaction(connection):
+        row = connection.execute("SELECT current_setting('synchronous_commit') AS setting").fetchone()
+    assert row == {"setting": inside}
