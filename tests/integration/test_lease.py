@@ -308,6 +308,23 @@ def test_a_batch_that_kills_its_process_three_times_fails_the_pipeline(
     assert events_are_right(connection)
 
 
+def test_reading_the_same_rows_again_before_each_death_is_no_progress(
+    connection: Connection, settings: Settings
+) -> None:  # A13
+    # an integer leaves no checkpoint before its first run is over: each attempt begins with the first batch
+    events = create_filled(
+        connection, settings, "incremental", EVENTS, batch_size=BATCH, incremental_key="id", incremental_id_key="id"
+    )
+    request(connection, events)
+    die(connection, settings, "after_read=kill@2")
+    assert found(connection, events) == (Status.RUN_REQUESTED, 0)  # its first batch was new
+    for attempt in (1, 2):
+        die(connection, settings, "after_read=kill@2")
+        assert found(connection, events) == (Status.RUN_REQUESTED, attempt)
+    die(connection, settings, "after_read=kill@2")
+    assert found(connection, events) == (Status.FAILED, 0)
+
+
 def die(connection: Connection, settings: Settings, fault: str) -> None:
     claim = claimed(settings)
     with forked(lambda: dispatched(settings, claim), fault) as child:

@@ -366,6 +366,7 @@ class PostgresState:
             deleted=counts.deleted,
             rejected=counts.rejected,
             repeated=counts.repeated,
+            moves=moves,
             batches=1 if counts.read else 0,
             seconds=time.monotonic() - self._began,
             **arguments,

@@ -140,7 +140,7 @@ SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FR
 -- A dead lease: back to the queue (or PAUSED); FAILED when this attempt made no progress and was the last allowed.
 -- The attempt is not charged to a run outside user code if one inside died, or is dying, with the same process.
 WITH expired AS (
-    SELECT p.id, p.lease_token, p.status, p.attempt, coalesce(r.batches, 0) > 0 AS moved,
+    SELECT p.id, p.lease_token, p.status, p.attempt, coalesce(r.moved, false) AS moved,
            coalesce(r.in_user_code, true) OR NOT EXISTS (
                SELECT FROM etl.etl_runs s
                 WHERE s.in_user_code AND s.runner = r.runner AND s.id <> r.id
@@ -168,7 +168,7 @@ WITH expired AS (
        SET status = 'ABANDONED', finished_at = clock_timestamp(),
            error_code = CASE WHEN freed.crash_loop THEN 'CRASH_LOOP' ELSE 'LEASE_EXPIRED' END,
            error_message = CASE WHEN freed.crash_loop
-               THEN 'the runner died three times in a row without finishing a batch; look at its logs, then run again'
+               THEN 'the runner died three times in a row without getting on; look at its logs, then run again'
                ELSE 'the runner stopped sending heartbeats; the next run continues from the checkpoint' END
       FROM freed WHERE r.pipeline_id = freed.id AND r.status = 'RUNNING'
 )
@@ -348,7 +348,7 @@ WITH held AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
            rows_deleted = rows_deleted + %(deleted)s, rows_rejected = rows_rejected + %(rejected)s,
-           rows_repeated = rows_repeated + %(repeated)s,
+           rows_repeated = rows_repeated + %(repeated)s, moved = moved OR %(moves)s,
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
@@ -367,7 +367,7 @@ WITH held AS (
 ), counted AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_rejected = rows_rejected + %(rejected)s,
-           rows_repeated = rows_repeated + %(repeated)s,
+           rows_repeated = rows_repeated + %(repeated)s, moved = moved OR %(moves)s,
            batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
@@ -386,7 +386,7 @@ WITH held AS (
     UPDATE etl.etl_runs
        SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
            rows_rejected = rows_rejected + %(rejected)s,
-           rows_repeated = rows_repeated + %(repeated)s, batches = batches + %(batches)s,
+           rows_repeated = rows_repeated + %(repeated)s, moved = moved OR %(moves)s, batches = batches + %(batches)s,
            slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
       FROM saved WHERE id = %(run_id)s
 )
@@ -408,7 +408,7 @@ WITH held AS (
     UPDATE etl.etl_runs
        SET rows_written = rows_written + %(written)s, rows_deleted = rows_deleted + %(deleted)s,
            rows_rejected = rows_rejected + %(rejected)s,
-           rows_repeated = rows_repeated + %(repeated)s
+           rows_repeated = rows_repeated + %(repeated)s, moved = moved OR %(moves)s
       FROM saved WHERE id = %(run_id)s
 )
 SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;

@@ -1,4 +1,4 @@
-"""Rows that were left out because their key came again."""
+"""What a run has achieved beside its counts."""
 
 from pathlib import Path
 
