@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from vitrine.runner.executor import Executed
     from vitrine.settings import Settings
 
+WIDE = 120
+"""From here on a terminal has room for every column of a table."""
+
 FAILED, DIFFERENT, PAUSED, HELD = 1, 2, 3, 4
 
 app = typer.Typer(
@@ -282,11 +285,12 @@ def list_pipelines() -> None:
 
     from vitrine.store import pipelines, runs
 
+    console = _console()
+    wide = console.width >= WIDE
+    columns = ("pipeline", "status", *(("mode", "target") if wide else ()), "schedule", "next due", "last run")
     table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("pipeline", "status", "mode", "target", "schedule", "next due", "last run", "rows", "seconds"):
-        table.add_column(
-            column, justify="right" if column in ("rows", "seconds") else "left", no_wrap=column == "pipeline"
-        )
+    for column in (*columns, "rows", "seconds"):
+        table.add_column(column, justify="left" if column in columns else "right", no_wrap=True)
     settings = _service_settings()
     with _store(settings) as store:
         for pipeline in pipelines.list_page(store, limit=10_000):
@@ -295,15 +299,14 @@ def list_pipelines() -> None:
             table.add_row(
                 pipeline.name,
                 pipeline.status if definition.enabled else f"{pipeline.status} (disabled)",
-                definition.mode,
-                definition.target_table,
+                *((definition.mode, definition.target_table) if wide else ()),
                 definition.schedule_interval or "",
-                _local(pipeline.next_due_at, settings) if pipeline.next_due_at else "",
+                f"{pipeline.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if pipeline.next_due_at else "",
                 last.status if last else "never",
                 f"{last.rows_read:,}" if last else "",
                 f"{last.seconds:.2f}" if last and last.seconds is not None else "",
             )
-    _console().print(table)
+    console.print(table)
 
 
 @app.command()
@@ -330,14 +333,20 @@ def status(name: Name) -> None:
     if state.horizon_blocker:
         console.print(f"held back by {state.horizon_blocker}, open for {state.horizon_lag_seconds:.0f} s")
     table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("run", "kind", "status", "started", "seconds", "read", "written", "deleted", "error"):
-        table.add_column(column)
+    wide = console.width >= WIDE
+    words = ("run", *(("kind",) if wide else ()), "status", "started")
+    for column in (*words, "seconds", "read", "written", "deleted", "rejected"):
+        table.add_column(column, justify="left" if column in words else "right", no_wrap=True)
     for one in history:
         seconds = f"{one.seconds:.2f}" if one.seconds is not None else ""
-        counts = (str(one.rows_read), str(one.rows_written), str(one.rows_deleted))
-        began = f"{one.started_at:%Y-%m-%d %H:%M:%S}"
-        table.add_row(str(one.id), one.kind, one.status, began, seconds, *counts, one.error_message or "")
+        counts = (one.rows_read, one.rows_written, one.rows_deleted, one.rows_rejected)
+        began = f"{one.started_at.astimezone(settings.zone):%m-%d %H:%M:%S}"
+        kind = (one.kind,) if wide else ()
+        table.add_row(str(one.id), *kind, one.status, began, seconds, *(f"{count:,}" for count in counts))
     console.print(table)
+    for one in history:
+        if one.error_message:
+            console.print(f"run {one.id}: {one.error_message} \\[{one.error_code}]", highlight=False)
 
 
 @app.command()
