@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
 
 ifdef UV
@@ -50,8 +51,8 @@ check: $(DEV) ## Format, lint, types, import contracts, unit tests
 
 .PHONY: test
 test: $(DEV) ## The whole test suite, on its own embedded PostgreSQL (18, then the store and the data path on 16)
-	$(BIN)/python -m pytest -q tests
-	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration
+	$(BIN)/python -m pytest -q $(PARALLEL) tests
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration
 
 .PHONY: fmt
 fmt: $(DEV) ## Format and fix what can be fixed

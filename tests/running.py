@@ -7,6 +7,7 @@ from typing import Any
 from psycopg import sql
 
 from vitrine import changes
+from vitrine.flow import Counts, Outcome
 from vitrine.model import Definition, Pipeline, RunOptions
 from vitrine.postgres import Connection
 from vitrine.runner.dispatcher import PipelineDispatcher
@@ -36,6 +37,19 @@ def run(
     assert claim is not None
     dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, stop or threading.Event(), waits=waits))
     executed, _ = dispatcher.dispatch(claim, watch=watch, retry=False)
+    return executed
+
+
+def run_one_batch(connection: Connection, settings: Settings, pipeline: Pipeline) -> Executed:
+    """A run that is told to stop while its first batch is written, and released after it."""
+    stop = threading.Event()
+
+    def watch(counts: Counts, expected: int | None) -> None:
+        if counts.read:
+            stop.set()
+
+    executed = run(connection, settings, pipeline, stop=stop, watch=watch)
+    assert (executed.outcome, executed.batches) == (Outcome.RELEASED, 1), executed
     return executed
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import create, differences, run, succeed
+from tests.running import create, differences, run, run_one_batch, succeed
 from vitrine import changes
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Pipeline
@@ -151,9 +151,7 @@ def test_a_pause_between_batches_leaves_the_mart_untouched_and_a_run_resumes(
 def test_another_query_does_not_continue_an_old_staging(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:  # I1
-    stop = threading.Event()
-    stop.set()
-    run(connection, settings, films, stop=stop)
+    run_one_batch(connection, settings, films)
     assert len(staging_tables(connection)) == 1
     changed = QUERY.replace("title", "upper(title) AS title")
     connection.execute("UPDATE etl.etl_pipelines SET source_query = %s", [changed])
@@ -170,9 +168,7 @@ def test_another_key_does_not_continue_an_old_staging(connection: Connection, se
         source_query="SELECT n, -n AS m FROM (SELECT count(*) OVER (ORDER BY id) AS n FROM ugc.ratings) AS r",
         key_columns=["n"],
     )
-    stop = threading.Event()
-    stop.set()
-    run(connection, settings, numbers, stop=stop)
+    run_one_batch(connection, settings, numbers)
     pipelines.request_pause(connection, numbers.id)
     numbers = changes.change(connection, settings, numbers.id, {"key_columns": ["m"]})
     assert succeed(connection, settings, numbers).counts.read == 900
@@ -213,9 +209,7 @@ def test_a_missing_target_gets_the_rights_that_its_schema_gives_by_default(
 
 def test_an_old_staging_starts_anew(connection: Connection, settings: Settings) -> None:  # I1
     films = create_films(connection, settings, options={"max_staging_age": "1h"})
-    stop = threading.Event()
-    stop.set()
-    run(connection, settings, films, stop=stop)
+    run_one_batch(connection, settings, films)
     connection.execute("UPDATE etl.etl_state SET generation_started_at = now() - interval '2 hours'")
     assert succeed(connection, settings, films).counts.read == 60
     assert is_right(connection)
@@ -224,9 +218,7 @@ def test_an_old_staging_starts_anew(connection: Connection, settings: Settings) 
 def test_a_staging_that_somebody_dropped_starts_anew(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
-    stop = threading.Event()
-    stop.set()
-    run(connection, settings, films, stop=stop)
+    run_one_batch(connection, settings, films)
     connection.execute(raw(f"DROP TABLE etl.{staging_tables(connection)[0]}"))
     assert succeed(connection, settings, films).counts.read == 60
     assert is_right(connection)
@@ -235,9 +227,7 @@ def test_a_staging_that_somebody_dropped_starts_anew(
 def test_a_staging_that_somebody_changed_is_not_applied(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
-    stop = threading.Event()
-    stop.set()
-    run(connection, settings, films, stop=stop)
+    run_one_batch(connection, settings, films)
     connection.execute(raw(f"DELETE FROM etl.{staging_tables(connection)[0]}"))
     failed = run(connection, settings, films).error
     assert failed is not None

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.running import create, differences, run, succeed
+from tests.running import create, differences, run, run_one_batch, succeed
 from tests.waiting import wait_until
-from vitrine.flow import Counts, Outcome
+from vitrine.flow import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.executor import Executed
@@ -172,9 +172,7 @@ def test_rows_that_change_during_a_load_arrive_with_the_next_one(
 def test_rows_that_change_between_two_halves_of_a_load_arrive_with_the_next_one(
     connection: Connection, settings: Settings, shelf: Pipeline
 ) -> None:  # I7
-    stop = threading.Event()
-    stop.set()
-    assert run(connection, settings, shelf, stop=stop).outcome is Outcome.RELEASED
+    run_one_batch(connection, settings, shelf)
     put_on_shelf(connection, version=3)
     succeed(connection, settings, shelf)
     succeed(connection, settings, shelf)
@@ -196,9 +194,7 @@ def test_rows_that_change_between_two_halves_of_a_load_with_a_cursor_arrive_with
         incremental_key="modified",
         batch_size=30,
     )
-    stop = threading.Event()
-    stop.set()
-    assert run(connection, settings, dated, stop=stop).outcome is Outcome.RELEASED
+    run_one_batch(connection, settings, dated)
     connection.execute("UPDATE content.shelf SET version = 3, modified = now() WHERE id = 100")
     succeed(connection, settings, dated)
     assert differences(connection, query, "analytics.dated", "id") == []
