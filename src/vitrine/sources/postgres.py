@@ -489,27 +489,15 @@ class _Stream:
     def chunks(self) -> Iterator[Copied | Printed]:
         with translated("source query"):
             self._connection.execute(_BEGIN_STREAM.format(int(self._longest_rest.total_seconds() * 1000)))
-            data: bytearray | memoryview = bytearray()
-            count, last = 0, 0
-            size, max_bytes = self._pace.limits.rows_at_once, self._max_bytes
-            for row in _copy_out(self._connection, self._statement, skip=self.header, shortest=self.trailer):
-                wide = len(row) >= max_bytes
-                full = count and (wide or count >= size or len(data) >= max_bytes)
-                if full and not (self._may_repeat and self._is_repeated(data, last, row)):
-                    self._end_at(data, last, following=row)
-                    yield self.chunk(data, count)
-                    data, count = bytearray(), 0
-                    size = self._pace.limits.rows_at_once
-                last = len(data)
-                if wide and not count:
-                    data = row  # alone in its batch, and not copied once more
-                elif isinstance(data, bytearray):
-                    data += row
+            rows = _CopyOut(self._connection, self._statement, skip=self.header, shortest=self.trailer)
+            while (row := rows.peek()) is not None:
+                if len(row) >= self._max_bytes:
+                    data, count, last = rows.take(), 1, 0  # alone in its batch, and not copied once more
                 else:
-                    data = bytearray(data) + row
-                count += 1
-            if count:
-                self._end_at(data, last, following=None)
+                    data, count, last = rows.take_some(self._pace.limits.rows_at_once, self._max_bytes)
+                while self._may_repeat and (row := rows.peek()) is not None and self._is_repeated(data, last, row):
+                    data, count, last = bytearray(data) + rows.take(), count + 1, len(data)
+                self._end_at(data, last, following=rows.peek())
                 yield self.chunk(data, count)
             self._connection.execute("COMMIT")
 
@@ -588,29 +576,76 @@ def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
     ]
 
 
-def _copy_out(connection: Connection, statement: str, *, skip: int, shortest: int) -> Iterator[memoryview]:
+class _CopyOut:
     """Rows of a COPY … TO STDOUT, sent by the extended protocol: one statement, nothing behind it.
 
-    `skip` bytes stand before the first; what is no longer than `shortest` is none.
+    `skip` bytes stand before the first row; what is no longer than `shortest` is none.
     """
-    pgconn = connection.pgconn
-    pgconn.send_query_params(statement.encode(), None)
-    _flush(connection)
-    _raise_failed(_next_result(connection), wanted=ExecStatus.COPY_OUT)
-    get_copy_data = pgconn.get_copy_data
-    while True:
-        # asynchronous, because the blocking call would hold the interpreter's lock and with it the heartbeat
-        length, data = get_copy_data(1)
-        if length > shortest + skip:
-            yield data[skip:] if skip else data
-            skip = 0
-        elif length == 0:
-            _wait_readable(connection)
-            pgconn.consume_input()
-        elif length < 0:
-            break
-    while (result := _next_result(connection)) is not None:
-        _raise_failed(result)
+
+    def __init__(self, connection: Connection, statement: str, *, skip: int, shortest: int) -> None:
+        self._connection = connection
+        self._skip = skip
+        self._shortest = shortest
+        self._next: memoryview | None = None  # looked at, and not taken yet
+        self._ended = False
+        connection.pgconn.send_query_params(statement.encode(), None)
+        _flush(connection)
+        _raise_failed(_next_result(connection), wanted=ExecStatus.COPY_OUT)
+
+    def peek(self) -> memoryview | None:
+        """The next row, which stays the next; None at the end."""
+        if self._next is None and not self._ended:
+            self._next = self._receive()
+            if self._next is not None and self._skip:
+                self._next, self._skip = self._next[self._skip :], 0
+        return self._next
+
+    def take(self) -> memoryview:
+        """The row that was looked at."""
+        row, self._next = self._next, None
+        return row if row is not None else memoryview(b"")
+
+    def take_some(self, size: int, max_bytes: int) -> tuple[bytearray, int, int]:
+        """At most so many rows and, but for the last, so many bytes; their number, and where the last one begins."""
+        data = bytearray(self.take())
+        count, width = 1, len(data)
+        get_copy_data, shortest = self._connection.pgconn.get_copy_data, self._shortest
+        # as little as possible for each row: this loop is what Python adds to the work of the databases
+        while count < size and len(data) < max_bytes:
+            length, row = get_copy_data(1)
+            if shortest < length < max_bytes:
+                data += row
+                count += 1
+                width = length
+            elif length == 0:
+                self._wait()
+            else:
+                if length > shortest:
+                    self._next = row  # wider than a batch
+                elif length < 0:
+                    self._end()
+                break
+        return data, count, len(data) - width
+
+    def _receive(self) -> memoryview | None:
+        while True:
+            # asynchronous, because the blocking call would hold the interpreter's lock and with it the heartbeat
+            length, row = self._connection.pgconn.get_copy_data(1)
+            if length > self._shortest + self._skip:
+                return row
+            if length < 0:
+                return self._end()
+            if length == 0:
+                self._wait()
+
+    def _wait(self) -> None:
+        _wait_readable(self._connection)
+        self._connection.pgconn.consume_input()
+
+    def _end(self) -> None:
+        self._ended = True
+        while (result := _next_result(self._connection)) is not None:
+            _raise_failed(result)
 
 
 def _answer(connection: Connection) -> Any:
