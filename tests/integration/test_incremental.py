@@ -86,9 +86,15 @@ def test_an_empty_source_creates_an_empty_mart(
     assert is_right(connection)
 
 
+in_the_first_run_and_later = pytest.mark.parametrize("later", [False, True], ids=["first load", "changes"])
+
+
+@in_the_first_run_and_later
 def test_a_row_that_commits_late_with_an_older_time_is_not_lost(
-    connection: Connection, settings: Settings, ratings: Pipeline, writer: Connection
+    connection: Connection, settings: Settings, ratings: Pipeline, writer: Connection, later: bool
 ) -> None:  # C1
+    if later:
+        succeed(connection, settings, ratings)
     with writer.transaction():
         rate(writer)
         rate(connection, "clock_timestamp()")
@@ -224,9 +230,12 @@ def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connect
     assert failed.code == "DUPLICATE_KEY"
 
 
+@in_the_first_run_and_later
 def test_a_future_time_is_delivered_and_does_not_carry_the_checkpoint_away(
-    connection: Connection, settings: Settings, ratings: Pipeline
+    connection: Connection, settings: Settings, ratings: Pipeline, later: bool
 ) -> None:  # C11
+    if later:
+        succeed(connection, settings, ratings)
     rate(connection, "'2099-01-01'")
     succeed(connection, settings, ratings)
     assert is_right(connection)
