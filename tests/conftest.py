@@ -64,6 +64,14 @@ def door(postgres: EmbeddedPostgres) -> Iterator[Proxy | None]:
 
 
 @pytest.fixture
+def proxy(postgres: EmbeddedPostgres) -> Iterator[Proxy]:
+    """A way to the server that can be cut, stalled and made to lose messages."""
+    assert postgres.port is not None
+    with Proxy(postgres.port) as one:
+        yield one
+
+
+@pytest.fixture
 def database_url(postgres: EmbeddedPostgres, template: str, door: Proxy | None) -> Iterator[str]:
     """A fresh, migrated database of its own, with a small cinema in it."""
     name = f"test_{next(_numbers)}"

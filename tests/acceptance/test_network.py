@@ -14,7 +14,7 @@ import pytest
 from tests import journal
 from tests.acceptance.test_runners import has_ticked, history, status, wait_for
 from tests.conftest import free_port
-from tests.integration.test_faults import create_events, events_are_right, fill_events
+from tests.integration.test_faults import create_events, create_target, events_are_right, fill_events
 from tests.processes import environment, runner
 from tests.proxy import Proxy
 from tests.waiting import wait_until
@@ -27,22 +27,13 @@ from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 from vitrine.store.migrate import migrate
 
-TARGET = "CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)"
-
-
-@pytest.fixture
-def proxy(postgres: EmbeddedPostgres) -> Iterator[Proxy]:
-    assert postgres.port is not None
-    with Proxy(postgres.port) as one:
-        yield one
-
 
 @pytest.fixture
 def events(connection: Connection, settings: Settings) -> Pipeline:
     """Five batches to write into a mart, one by one."""
     journal.start(connection)
     fill_events(connection, 500)
-    connection.execute(TARGET)
+    create_target(connection)
     return create_events(connection, settings, "incremental")
 
 
@@ -76,7 +67,7 @@ def test_a_run_survives_a_crash_of_its_database_in_the_middle_of_a_batch(
     held = tmp_path / "held"
     with connect(own.url(), name="tests") as connection:
         fill_events(connection, 500)
-        connection.execute(TARGET)
+        create_target(connection)
         events = create_events(connection, Settings.model_validate({"database_url": own.tcp_url()}), mode)
         pipelines.request_run(connection, events.id, trigger="api")
     folder = tmp_path / "run"

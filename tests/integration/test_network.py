@@ -1,17 +1,15 @@
 """Connections that end at the worst moment, and servers that remember nothing between transactions (FAULTS B)."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from pydantic import SecretStr
 
 from tests import journal
-from tests.integration.test_faults import both_modes, create_events, events_are_right, fill_events
+from tests.integration.test_faults import both_modes, create_events, create_target, events_are_right, fill_events
 from tests.proxy import Proxy
 from tests.running import create, differences, run, succeed
 from vitrine import reconcile
-from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.flow import Outcome
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
@@ -22,15 +20,7 @@ from vitrine.store import checkpoints, pipelines, runs
 from vitrine.store.migrate import migrate
 
 AT_ONCE = (0.0, 0.0, 0.0)
-TARGET = "CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)"
 BATCH, PUBLISHED, LEFT = b"UPDATE etl.etl_state", b"SET generation_open = false", b"lease_token = NULL"
-
-
-@pytest.fixture
-def proxy(postgres: EmbeddedPostgres) -> Iterator[Proxy]:
-    assert postgres.port is not None
-    with Proxy(postgres.port) as one:
-        yield one
 
 
 @pytest.fixture
@@ -49,7 +39,7 @@ def test_a_batch_whose_commit_is_cut_off_is_counted_once_and_no_row_is_read_twic
     connection: Connection, far: Settings, proxy: Proxy, mode: str, lost: str, batch: int
 ) -> None:  # B2, B3
     fill_events(connection, 500)
-    connection.execute(TARGET)
+    create_target(connection)
     events = create_events(connection, far, mode)
     arm = proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request
     drop = arm(BATCH, skip=batch if mode == "full" else batch - 1)  # a full load opens its generation first
@@ -148,7 +138,7 @@ def test_everything_works_where_a_session_lasts_for_one_transaction_only(
     proxy.pooling = True
     migrate(far.store_url)
     fill_events(connection, 500, note="CASE n WHEN 250 THEN NULL ELSE n::text END")
-    connection.execute(TARGET)
+    create_target(connection)
     connection.execute(
         "CREATE TABLE analytics.strict (id integer PRIMARY KEY, note text NOT NULL, modified timestamptz)"
     )

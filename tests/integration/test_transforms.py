@@ -1,6 +1,5 @@
 """Transforms and readers on a real Postgres: both kinds, options, errors, and every type surviving exactly."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, LiteralString
@@ -375,8 +374,7 @@ def test_a_paused_full_load_of_a_reader_continues_where_it_stopped(connection: C
 
     def pause(counts: Any, expected: Any) -> None:
         if counts.read == 3:
-            pipelines.request_pause(connection, pipeline.id)
-            time.sleep(0.5)  # the heartbeat brings the request
+            pipelines.request_pause(connection, pipeline.id)  # seen with the next batch
 
     first = succeed(connection, settings, pipeline, watch=pause)
     assert first.outcome is Outcome.PAUSED
