@@ -74,9 +74,10 @@ class Printed:
 
 @dataclass(frozen=True)
 class Framed:
-    """Rows as one polars frame, between transforms that work on frames."""
+    """Rows as one polars frame, between transforms that work on frames; `binary` is what COPY BINARY reads of them."""
 
     frame: Any
+    binary: Bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -88,8 +89,8 @@ class Decoded:
     """Rows as Python values, for transforms and for sinks that do not speak COPY."""
 
     rows: Sequence[Row]
-    # of each row the one it was made of, where that is known: what is unchanged is written as it came
-    origins: Sequence[Row | None] = field(default=(), compare=False, repr=False)
+    # how they were printed when they came, where that is known: what is unchanged is written as it came
+    origins: Any = field(default=None, compare=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -222,6 +223,10 @@ class StateManager(Protocol):
 class TargetWriter(Protocol):
     """Writes batches, each as one unit, and makes a full load visible at its end."""
 
+    def encode(self, batch: Batch) -> Batch:
+        """The batch closer to what the target takes; called from another thread, while the one before is written."""
+        ...
+
     def unit(self) -> AbstractContextManager[Unit]: ...
 
     def publish(self, state: StateManager) -> Counts:
@@ -247,14 +252,11 @@ class Plan:
 
 def run_batches(plan: Plan, state: StateManager) -> Outcome:
     """Move every remaining batch. Rows and checkpoint land together, or not at all."""
-    with ReadAhead(plan.reader, after=state.position, pace=plan.pace, interruption=state.interruption) as ahead:
-        for incoming in ahead.batches():
+    with ReadAhead(plan, after=state.position, interruption=state.interruption) as ahead:
+        for read, batch in ahead.batches():
             if outcome := state.rest(plan.pace):
                 return outcome
-            batch = incoming
             reach("after_read")
-            for transform in plan.transforms:
-                batch = transform(batch)
             reach("after_transform")
             with plan.writer.unit() as unit:
                 counts = unit.write(batch)
@@ -262,7 +264,7 @@ def run_batches(plan: Plan, state: StateManager) -> Outcome:
                 state.save(unit, batch.position, counts)
                 reach("before_commit")
             reach("after_commit")
-            plan.pace.end(incoming.count)
+            plan.pace.end(read)
             if outcome := state.committed(counts):
                 return outcome
     if ahead.interrupted:
@@ -275,60 +277,91 @@ def run_batches(plan: Plan, state: StateManager) -> Outcome:
 LOOK_SECONDS = 0.1
 """While a batch is awaited, so often is asked whether to go on: a slow query does not delay a pause or a stop."""
 
+Ready = tuple[int, Batch]
+"""A batch, and the number of rows it was made of."""
+
+Waiting = queue.Queue[Ready | BaseException | None]
+"""What is done and not taken yet: a batch, why there are no more, or None at the end."""
+
 
 class ReadAhead:
-    """A reader's batches, the next one read in a thread of its own while this one is written."""
+    """A plan's batches: while one is written, the next is transformed and the one after it read, in two threads."""
 
-    def __init__(
-        self, reader: SourceReader, *, after: Position, pace: Pace, interruption: Callable[[], Outcome | None]
-    ) -> None:
+    def __init__(self, plan: Plan, *, after: Position, interruption: Callable[[], Outcome | None]) -> None:
         self.interrupted: Outcome | None = None  # why there are no more batches, if not for the end of the rows
-        self._reader = reader
+        self._plan = plan
         self._after = after
-        self._pace = pace
         self._interruption = interruption
-        self._ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=1)
         self._given_up = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
+        self._queues: list[Waiting] = []
+        self._threads: list[threading.Thread] = []
+        self._ready = self._stage("reader", self._read())
+        if plan.transforms:
+            self._ready = self._stage("transformer", self._transform(self._ready))
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._given_up.set()
-        while self._thread.is_alive():
-            self._drain()
-            self._reader.cancel()
-            self._thread.join(0.05)
+        while any(thread.is_alive() for thread in self._threads):
+            self._plan.reader.cancel()
+            for waiting, thread in zip(self._queues, self._threads, strict=True):
+                with contextlib.suppress(queue.Empty):
+                    waiting.get_nowait()
+                thread.join(0.05)
 
-    def batches(self) -> Iterator[Batch]:
-        """Until the rows or the patience of somebody end; raises what the reader raised."""
-        while (item := self._next()) is not None:
+    def batches(self) -> Iterator[Ready]:
+        """Until the rows or the patience of somebody end; raises what the reader or a transform raised."""
+        return self._taken(self._ready, self._is_interrupted)
+
+    def _is_interrupted(self) -> bool:
+        self.interrupted = self._interruption()
+        return self.interrupted is not None
+
+    # -- in threads of their own ------------------------------------------------------------------------------------
+
+    def _stage(self, name: str, work: Iterator[Ready]) -> Waiting:
+        waiting: Waiting = queue.Queue(maxsize=1)
+        self._queues.append(waiting)
+        self._threads.append(threading.Thread(target=self._produce, args=(work, waiting), name=name, daemon=True))
+        return waiting
+
+    def _produce(self, work: Iterator[Ready], waiting: Waiting) -> None:
+        try:
+            for item in work:
+                waiting.put(item)
+                if self._given_up.is_set():
+                    return
+            waiting.put(None)
+        except BaseException as exc:  # noqa: BLE001  raised again in the thread that writes
+            waiting.put(exc)
+
+    def _read(self) -> Iterator[Ready]:
+        for batch in self._plan.reader.batches(self._after, self._plan.pace):
+            yield batch.count, batch
+
+    def _transform(self, waiting: Waiting) -> Iterator[Ready]:
+        for read, incoming in self._taken(waiting, self._given_up.is_set):
+            batch = incoming
+            for transform in self._plan.transforms:
+                batch = transform(batch)
+            yield read, self._plan.writer.encode(batch)
+
+    def _taken(self, waiting: Waiting, is_over: Callable[[], bool]) -> Iterator[Ready]:
+        while True:
+            try:
+                item = waiting.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                if is_over():
+                    return
+                continue
+            if item is None:
+                return
             if isinstance(item, BaseException):
                 raise item
             yield item
-
-    def _next(self) -> Batch | BaseException | None:
-        while not self.interrupted:
-            try:
-                return self._ready.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                self.interrupted = self._interruption()
-        return None
-
-    def _read(self) -> None:
-        try:
-            for batch in self._reader.batches(self._after, self._pace):
-                self._ready.put(batch)
-                if self._given_up.is_set():
-                    return
-            self._ready.put(None)
-        except BaseException as exc:  # noqa: BLE001  raised again in the thread that writes
-            self._ready.put(exc)
-
-    def _drain(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            self._ready.get_nowait()

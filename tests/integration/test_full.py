@@ -283,6 +283,26 @@ def test_a_key_with_null_in_it_is_a_data_error_and_not_a_lost_row(connection: Co
     assert failed.code in ("NULL_CURSOR", "NULL_KEY")
 
 
+def test_a_key_with_null_in_its_second_column_is_told_when_its_batch_is_staged(
+    connection: Connection, settings: Settings
+) -> None:
+    connection.execute(
+        "UPDATE content.film_work SET rating = NULL WHERE title = (SELECT min(title) FROM content.film_work)"
+    )
+    pairs = create_films(
+        connection,
+        settings,
+        source_query="SELECT title, rating, id FROM content.film_work",
+        key_columns=["title", "rating"],
+        options={"on_reject": "quarantine"},
+    )
+    failed = run(connection, settings, pairs).error
+    assert failed is not None
+    assert failed.code == "NULL_KEY"
+    assert "NULL in the key (title, rating)" in str(failed)
+    assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
+
+
 def test_values_are_cast_as_an_assignment_does(connection: Connection, settings: Settings, films: Pipeline) -> None:
     connection.execute(
         "CREATE TABLE analytics.films (id uuid PRIMARY KEY, title varchar(5), rating numeric(3,1), creation_date date)"

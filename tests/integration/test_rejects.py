@@ -1,12 +1,16 @@
 """Rows that do not fit: told by key and column, or put aside (FAULTS E); and targets that change."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tests.running import create, differences, run, succeed
-from vitrine.model import Pipeline
+from vitrine import registry
+from vitrine.model import Pipeline, Row
 from vitrine.postgres import Connection
+from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
 from vitrine.store import checkpoints, pipelines
 
@@ -31,19 +35,19 @@ def payments(connection: Connection) -> None:
     )
 
 
-def create_payments(connection: Connection, settings: Settings, mode: str, **options: Any) -> Pipeline:
+def create_payments(
+    connection: Connection, settings: Settings, mode: str, fields: dict[str, Any] | None = None, **options: Any
+) -> Pipeline:
     cursor = {"incremental_key": "modified", "incremental_id_key": "id"} if mode == "incremental" else {}
-    return create(
-        connection,
-        settings,
-        source_query=QUERY,
-        target_table=TARGET,
-        mode=mode,
-        key_columns=["id"],
-        batch_size=300,
-        options=options,
-        **cursor,
-    )
+    defaults: dict[str, Any] = {
+        "source_query": QUERY,
+        "target_table": TARGET,
+        "mode": mode,
+        "key_columns": ["id"],
+        "batch_size": 300,
+        "options": options,
+    }
+    return create(connection, settings, **defaults | cursor | (fields or {}))
 
 
 both_modes = pytest.mark.parametrize("mode", ["full", "incremental"])
@@ -78,6 +82,42 @@ def test_quarantine_puts_the_row_aside_and_writes_all_others(
     wanted = "SELECT id, amount::numeric(10,2), note, modified FROM ugc.payments WHERE id <> 500"
     assert differences(connection, wanted, TARGET, "id") == []
     assert connection.execute("SELECT rows_rejected FROM etl.etl_runs").fetchall() == [{"rows_rejected": 1}]
+
+
+def lengthen_row(rows: Sequence[Row]) -> Sequence[Row]:
+    return [row | {"note": row["note"] * (10 if row["id"] == 500 else 1)} for row in rows]
+
+
+def lengthen_frame(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(
+        pl.when(pl.col("id") == 500).then(pl.lit("S3CR3T S3CR3T")).otherwise(pl.col("note")).alias("note")
+    )
+
+
+@both_modes
+@pytest.mark.parametrize(("kind", "function"), [(Kind.ROW, lengthen_row), (Kind.FRAME, lengthen_frame)])
+def test_a_row_that_a_transform_made_too_long_is_put_aside_too(
+    connection: Connection, settings: Settings, mode: str, kind: Kind, function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E1
+    monkeypatch.setitem(vars(registry.transforms)["_tasks"], "lengthen", Task("lengthen", kind, function, None))
+    # the query says the length too: not even a table of the columns of the query takes this text
+    connection.execute("ALTER TABLE analytics.payments DROP amount, ALTER note TYPE varchar(10)")
+    pipeline = create_payments(
+        connection,
+        settings,
+        mode,
+        on_reject="quarantine",
+        fields={
+            "source_query": "SELECT id, note::varchar(10) AS note, modified FROM ugc.payments",
+            "python_task": "lengthen",
+        },
+    )
+    executed = succeed(connection, settings, pipeline)
+    assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
+    (reject,) = checkpoints.list_rejects(connection, pipeline.id)
+    assert (reject["key"], reject["column_name"], reject["sqlstate"]) == ("500", "note", "22001")
+    wanted = "SELECT id, note::varchar(10) AS note, modified FROM ugc.payments WHERE id <> 500"
+    assert differences(connection, wanted, TARGET, "id") == []
 
 
 @both_modes

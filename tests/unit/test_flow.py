@@ -20,6 +20,7 @@ from vitrine.flow import (
     Position,
     Reject,
     StateManager,
+    Transformer,
     Unit,
     run_batches,
 )
@@ -81,6 +82,9 @@ class ListTarget:
     calls: Calls
     rows: list[Row] = field(default_factory=list[Row])
     position: Position = START
+
+    def encode(self, batch: Batch) -> Batch:
+        return batch
 
     @contextmanager
     def unit(self) -> Generator[ListUnit]:
@@ -315,13 +319,58 @@ class SlowReader(ListReader):
         self.cancelled.set()
 
 
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name in ("reader", "transformer")]
+
+
+def unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+@pytest.mark.parametrize("transforms", [[], [unchanged]])
 @pytest.mark.parametrize("outcome", [Outcome.PAUSED, Outcome.RELEASED])
-def test_an_interruption_does_not_wait_for_a_batch_that_takes_long(loop: Loop, outcome: Outcome) -> None:
+def test_an_interruption_does_not_wait_for_a_batch_that_takes_long(
+    loop: Loop, outcome: Outcome, transforms: list[Transformer]
+) -> None:
     slow = SlowReader(rows(1, 2, 3), loop.calls)
     loop.state.waits, loop.state.outcome = 2, outcome
-    assert run_batches(replace(loop.plan, reader=slow), loop.state) is outcome
+    assert run_batches(replace(loop.plan, reader=slow, transforms=transforms), loop.state) is outcome
     assert loop.calls == BATCH
-    assert not [thread for thread in threading.enumerate() if thread.name == "reader"]
+    assert threads() == []
+
+
+def test_the_next_batch_is_transformed_while_one_is_written(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformed = {number: threading.Event() for number in (1, 3, 5)}
+    write = ListUnit.write
+
+    def watched(batch: Batch) -> Batch:
+        assert isinstance(batch.payload, Decoded)
+        transformed[batch.payload.rows[0]["id"]].set()
+        return batch
+
+    def patient(unit: ListUnit, batch: Batch) -> Counts:
+        assert isinstance(batch.payload, Decoded)
+        following = transformed.get(batch.payload.rows[0]["id"] + 2)
+        assert following is None or following.wait(10)
+        return write(unit, batch)
+
+    monkeypatch.setattr(ListUnit, "write", patient)
+    assert run_batches(replace(loop.plan, transforms=[watched]), loop.state) is Outcome.FINISHED
+    assert loop.target.rows == rows(1, 2, 3, 4, 5)
+
+
+def test_an_exception_in_a_transform_leaves_the_batches_before_it_and_no_thread(loop: Loop) -> None:
+    def broken(batch: Batch) -> Batch:
+        assert isinstance(batch.payload, Decoded)
+        if batch.payload.rows[0]["id"] == 3:
+            raise ValueError("broken")
+        return batch
+
+    with pytest.raises(ValueError, match="broken"):
+        run_batches(replace(loop.plan, transforms=[broken]), loop.state)
+    assert loop.target.rows == rows(1, 2)
+    assert loop.target.position == Position(("2",))
+    assert threads() == []
 
 
 def test_what_the_state_raises_while_a_batch_is_awaited_ends_the_run(

@@ -1,9 +1,9 @@
-"""Rows as Postgres prints them: decoded when touched, printed as they came, and as frames."""
+"""Rows as Postgres prints them: as dictionaries and as frames, and printed again."""
 
 import copy
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from operator import attrgetter
@@ -16,23 +16,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrine.errors import DataError
-from vitrine.flow import Batch, Column, Decoded, Framed, Position, Printed
+from vitrine.flow import Batch, Column, Decoded, Framed, Position
 from vitrine.model import Row
-from vitrine.printed import binary_of, frames, rows, text_of, values
-from vitrine.printed.rows import PrintedRow
+from vitrine.printed import encoding, frames, rows, text_of, values
 from vitrine.printed.values import Unreadable, UnreadableValue
 
 COLUMNS = (Column("id", "integer"), Column("title", "text"), Column("doc", "jsonb"), Column("span", "interval"))
 LINE = b'7\ta\\tb\t{"a": 1.00}\t26:00:00\n'
 
 
-def one(line: bytes = LINE) -> PrintedRow:
-    (row,) = rows.parse(line, COLUMNS)
-    return row
+def came(line: bytes = LINE) -> Decoded:
+    return rows.parse(line, COLUMNS)
 
 
-def printed(row: Row, *origins: Row, columns: tuple[Column, ...] = COLUMNS) -> bytes:
-    return bytes(text_of(Batch(Decoded([row], origins), columns, Position())))
+def printed(result: Sequence[Row], origins: Any = None, columns: tuple[Column, ...] = COLUMNS) -> bytes:
+    return bytes(text_of(Batch(Decoded(result, origins), columns, Position())))
+
+
+def passed(function: Callable[[Sequence[Row]], Sequence[Row]], data: bytes = LINE) -> bytes:
+    """What is printed of the rows that a function made of these."""
+    given = came(data)
+    result = function(given.rows)
+    return printed(result, given.origins.of(result, ("id",)))
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -167,106 +172,91 @@ def test_a_uuid_that_keeps_its_text_is_a_uuid() -> None:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_is_a_dictionary_of_its_values() -> None:
-    plain = {"id": 7, "title": "a\tb", "doc": {"a": 1.0}, "span": timedelta(hours=26)}
-    assert one() == plain
-    assert plain == one()
-    assert {**one(), "x": 1} == plain | {"x": 1}
-    assert one() | {"x": 1} == plain | {"x": 1}
-    assert {"x": 1} | one() == {"x": 1} | plain
-    assert (one()["id"], one().get("id"), one().get("no"), one().get("no", 5)) == (7, 7, None, 5)
-    assert (list(one()), len(one()), dict(one().items())) == (list(plain), 4, plain)
-    assert (list(one().keys()), list(one().values())) == (list(plain), list(plain.values()))
-    assert "id" in one()
-    assert "no" not in one()
-    assert isinstance(one(), dict)
-    assert one() != {}
-    assert repr(one()) == repr(plain)
-    assert list(reversed(one())) == list(reversed(plain))
-    assert json.dumps({k: v for k, v in one().items() if k != "span"}) == json.dumps(
-        {k: v for k, v in plain.items() if k != "span"}
-    )
-    for twin in (one().copy(), copy.copy(one()), copy.deepcopy(one()), pickle.loads(pickle.dumps(one()))):
-        assert twin == plain
-    with pytest.raises(KeyError):
-        one()["no"]
-
-
-def test_a_row_is_changed_as_a_dictionary_is() -> None:
-    row = one()
-    row["id"] += 1
-    assert row.pop("doc") == {"a": 1.0}
-    assert row.pop("doc", 5) == 5
-    assert row.setdefault("more", 1) == 1
-    assert row.setdefault("id", 1) == 8
-    del row["span"]
-    row.update(title="x")
-    row |= {"y": 2}
-    assert row == {"id": 8, "title": "x", "more": 1, "y": 2}
-    assert "span" not in row
-    with pytest.raises(KeyError):
-        row["span"]
-    assert row.popitem() == ("y", 2)
-    row.clear()
-    assert not row
-
-
-def test_the_order_of_columns_does_not_depend_on_what_was_touched_first() -> None:
-    row = one()
-    assert row["span"] == timedelta(hours=26)
+def test_a_row_is_the_dictionary_of_its_values() -> None:
+    (row,) = came().rows
+    assert type(row) is dict
+    assert row == {"id": 7, "title": "a\tb", "doc": {"a": 1.0}, "span": timedelta(hours=26)}
     assert list(row) == ["id", "title", "doc", "span"]
 
 
-def test_nothing_is_decoded_before_it_is_touched() -> None:
-    row = one(b"7\tx\tno json\t26:00:00\n")
-    assert (row["id"], row.names()) == (7, ("id", "title", "doc", "span"))
-    assert printed(row | {"id": 8}) == b"8\tx\tno json\t26:00:00\n"
-    assert isinstance(row["doc"], Unreadable)
+def test_nulls_and_escapes_of_one_row_do_not_reach_the_next() -> None:
+    data = b'1\t\\N\t\\N\t\\N\n2\ta\\tb\t{"a": "\\\\n"}\t00:00:01\n3\t\\\\N\t1\t1 mon\n'
+    given = came(data)
+    assert [row["title"] for row in given.rows] == [None, "a\tb", "\\N"]
+    assert [row["doc"] for row in given.rows] == [None, {"a": "\n"}, 1]
+    assert [row["span"] for row in given.rows[:2]] == [None, timedelta(seconds=1)]
+    assert isinstance(given.rows[2]["span"], Unreadable)
+    assert printed(given.rows, given.origins) == data
+    assert came(b"").rows == []
+    assert printed([]) == b""
 
 
-def test_what_was_not_changed_prints_as_it_came() -> None:
-    for row in (one(), one() | {}, one().copy()):
-        assert printed(row) == LINE
-    looked_at = one()
-    assert [looked_at[name] for name in looked_at] != []
-    assert printed(looked_at) == LINE
-    origin = one()
-    assert printed({**origin}, origin) == LINE
+WAYS: list[Callable[[Row], Row]] = [lambda row: row, lambda row: {**row}, lambda row: row | {}, copy.deepcopy]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_not_changed_prints_as_it_came(way: Callable[[Row], Row]) -> None:
+    assert passed(lambda rows: [way(row) for row in rows]) == LINE
+    three = LINE + LINE.replace(b"7", b"8", 1) + LINE.replace(b"7", b"9", 1).replace(b"26:00:00", b"1 day 02:00:00")
+    lines = three.splitlines(keepends=True)
+    assert passed(lambda rows: [way(row) for row in reversed(rows)], three) == b"".join(reversed(lines))
+    assert passed(lambda rows: [way(row) for row in rows if row["id"] > 7], three) == b"".join(lines[1:])
+    assert passed(lambda rows: [way(row) | {"id": row["id"] * 10} for row in rows], LINE).startswith(b"70\ta\\tb\t")
 
 
 def test_what_was_changed_in_place_prints_as_it_is() -> None:
-    row = one()
-    row["doc"]["b"] = True
-    assert printed(row) == b'7\ta\\tb\t{"a": 1.0, "b": true}\t26:00:00\n'
-    origin = one()
-    copied = {**origin}
-    copied["doc"]["a"] = True  # which equals 1.0
-    assert printed(copied, origin) == b'7\ta\\tb\t{"a": true}\t26:00:00\n'
-    origin = one()
-    origin["id"] = 8
-    assert printed({**origin}, origin) == LINE.replace(b"7", b"8", 1)
+    def changed(rows: Sequence[Row], value: Any) -> Sequence[Row]:
+        rows[0]["doc"]["a"] = value
+        return [{**row} for row in rows]
+
+    two = LINE + LINE.replace(b"7", b"8", 1)
+    # True equals 1.0, and is another value
+    assert passed(lambda rows: changed(rows, True), two) == two.replace(b'{"a": 1.00}', b'{"a": true}', 1)
+    assert passed(lambda rows: changed(rows, 1), two) == two.replace(b'{"a": 1.00}', b'{"a": 1}', 1)
+    assert passed(lambda rows: changed(rows, UUID(int=0)), two) == two.replace(
+        b'{"a": 1.00}', f'{{"a": "{UUID(int=0)}"}}'.encode(), 1
+    )
+
+    def counted(rows: Sequence[Row]) -> Sequence[Row]:
+        rows[0]["id"] += 1
+        return rows
+
+    assert passed(counted).startswith(b"8\ta\\tb")
+
+
+def test_a_row_of_another_place_or_key_is_not_taken_for_the_one_that_came_there() -> None:
+    two = b'1\ta\t{"a": 1.00}\t26:00:00\n2\tb\t{"a": 2.00}\t50:00:00\n'
+    new = b'3\ta\t{"a": 1.0}\t1 days 7200.000000 seconds\n'
+    assert passed(lambda rows: [rows[1], {**rows[0], "id": 3}], two) == two.splitlines(keepends=True)[1] + new
 
 
 def test_columns_in_another_order_or_number_print_as_they_are_asked_for() -> None:
     some = (COLUMNS[1], COLUMNS[0], Column("n", "bigint"))
-    assert printed(one() | {"n": 1}, columns=some) == b"a\\tb\t7\t1\n"
-    assert printed({**one(), "n": 1}, columns=some) == b"a\\tb\t7\t1\n"
+    given = came()
+    assert printed([{**row, "n": 1} for row in given.rows], given.origins, some) == b"a\\tb\t7\t1\n"
+    assert printed([{"n": 1, "id": 7, "title": "a\tb"}], None, some) == b"a\\tb\t7\t1\n"
+
+
+@given(st.lists(TEXTS | st.none() | st.integers() | st.booleans(), min_size=1))
+def test_a_column_of_anything_prints_as_its_values_do(found: list[Any]) -> None:
+    lines = "".join(f"{values.field_of(value)}\n" for value in found)
+    assert printed([{"x": value} for value in found], None, (Column("x", "text"),)) == lines.encode()
 
 
 def test_a_value_that_postgres_does_not_know_is_told_by_its_column() -> None:
     with pytest.raises(DataError, match="column 'title' has a value of type object that Postgres does not know"):
-        printed(one() | {"title": object()})
+        passed(lambda rows: [row | {"title": object()} for row in rows])
     with pytest.raises(DataError, match="column 'doc' has a value of type dict"):
-        printed({**one(), "doc": {"a": Decimal(1)}})
+        passed(lambda rows: [row | {"doc": {"a": Decimal(1)}} for row in rows])
     with pytest.raises(DataError, match="half a character"):
-        printed(one() | {"title": "\ud800"})
+        passed(lambda rows: [row | {"title": "\ud800"} for row in rows])
 
 
 @pytest.mark.parametrize("span", ["1 mon", "infinity", "1 year 2 days"])
 def test_a_value_that_python_cannot_hold_may_be_passed_on_but_not_looked_at(span: str) -> None:
     line = f"7\tx\t{{}}\t{span}\n".encode()
-    row = one(line)
-    assert printed({**row}, row) == printed({**row}) == line
+    (row,) = came(line).rows
+    assert passed(lambda rows: [{**row} for row in rows], line) == printed([row]) == line
     looks: list[Callable[[Any], Any]] = [str, len, bool, list, lambda v: v + v, lambda v: v == 1, lambda v: v < v]
     for look in (*looks, format, attrgetter("days")):
         with pytest.raises(UnreadableValue, match=r"column 'span' \(interval\) has a value that Python cannot hold"):
@@ -364,22 +354,24 @@ def test_a_time_that_no_frame_can_hold_is_told() -> None:
 
 
 def test_binary_is_refused_where_a_value_has_another_form() -> None:
-    key = pl.DataFrame({"key": [KEY, KEY[:-1]]})
-    columns = (Column("key", "uuid"),)
-    assert binary_of(framed(key, columns), {"key": "uuid"}) is None
-    shifted = pl.DataFrame({"key": [KEY[:-1], "1" + KEY]})  # which joined look like two
-    assert binary_of(framed(shifted, columns), {"key": "uuid"}) is None
-    assert (
-        binary_of(framed(pl.DataFrame({"key": [KEY]}), columns), {"key": "uuid"}) == b"\0\1\0\0\0\x10" + UUID(KEY).bytes
-    )
-    assert binary_of(framed(pl.DataFrame({"key": [5]}), columns), {"key": "numeric"}) is None
-    assert binary_of(Batch(Printed(b"", 0), columns, Position()), {"key": "uuid"}) is None
+    for texts in (
+        [KEY, KEY[:-1]],
+        [KEY[:-1], "1" + KEY],  # which joined look like two
+        [KEY.replace("a", "g")],
+        [KEY.replace("a", "-")],
+        [KEY.replace("a", "\n")],
+        [KEY.replace("-", "\n")],
+        ["ё" + KEY[2:]],
+    ):
+        assert encoding.encode(pl.DataFrame({"key": texts}), {"key": "uuid"}) is None
+    encoded = b"\0\1\0\0\0\x10" + UUID(KEY).bytes
+    assert encoding.encode(pl.DataFrame({"key": [KEY, KEY.upper()]}), {"key": "uuid"}) == encoded * 2
+    assert encoding.encode(pl.DataFrame({"key": [5]}), {"key": "numeric"}) is None
 
 
 def test_binary_has_nulls_and_texts_of_any_length() -> None:
-    columns = (Column("n", "integer"), Column("t", "text"), Column("j", "jsonb"))
     frame = pl.DataFrame({"n": [1, None, None], "t": ["ё", None, ""], "j": ["{}", None, "[1]"]})
-    assert binary_of(framed(frame, columns), {"n": "integer", "t": "text", "j": "jsonb"}) == b"".join(
+    assert encoding.encode(frame, {"n": "integer", "t": "text", "j": "jsonb"}) == b"".join(
         [
             *(b"\0\3", b"\0\0\0\4\0\0\0\1", b"\0\0\0\2\xd1\x91", b"\0\0\0\3\1{}"),
             *(b"\0\3", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff"),

@@ -1,9 +1,9 @@
 """Rows as Postgres prints them, the form in which transforms get and give them: every type, exactly."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from vitrine.flow import Batch, Bytes, Column, Copied, Decoded, Framed, Printed
-from vitrine.printed import encoding, frames, rows, values
+from vitrine.flow import Batch, Column, Copied, Decoded, Framed, Printed
+from vitrine.printed import frames, rows, values
 
 
 def by_type(column: Column) -> bool:
@@ -21,17 +21,3 @@ def text_of(batch: Batch, is_json: Callable[[Column], bool] = by_type) -> bytes 
             return rows.print_rows(decoded, batch.columns, is_json)
         case Copied():
             raise TypeError("rows that were copied in binary have no text")
-
-
-def binary_of(batch: Batch, types: Mapping[str, str]) -> Bytes | None:
-    """The batch in COPY's binary format, without header and trailer, for columns of exactly these types.
-
-    None where it has none, and must go as text.
-    """
-    match batch.payload:
-        case Copied(data=data):
-            return data
-        case Framed(frame=frame):
-            return encoding.encode(frame, {column.name: types[column.name] for column in batch.columns})
-        case _:
-            return None

@@ -70,7 +70,7 @@ def parse(data: bytes | bytearray, columns: Sequence[Column]) -> "pl.DataFrame":
         schema={name: getattr(pl, _NUMBERS.get(kind, "String")) for name, kind in kinds.items()},
     )
     # every NULL has one backslash, and most batches have no other
-    has_escapes = data.count(b"\\") > sum(series.null_count() for series in texts)
+    has_escapes = b"\\" in data and data.count(b"\\") > sum(series.null_count() for series in texts)
     # all at once: each call of polars costs as much as a thousand values
     decoded = (_decoded(name, kind, has_escapes=has_escapes) for name, kind in kinds.items())
     frame = texts.with_columns(expression for expression in decoded if expression is not None)

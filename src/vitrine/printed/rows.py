@@ -1,277 +1,190 @@
-"""Rows as dictionaries that decode a column when it is touched, and print what nobody touched as it came."""
+"""Rows as dictionaries out of printed lines, and back. Both work by columns: a call for each value would cost more."""
 
-from collections.abc import Callable, Iterator, Sequence
+import marshal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import is_, itemgetter
 from typing import Any, cast
 
 from vitrine.errors import DataError
 from vitrine.flow import Column, Decoded
 from vitrine.model import Row
 from vitrine.printed import values
+from vitrine.printed.values import Printer
 
-_PLAIN: type[Row] = dict  # the dictionary below a row
+# -- text becomes rows ------------------------------------------------------------------------------------------------
 
 
-class Layout:
-    """The columns of printed rows, and how to decode each."""
-
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.names = tuple(column.name for column in columns)
-        self.name_set = frozenset(self.names)
-        self.places = {name: place for place, name in enumerate(self.names)}
-        self.types = tuple(column.readable_type for column in columns)
-        self.decoders = tuple(values.decoder(kind) for kind in self.types)
-        self.inexact = frozenset(
-            name for name, kind in zip(self.names, self.types, strict=True) if values.is_inexact(kind)
-        )
-
-    def decode_all(self, fields: list[str]) -> list[Any]:
-        null = values.NULL
-        try:
-            return [
-                None if field == null else decode(field) for decode, field in zip(self.decoders, fields, strict=True)
-            ]
-        except (ValueError, ArithmeticError):
-            return list(map(self.decode, range(len(fields)), fields))
-
-    def decode(self, place: int, field: str) -> Any:
-        if field == values.NULL:
-            return None
-        try:
-            return self.decoders[place](field)
-        except (ValueError, ArithmeticError):
-            return values.Unreadable(field, self.names[place], self.types[place])
+def parse(data: bytes | bytearray, columns: tuple[Column, ...]) -> Decoded:
+    """Every line as a row, which remembers how it was printed."""
+    text = data.decode()
+    lines = text.split("\n")[:-1]
+    by_column = list(zip(*[line.split("\t") for line in lines], strict=True)) or [()] * len(columns)
+    may_be_escaped = "\\" in text
+    came = {
+        kind.name: kind.came(fields, may_be_escaped=may_be_escaped)
+        for kind, fields in zip(_kinds(columns), by_column, strict=True)
+    }
+    names = tuple(came)
+    rows = [
+        dict(zip(names, row, strict=True)) for row in zip(*[column.values for column in came.values()], strict=True)
+    ]
+    return Decoded(rows, Origins(len(rows), came))
 
 
 @lru_cache(maxsize=64)
-def layout_of(columns: tuple[Column, ...]) -> Layout:
-    return Layout(columns)
+def _kinds(columns: tuple[Column, ...]) -> "list[_Kind]":
+    return [_Kind(column.name, column.readable_type) for column in columns]
 
 
-class PrintedRow(dict[str, Any]):
-    """A row that looks like the dictionary of its values.
+class _Kind:
+    """How the fields of a column become values."""
 
-    The dictionary below holds what was decoded or set; a column that is missing there is decoded from its field. Any
-    question about the whole row decodes all of it first, and from then on it is a dictionary like others.
-    """
+    def __init__(self, name: str, type_name: str) -> None:
+        self.name = name
+        self.is_inexact = values.is_inexact(type_name)
+        self.is_mutable = values.is_mutable(type_name)
+        self._type_name = type_name
+        self._decode = values.decoder(type_name)
+        self._decode_all = values.plain_decoder(type_name)
 
-    __slots__ = ("decoded", "fields", "is_lazy", "layout")
+    def came(self, fields: Sequence[str], *, may_be_escaped: bool) -> "_Came":
+        decoded = self._decoded(fields, may_be_escaped=may_be_escaped)
+        return _Came(self, fields, decoded, _trace(decoded) if self.is_mutable else None)
 
-    fields: list[str]
-    decoded: list[Any] | None  # as they came, once the whole row was looked at
-    is_lazy: bool
-    layout: Layout
+    def decode(self, field: str) -> Any:
+        """The value, or something that stands for it where Python cannot hold it."""
+        if field == values.NULL:
+            return None
+        try:
+            return self._decode(field)
+        except (ValueError, ArithmeticError):
+            return values.Unreadable(field, self.name, self._type_name)
 
-    def __missing__(self, name: str) -> Any:
-        place = self.layout.places.get(name) if self.is_lazy else None
-        if place is None:
-            raise KeyError(name)
-        value = self[name] = self.layout.decode(place, self.fields[place])
-        return value
-
-    def whole(self) -> "PrintedRow":
-        """The same row, with every column decoded, in the order of the columns."""
-        if self.is_lazy:
-            layout, known = self.layout, dict(_PLAIN.items(self)) if _PLAIN.__len__(self) else None
-            self.is_lazy = False
-            self.decoded = layout.decode_all(self.fields)
-            if known is not None:
-                _PLAIN.clear(self)  # for the order of the columns
-            _PLAIN.update(self, zip(layout.names, self.decoded, strict=True))
-            if known is not None:
-                _PLAIN.update(self, known)
-        return self
-
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns; nothing is decoded for them."""
-        if not self.is_lazy:
-            return tuple(_PLAIN.keys(self))
-        return (*self.layout.names, *(name for name in _PLAIN.keys(self) if name not in self.layout.places))
-
-    def has_other_names(self, names: frozenset[str]) -> bool:
-        own = _PLAIN.keys(self)
-        if not self.is_lazy:
-            return own != names
-        all_of_them = self.layout.name_set
-        return (all_of_them if own <= all_of_them else all_of_them | own) != names
-
-    def __contains__(self, name: object) -> bool:
-        return _PLAIN.__contains__(self, name) or (self.is_lazy and name in self.layout.places)
-
-    def __len__(self) -> int:
-        return len(self.names())
-
-    def __iter__(self) -> Iterator[str]:
-        return _PLAIN.__iter__(self.whole())
-
-    def __reversed__(self) -> Iterator[str]:
-        return _PLAIN.__reversed__(self.whole())
-
-    def keys(self) -> Any:
-        return _PLAIN.keys(self.whole())
-
-    def values(self) -> Any:
-        return _PLAIN.values(self.whole())
-
-    def items(self) -> Any:
-        return _PLAIN.items(self.whole())
-
-    def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self[name] if name in self else default  # noqa: SIM401  get is what is defined here
-
-    def pop(self, *arguments: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _PLAIN.pop(self.whole(), *arguments)
-
-    def popitem(self) -> tuple[str, Any]:
-        return _PLAIN.popitem(self.whole())
-
-    def setdefault(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _PLAIN.setdefault(self.whole(), name, default)
-
-    def __delitem__(self, name: str) -> None:
-        _PLAIN.__delitem__(self.whole(), name)
-
-    def clear(self) -> None:
-        _PLAIN.clear(self.whole())
-
-    def copy(self) -> "PrintedRow":
-        twin = PrintedRow(_PLAIN.items(self))
-        twin.layout, twin.fields, twin.decoded, twin.is_lazy = self.layout, self.fields, self.decoded, self.is_lazy
-        return twin
-
-    __copy__ = copy
-
-    def __or__(self, other: Any) -> Any:
-        if not isinstance(other, dict):
-            return NotImplemented
-        joined = self.copy()
-        joined.update(cast(Row, other))
-        return joined
-
-    def __ror__(self, other: Any) -> Any:
-        return cast(Row, other) | dict(self) if isinstance(other, dict) else NotImplemented
-
-    def __eq__(self, other: object) -> bool:
-        theirs = other.whole() if isinstance(other, PrintedRow) else other
-        return _PLAIN.__eq__(self.whole(), theirs)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
-
-    def __repr__(self) -> str:
-        return _PLAIN.__repr__(self.whole())
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return dict, (dict(self),)
+    def _decoded(self, fields: Sequence[str], *, may_be_escaped: bool) -> Sequence[Any]:
+        decode, null = self._decode, values.NULL
+        try:
+            if may_be_escaped and "\\" in "".join(fields):
+                return [None if field == null else decode(field) for field in fields]
+            return self._decode_all(fields)
+        except (ValueError, ArithmeticError):
+            return list(map(self.decode, fields))
 
 
-# -- from text and back -----------------------------------------------------------------------------------------------
+class _Came:
+    """A column as it came: what was printed, and the values that were made of it."""
+
+    def __init__(self, kind: _Kind, fields: Sequence[str], values: Sequence[Any], trace: bytes | None) -> None:
+        self.kind = kind
+        self.fields = fields
+        self.values = values
+        self._trace = trace  # of values that can be changed in place
+
+    def are_unchanged(self, found: Sequence[Any]) -> bool:
+        if self.kind.is_mutable:
+            return self._trace is not None and _trace(found) == self._trace
+        return all(map(is_, found, self.values))
+
+    def printed(self, found: Sequence[Any], printer: Printer) -> list[str]:
+        """Each value as it came, wherever it is still the one that came."""
+        if not self.kind.is_inexact:
+            return [
+                field if value is old else printer(value)
+                for value, old, field in zip(found, self.values, self.fields, strict=True)
+            ]
+        decode = self.kind.decode
+        # repr, because True equals 1 and 1 equals 1.0
+        return [
+            field if repr(value) == repr(decode(field)) else printer(value)
+            for value, field in zip(found, self.fields, strict=True)
+        ]
 
 
-def parse(data: bytes | bytearray, columns: tuple[Column, ...]) -> list[PrintedRow]:
-    """Every line as a row; nothing is decoded yet."""
-    layout = layout_of(columns)
-    new = PrintedRow.__new__
-    rows: list[PrintedRow] = []
-    for line in data.decode().split("\n")[:-1]:
-        row = new(PrintedRow)
-        row.layout = layout
-        row.fields = line.split("\t")
-        row.decoded = None
-        row.is_lazy = True
-        rows.append(row)
-    return rows
+def _trace(found: Any) -> bytes | None:
+    """Equal for values that are equal in every part and its type; None where there is none."""
+    try:
+        return marshal.dumps(found, 2)  # later versions of the format depend on who else refers to a value
+    except ValueError:
+        return None
+
+
+class Origins:
+    """How the rows of a batch were printed when they came: what is unchanged is written as it came."""
+
+    def __init__(self, count: int, columns: Mapping[str, _Came]) -> None:
+        self.columns = columns
+        self._count = count
+        self._is_inexact = any(column.kind.is_inexact for column in columns.values())
+
+    def of(self, rows: Sequence[Row], key: Sequence[str]) -> "Origins | None":
+        """The same for rows that were made of these: by their place, or where that is doubtful by their key."""
+        is_same_length = len(rows) == self._count
+        if not self._is_inexact:
+            # a value that is the very object that came prints as it came, and any other one exactly as well
+            return self if is_same_length else None
+        if any(name not in self.columns or name not in rows[0] for name in key):
+            return None
+        found = [list(map(itemgetter(name), rows)) for name in key]
+        came = [self.columns[name].values for name in key]
+        if is_same_length and all(all(map(is_, new, old)) for new, old in zip(found, came, strict=True)):
+            return self
+        places = {place_key: place for place, place_key in enumerate(_printed_keys(came))}
+        return self._rearranged([places.get(row_key) for row_key in _printed_keys(found)])
+
+    def _rearranged(self, places: Sequence[int | None]) -> "Origins":
+        unknown = values.NULL, object()  # which is no value of any row
+        columns: dict[str, _Came] = {}
+        for name, came in self.columns.items():
+            pairs = list(zip(came.fields, came.values, strict=True))
+            ordered = [unknown if place is None else pairs[place] for place in places]
+            columns[name] = _Came(came.kind, [field for field, _ in ordered], [value for _, value in ordered], None)
+        return Origins(len(places), columns)
+
+
+def _printed_keys(columns: Sequence[Sequence[Any]]) -> Iterable[tuple[str, ...]]:
+    return zip(*[map(values.field_of, column) for column in columns], strict=True)
+
+
+# -- rows become text -------------------------------------------------------------------------------------------------
 
 
 def print_rows(payload: Decoded, columns: Sequence[Column], is_json: Callable[[Column], bool]) -> bytes:
     """Rows in COPY's text format; DataError for a value that Postgres does not know."""
-    press = _Press(columns, is_json)
-    origins = cast(Sequence[PrintedRow | None], payload.origins) or [None] * payload.count
+    if not payload.count:
+        return b""
+    origins = cast(Origins | None, payload.origins)
+    printed = [
+        _print_column(
+            column.name,
+            list(map(itemgetter(column.name), payload.rows)),
+            origins and origins.columns.get(column.name),
+            values.json_field_of if is_json(column) else values.field_of,
+        )
+        for column in columns
+    ]
     try:
-        return "".join(map(press.line, payload.rows, origins)).encode()
+        return ("\n".join(map("\t".join, zip(*printed, strict=True))) + "\n").encode()
     except UnicodeEncodeError as exc:
         raise DataError("a text has half a character (a lone surrogate) in it", code="TRANSFORM_ERROR") from exc
 
 
-class _Press:
-    """Prints rows of the same columns, each value as it came wherever it is still the one that came."""
+def _print_column(name: str, found: Sequence[Any], came: _Came | None, printer: Printer) -> Sequence[str]:
+    if came is not None and came.are_unchanged(found):
+        return came.fields
+    try:
+        is_exact = printer is values.field_of and (came is None or not came.kind.is_inexact)
+        if is_exact and (fields := values.fields_of(found)) is not None:
+            return fields
+        return list(map(printer, found)) if came is None else came.printed(found, printer)
+    except (TypeError, ValueError) as exc:
+        raise DataError(_complaint(name, found, printer), code="TRANSFORM_ERROR") from exc
 
-    def __init__(self, columns: Sequence[Column], is_json: Callable[[Column], bool]) -> None:
-        self._names = [column.name for column in columns]
-        self._printers = [values.json_field_of if is_json(column) else values.field_of for column in columns]
-        self._positions = {name: position for position, name in enumerate(self._names)}
-        self._layout: Layout | None = None  # of the last origin, what follows belongs to it
-        self._places: list[int | None] = []
-        self._inexact: list[tuple[int, int]] = []
-        self._is_extended = False
 
-    def line(self, row: Row, origin: PrintedRow | None) -> str:
+def _complaint(name: str, found: Sequence[Any], printer: Printer) -> str:
+    for value in found:
         try:
-            if isinstance(row, PrintedRow):
-                origin = row
-            if origin is None:
-                fields = [printer(row[name]) for name, printer in zip(self._names, self._printers, strict=True)]
-            else:
-                self._know(origin.layout)
-                fields = self._untouched(origin) if origin.is_lazy and origin is row else self._unchanged(row, origin)
-        except (TypeError, ValueError) as exc:
-            raise DataError(self._complaint(row), code="TRANSFORM_ERROR") from exc
-        return "\t".join(fields) + "\n"
-
-    def _know(self, layout: Layout) -> None:
-        if layout is self._layout:
-            return
-        self._layout = layout
-        self._places = [None if name in layout.inexact else layout.places.get(name) for name in self._names]
-        self._inexact = [
-            (position, layout.places[name]) for position, name in enumerate(self._names) if name in layout.inexact
-        ]
-        self._is_extended = tuple(self._names[: len(layout.names)]) == layout.names
-
-    def _untouched(self, row: PrintedRow) -> list[str]:
-        """Of a row that was never looked at as a whole: its own fields, and what was decoded or set."""
-        if self._is_extended:
-            fields = row.fields + [values.NULL] * (len(self._names) - len(row.fields))
-        else:
-            fields = [values.NULL if place is None else row.fields[place] for place in self._own_places(row)]
-        for name, value in _PLAIN.items(row):
-            position = self._positions[name]
-            fields[position] = self._printers[position](value)
-        self._restore(fields, row, row, [position for position in self._inexact if self._names[position[0]] in row])
-        return fields
-
-    def _own_places(self, row: PrintedRow) -> list[int | None]:
-        return [row.layout.places.get(name) for name in self._names]
-
-    def _unchanged(self, row: Row, origin: PrintedRow) -> list[str]:
-        """Of a dictionary: a value that is the very one that was decoded prints as it came."""
-        decoded, own = origin.decoded, origin.fields
-        if decoded is None:
-            return [printer(row[name]) for name, printer in zip(self._names, self._printers, strict=True)]
-        fields = [
-            own[place] if place is not None and value is decoded[place] else printer(value)
-            for value, place, printer in zip(
-                [row[name] for name in self._names], self._places, self._printers, strict=True
-            )
-        ]
-        self._restore(fields, row, origin, self._inexact)
-        return fields
-
-    def _restore(self, fields: list[str], row: Row, origin: PrintedRow, positions: Sequence[tuple[int, int]]) -> None:
-        """Values that may have been changed in place, or print in several ways: as they came, if they still are."""
-        for position, place in positions:
-            came = origin.fields[place]
-            # repr, because True equals 1 and 1 equals 1.0
-            if repr(origin.layout.decode(place, came)) == repr(row[self._names[position]]):
-                fields[position] = came
-
-    def _complaint(self, row: Row) -> str:
-        for name, printer in zip(self._names, self._printers, strict=True):
-            try:
-                printer(row[name])
-            except (TypeError, ValueError):
-                kind = type(row[name]).__name__
-                return f"column '{name}' has a value of type {kind} that Postgres does not know; make a text of it"
-        return "a row has a value that Postgres does not know"
+            printer(value)
+        except (TypeError, ValueError):
+            kind = type(value).__name__
+            return f"column '{name}' has a value of type {kind} that Postgres does not know; make a text of it"
+    return f"column '{name}' has a value that Postgres does not know"

@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import repeat
 from typing import Any, NoReturn, cast
 from uuid import UUID
 
@@ -86,6 +88,13 @@ def _uuid(text: str, new: Any = object.__new__, set_text: Any = PrintedUuid.text
     value = new(PrintedUuid)
     set_text(value, text)
     return value
+
+
+def _uuids(texts: Sequence[str]) -> list[PrintedUuid]:
+    """Nothing is called for each of them that is written in Python."""
+    found: list[PrintedUuid] = list(map(object.__new__, repeat(PrintedUuid, len(texts))))
+    deque(map(PrintedUuid.text.__set__, found, texts), maxlen=0)  # pyright: ignore
+    return found
 
 
 _INTERVAL = re.compile(r"(?:(-?\d+) days? ?)?(?:([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
@@ -170,6 +179,15 @@ def decoder(type_name: str) -> Decoder:
     return unescape if decode is str else lambda field: decode(unescape(field))
 
 
+def plain_decoder(type_name: str) -> Callable[[Sequence[str]], Sequence[Any]]:
+    """Makes the values of a whole column, in whose fields there is no backslash and so no NULL."""
+    bare = bare_type(type_name)
+    if bare == "uuid":
+        return _uuids
+    decode = _text_decoder(bare)
+    return (lambda fields: fields) if decode is str else lambda fields: list(map(decode, fields))
+
+
 def _text_decoder(bare: str) -> Decoder:
     if bare.endswith("[]") and bare != "box[]":  # the one type whose elements are not separated by commas
         element = _text_decoder(bare_type(bare.removesuffix("[]")))
@@ -180,6 +198,11 @@ def _text_decoder(bare: str) -> Decoder:
 def is_inexact(type_name: str) -> bool:
     """Whether a value that was decoded may print in another way than it came."""
     return is_array(type_name) or bare_type(type_name) in _INEXACT
+
+
+def is_mutable(type_name: str) -> bool:
+    """Whether a value of it can be changed in place."""
+    return is_array(type_name) or is_json(type_name)
 
 
 def is_array(type_name: str) -> bool:
@@ -330,6 +353,17 @@ def field_of(value: Any) -> str:
     if (printer := _PLAIN_PRINTERS.get(value.__class__)) is not None:
         return printer(value)
     return value.field if isinstance(value, Unreadable) else escape(plain_text(value))
+
+
+def fields_of(found: Sequence[Any]) -> Sequence[str] | None:
+    """The same for a whole column whose values are all of one simple type; None for any other."""
+    kinds = set(map(type, found))
+    if len(kinds) != 1:
+        return None
+    if kinds == {str}:
+        return None if _SPECIAL.search("".join(found)) else found
+    printer = _PLAIN_PRINTERS.get(kinds.pop())
+    return None if printer is None else list(map(printer, found))
 
 
 def json_field_of(value: Any) -> str:

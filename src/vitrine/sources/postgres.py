@@ -38,7 +38,15 @@ _PATIENCE = """
     SET LOCAL idle_in_transaction_session_timeout = '10min'
 """
 # A stream rests while the batches before are written, each as long as it may take
-_BEGIN_STREAM = sql.SQL(_BEGIN + _PATIENCE + "; SET LOCAL idle_in_transaction_session_timeout = {}")
+# and what it sorts (a whole table, in its first load) it sorts with more memory than the cautious default
+_BEGIN_STREAM = sql.SQL(
+    _BEGIN
+    + _PATIENCE
+    + """
+    ; SET LOCAL idle_in_transaction_session_timeout = {};
+    SELECT set_config('work_mem', '16MB', true) WHERE pg_size_bytes(current_setting('work_mem')) < 16 * 1024 * 1024
+    """
+)
 _REST = timedelta(minutes=1)
 
 # Names of types as they can be written again, and what domains are made of in the end

@@ -102,6 +102,10 @@ class Link:
             self._connection = connect(self._url, name=self._name)
         return self._connection
 
+    def another(self) -> Connection:
+        """A connection for somebody else, who closes it."""
+        return connect(self._url, name=self._name)
+
     def drop(self) -> None:
         """Whoever doubts the connection drops it: one that was cut may not know it yet."""
         if self._connection is not None:

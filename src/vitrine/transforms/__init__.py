@@ -1,8 +1,6 @@
 """Registered transforms, one file each; and how one becomes a step of the loop."""
 
-import gc
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -13,7 +11,6 @@ from vitrine.errors import DataError
 from vitrine.flow import Batch, Column, Decoded, Framed, Payload, Transformer
 from vitrine.model import Row
 from vitrine.printed import frames, rows, values
-from vitrine.printed.rows import PrintedRow
 from vitrine.registry import BoundTask, Kind
 
 # Types for columns that a transform adds, needed only where the target is created
@@ -122,17 +119,16 @@ class RowStep(_Step):
     def __call__(self, batch: Batch) -> Batch:
         if not batch.count:
             return self._nothing(batch)
-        with _no_collecting():
-            given, origins = _rows_of(batch)
-            first_key = self._key_at(given)
-            result = self._call(given, lambda: _rows_of(batch)[0])
-            if not isinstance(result, list):
-                raise self._refusal(f"returned {result.__name__}, not rows, for the batch from key {first_key}")
-            result = cast(list[Row], result)
-            if not result:  # whoever drops rows mostly leaves the columns alone
-                return Batch(Decoded([]), self._columns or batch.columns, batch.position)
-            columns = _columns(self._shape_of(result, first_key), result, batch.columns)
-            payload = Decoded(result, self._origins(result, given, origins))
+        given = _decoded(batch)
+        first_key = self._key_at(given.rows)
+        result = self._call(given.rows, lambda: _decoded(batch).rows)
+        if not isinstance(result, list):
+            raise self._refusal(f"returned {result.__name__}, not rows, for the batch from key {first_key}")
+        result = cast(list[Row], result)
+        if not result:  # whoever drops rows mostly leaves the columns alone
+            return Batch(Decoded([]), self._columns or batch.columns, batch.position)
+        columns = _columns(self._shape_of(result, first_key), result, batch.columns)
+        payload = Decoded(result, given.origins and given.origins.of(result, self._key))
         return self._output(payload, columns, batch, first_key)
 
     def _run(self, given: Any) -> list[Any] | type:
@@ -147,30 +143,15 @@ class RowStep(_Step):
         for row in result:
             if not isinstance(row, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise self._refusal(f"returned a {type(row).__name__} among the rows of the batch from key {first_key}")
-        names = _names_of(result[0])
-        expected = frozenset(names)
+        expected = result[0].keys()
         for row in result:
-            if _has_other_names(row, expected):
-                odd_names = ", ".join(sorted(expected.symmetric_difference(_names_of(row))))
+            if row.keys() != expected:
+                odd_names = ", ".join(sorted(expected ^ row.keys()))
                 raise self._refusal(
                     f"gave rows of different shape: column(s) {odd_names} are not in every row, see key"
                     f" {self._key_at([row])}"
                 )
-        return names
-
-    def _origins(
-        self, result: Sequence[Row], given: Sequence[Row], origins: Sequence[Row | None]
-    ) -> Sequence[Row | None]:
-        """Of each row that came out, the one it was made of: by its place, or where that is doubtful by its key."""
-        known = origins or given
-        first = next((row for row in known if isinstance(row, PrintedRow)), None)
-        if first is None or all(isinstance(row, PrintedRow) for row in result):
-            return ()
-        if not first.layout.inexact:
-            # a value that is the very object that came prints as it came, and no other one does
-            return known if len(known) == len(result) else ()
-        by_key = {self._key_at([row]): row for row in known if isinstance(row, PrintedRow)}
-        return [by_key.get(self._key_at([row])) for row in result]
+        return tuple(expected)
 
     def _key_at(self, given: Any) -> str:
         row = given[0]
@@ -201,10 +182,8 @@ class FrameStep(_Step):
         return "/".join(values.field_of(given[name][0]) if name in given.columns else "?" for name in self._key)
 
 
-def _rows_of(batch: Batch) -> tuple[Sequence[Row], Sequence[Row | None]]:
-    if isinstance(batch.payload, Decoded):
-        return batch.payload.rows, batch.payload.origins
-    return rows.parse(printed.text_of(batch), batch.columns), ()
+def _decoded(batch: Batch) -> Decoded:
+    return batch.payload if isinstance(batch.payload, Decoded) else rows.parse(printed.text_of(batch), batch.columns)
 
 
 def _frame_of(batch: Batch) -> Any:
@@ -213,29 +192,9 @@ def _frame_of(batch: Batch) -> Any:
     return frames.parse(printed.text_of(batch), batch.columns)
 
 
-def _names_of(row: Row) -> tuple[str, ...]:
-    return row.names() if isinstance(row, PrintedRow) else tuple(row)
-
-
-def _has_other_names(row: Row, names: frozenset[str]) -> bool:
-    return row.has_other_names(names) if isinstance(row, PrintedRow) else row.keys() != names
-
-
 def _is_failure(exc: BaseException) -> bool:
     """Of the function; a panic of polars says of itself that it is no Exception."""
     return isinstance(exc, Exception) or type(exc).__name__ == "PanicException"
-
-
-@contextmanager
-def _no_collecting() -> Generator[None]:
-    """Thousands of new rows, none of them in a circle: looking for circles would take a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _columns(names: Iterable[str], result: Sequence[Row], known: Sequence[Column]) -> tuple[Column, ...]:

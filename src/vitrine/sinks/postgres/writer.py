@@ -9,11 +9,23 @@ from psycopg import sql
 
 from vitrine.errors import ConfigError, DataError
 from vitrine.failpoints import reach
-from vitrine.flow import Batch, Column, Copied, Counts, Reject, StateManager
+from vitrine.flow import (
+    Batch,
+    Bytes,
+    Column,
+    Copied,
+    Counts,
+    Decoded,
+    Framed,
+    Payload,
+    Printed,
+    Reject,
+    StateManager,
+)
 from vitrine.model import Measure, Options
 from vitrine.policy import Target
 from vitrine.postgres import PRINTING, Connection, connect, measure, raw, translated
-from vitrine.printed import binary_of, text_of
+from vitrine.printed import encoding, text_of
 from vitrine.sinks.postgres import catalog
 from vitrine.sinks.postgres.misfits import NUMBER, NUMBERED, REFUSALS, Misfits
 from vitrine.sinks.postgres.statements import Writing, create_table, names
@@ -144,10 +156,20 @@ class PostgresWriter:
         with self.unit():
             self._create(TEMPORARY, table, list(types.items()), FOR_THE_UNIT)
             for batch in batches:
-                self._copy_in(table, batch)
+                self._copy_in(table, self.encode(batch))
             return measure(self._connection, table, types, control)
 
     # -- one batch ------------------------------------------------------------------------------------------------
+
+    def encode(self, batch: Batch) -> Batch:
+        if not batch.count or not isinstance(batch.payload, Decoded | Framed):
+            return batch
+        if isinstance(batch.payload, Framed):
+            # a table for the batch gets the types of the target, and binary goes into exactly these
+            types = {column.name: self._type_of(column) for column in batch.columns}
+            if (binary := encoding.encode(batch.payload.frame, types)) is not None:
+                return replace(batch, payload=replace(batch.payload, binary=binary))
+        return replace(batch, payload=Printed(text_of(batch, self._is_json), batch.count))
 
     def write(self, unit: "PostgresUnit", batch: Batch) -> Counts:
         if not batch.count and (self._table is None and not isinstance(batch.payload, Copied)):
@@ -155,9 +177,11 @@ class PostgresWriter:
         before = self._table, self._load
         try:
             written = self._write(unit, batch)
-        except REFUSALS:
+        except REFUSALS as refusal:
             self._connection.execute("ROLLBACK TO SAVEPOINT fitting")
             self._table, self._load = before
+            if self._table is None and refusal.diag.column_name in self.key:
+                raise self._null_key() from refusal
             written = self._write_what_fits(unit, batch)
         return Counts(read=batch.count, written=written, rejected=len(unit.rejects), repeated=unit.repeated)
 
@@ -223,7 +247,7 @@ class PostgresWriter:
         self._create(TEMPORARY, NUMBERED, columns, FOR_THE_UNIT)
         identity = sql.SQL("ALTER TABLE {} ADD COLUMN {} integer GENERATED ALWAYS AS IDENTITY")
         self._connection.execute(identity.format(NUMBERED, NUMBER))
-        self._copy(NUMBERED, batch)
+        self._copy(NUMBERED, batch, as_text=as_text)
 
     def _copy_in(self, table: sql.Identifier, batch: Batch) -> None:
         """Rows by COPY. Binary bytes go into a column of their own type only, everything else is cast by Postgres."""
@@ -238,12 +262,9 @@ class PostgresWriter:
         insert = sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM {uncast}")
         self._connection.execute(insert.format(table=table, columns=columns, uncast=uncast))
 
-    def _copy(self, table: sql.Identifier, batch: Batch) -> None:
+    def _copy(self, table: sql.Identifier, batch: Batch, *, as_text: bool = False) -> None:
         columns = names(column.name for column in batch.columns)
-        binary = binary_of(
-            batch, {} if isinstance(batch.payload, Copied) else catalog.column_types(self._connection, table)
-        )
-        if binary is not None:
+        if not as_text and (binary := _binary_of(batch.payload)) is not None:
             options, parts = sql.SQL("(FORMAT binary)"), (COPY_HEADER, binary, COPY_TRAILER)
         else:
             options, parts = sql.SQL("(FORMAT text)"), (text_of(batch, self._is_json),)
@@ -260,10 +281,7 @@ class PostgresWriter:
         """Each key once, none NULL; otherwise a DataError with examples."""
         rows = self._connection.execute(self._writing.bad_keys(table)).fetchall()
         if any(row["incomplete"] for row in rows):
-            raise DataError(
-                f"the source gives rows with NULL in the key ({', '.join(self.key)}); a key must be complete",
-                code="NULL_KEY",
-            )
+            raise self._null_key()
         if rows:
             raise DataError(
                 f"the source gives the same key ({', '.join(self.key)}) more than once, for example"
@@ -271,6 +289,12 @@ class PostgresWriter:
                 " If the last of them is meant, set options.on_duplicate_key: last",
                 code="DUPLICATE_KEY",
             )
+
+    def _null_key(self) -> DataError:
+        return DataError(
+            f"the source gives rows with NULL in the key ({', '.join(self.key)}); a key must be complete",
+            code="NULL_KEY",
+        )
 
     # -- a full load ----------------------------------------------------------------------------------------------
 
@@ -310,8 +334,11 @@ class PostgresWriter:
         self._drop_staging()
         self._create(LASTING, self._staging, self._as_in_target(columns), NOTHING)
         if self._table is not None:
-            for rule in catalog.rules(self._connection, self._identifier, [column.name for column in columns]):
-                self._connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._staging, rule))
+            rules = catalog.rules(self._connection, self._identifier, [column.name for column in columns])
+        else:  # as the key will want it: told in time, and the rows are not looked through once more for it
+            rules = [sql.SQL("ALTER {} SET NOT NULL").format(sql.Identifier(name)) for name in self.key]
+        for rule in rules:
+            self._connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._staging, rule))
         self._load = replace(self._load, fresh=False) if self._load else None
 
     def _may_repeat(self) -> bool:
@@ -518,6 +545,16 @@ class PostgresWriter:
 
     def _same_types(self, columns: Sequence[Column]) -> bool:
         return all(self._type_of(column) == column.type_name for column in columns)
+
+
+def _binary_of(payload: Payload) -> Bytes | None:
+    match payload:
+        case Copied(data=data):
+            return data
+        case Framed(binary=binary):
+            return binary
+        case _:
+            return None
 
 
 @dataclass
