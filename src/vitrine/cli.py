@@ -433,14 +433,14 @@ def rejects(name: Name) -> None:
     from rich import box
     from rich.table import Table
 
-    from vitrine.store import checkpoints, pipelines
+    from vitrine.store import pipelines, rejects
 
     table = Table(header_style="cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("key", "column", "sqlstate", "reason", "run", "since"):
         table.add_column(column)
     with _store(_service_settings()) as store:
         pipeline = pipelines.get(store, name)
-        waiting = checkpoints.list_rejects(store, pipeline.id)
+        waiting = rejects.list_open(store, pipeline.id)
     for one in waiting:
         since = f"{one['created_at']:%Y-%m-%d %H:%M:%S}"
         table.add_row(one["key"], one["column_name"] or "", one["sqlstate"], one["reason"], str(one["run_id"]), since)

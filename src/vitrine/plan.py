@@ -20,8 +20,9 @@ from vitrine.settings import Settings
 from vitrine.sinks.postgres import FullLoad, PostgresWriter
 from vitrine.sources.postgres import PostgresReader
 from vitrine.sources.python import PythonReader
-from vitrine.store import checkpoints
-from vitrine.store.checkpoints import PostgresState, State
+from vitrine.store import checkpoints, rejects, staging
+from vitrine.store.checkpoints import State
+from vitrine.store.state import PostgresState
 from vitrine.transforms import step_of
 
 Checked = TypeVar("Checked")
@@ -212,7 +213,7 @@ def build(
     """Connect source and target as the claimed configuration says; every rule is checked again first."""
     definition = claim.definition
     design = check(definition, settings)
-    open_rejects = checkpoints.open_reject_keys(store, claim.pipeline_id)
+    open_rejects = rejects.open_keys(store, claim.pipeline_id)
     plan = _assemble(
         definition,
         settings,
@@ -258,7 +259,7 @@ def build_catch_up(claim: Claim, settings: Settings, store: Connection, done: Pr
         settings,
         check(follows, settings),
         name=f"vitrine:{claim.token}",
-        open_rejects=checkpoints.open_reject_keys(store, claim.pipeline_id),
+        open_rejects=rejects.open_keys(store, claim.pipeline_id),
         cursor=(definition.incremental_key, *done.plan.writer.key),
         log_fields=claim.log_fields(),
         pace=done.plan.pace,  # the same, so that a change of it reaches this part of the run too
@@ -384,7 +385,7 @@ def _open_load(claim: Claim, design: Design, plan: PostgresPlan, store: Connecti
     plan.reader.begin_load()
     plan.writer.begin_load(
         FullLoad(
-            staging=checkpoints.staging_name(claim.pipeline_id, state.generation),
+            staging=staging.name_of(claim.pipeline_id, state.generation),
             fresh=state.generation_cursor is None,
             max_delete_ratio=definition.options.max_delete_ratio,
             allow_shrink=claim.options.allow_shrink,

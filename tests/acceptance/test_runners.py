@@ -24,7 +24,7 @@ from vitrine.model import Pipeline, Run
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import checkpoints, pipelines, runs, staging
 
 RATINGS = 200_000
 QUERY = "SELECT id, user_id, film_id, score, created, modified FROM ugc.ratings"
@@ -92,10 +92,10 @@ def wait_for(connection: Connection, pipeline: Pipeline, wanted: Status) -> None
 def held_in_the_middle(connection: Connection, pipeline: Pipeline) -> Generator[None]:
     """Inside, the run has committed some batches and waits for the staging table; it goes on afterwards."""
     wait_until(lambda: [one for one in history(connection, pipeline) if one.rows_read > 0], what="the first batch")
-    staging = checkpoints.staging_name(pipeline.id, checkpoints.load(connection, pipeline.id).generation)
+    collecting = staging.name_of(pipeline.id, checkpoints.load(connection, pipeline.id).generation)
     waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with connect(url_of(connection), name="tests:hold") as other, other.transaction():
-        other.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier("etl", staging)))
+        other.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier("etl", collecting)))
         wait_until(lambda: connection.execute(waiting).fetchall(), what="a batch that waits")
         yield
 

@@ -27,7 +27,7 @@ from vitrine.model import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import pipelines, runs, staging
 
 TTL = timedelta(seconds=30)
 EVENTS, BATCH = 30, 10
@@ -276,7 +276,6 @@ def test_a_pipeline_deleted_by_force_leaves_its_runner_nothing_to_commit(
         assert count_events(connection) == written
     else:
         assert connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() == {"t": None}
-        staging = checkpoints.staging_name(events.id, 1)
-        assert checkpoints.drop_orphan_staging(connection) == ([staging] if written else [])
+        assert staging.drop_orphans(connection) == ([staging.name_of(events.id, 1)] if written else [])
     for table in (b"etl_pipelines", b"etl_runs", b"etl_state"):
         assert connection.execute(b"SELECT FROM etl." + table).fetchall() == []

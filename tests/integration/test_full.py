@@ -436,3 +436,24 @@ def test_a_catch_up_asks_nothing_that_a_full_load_does_not_need(
     )
     succeed(connection, settings, films)
     assert differences(connection, "SELECT id, title, modified FROM content.film_work", TARGET, "id") == []
+
+
+@pytest.mark.parametrize(
+    ("own", "source", "seen"),
+    [
+        ("4MB", "content.film_work", "16MB"),
+        ("64MB", "content.film_work", "64MB"),
+        # more memory may lead the planner of anything but a table to a slower plan
+        ("4MB", "(SELECT DISTINCT id FROM content.film_work) AS f", "4MB"),
+    ],
+)
+def test_the_sort_of_a_table_has_some_memory_and_no_plan_of_a_query_is_changed(
+    connection: Connection, settings: Settings, own: str, source: str, seen: str
+) -> None:
+    connection.execute(
+        raw(f"CREATE VIEW content.memory AS SELECT id, current_setting('work_mem') AS memory FROM {source}")
+    )
+    connection.execute(raw(f"ALTER DATABASE {connection.info.dbname} SET work_mem = '{own}'"))
+    films = create_films(connection, settings, source_query="SELECT id, memory FROM content.memory")
+    succeed(connection, settings, films)
+    assert connection.execute("SELECT DISTINCT memory FROM analytics.films").fetchall() == [{"memory": seen}]

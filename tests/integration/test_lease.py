@@ -34,7 +34,7 @@ from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
 from vitrine.sinks.postgres import writer as postgres_writer
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import checkpoints, pipelines, runs, staging
 
 EVENTS, BATCH = 30, 10
 SLOW_QUERY = """
@@ -108,7 +108,7 @@ def staged_rows(connection: Connection, pipeline: Pipeline) -> int | None:
     if connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() != {"t": None}:
         assert not state.generation_open
         return None
-    name = checkpoints.staging_name(pipeline.id, state.generation)
+    name = staging.name_of(pipeline.id, state.generation)
     found = connection.execute("SELECT to_regclass('etl.' || %s) IS NOT NULL AS there", [name]).fetchone()
     if found == {"there": False}:
         assert state.generation_rows == 0

@@ -12,7 +12,7 @@ from vitrine.model import Pipeline, Row
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import checkpoints, pipelines
+from vitrine.store import checkpoints, pipelines, rejects
 
 QUERY = "SELECT id, amount, note, modified FROM ugc.payments"
 TARGET = "analytics.payments"
@@ -76,7 +76,7 @@ def test_quarantine_puts_the_row_aside_and_writes_all_others(
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
-    (reject,) = checkpoints.list_rejects(connection, pipeline.id)
+    (reject,) = rejects.list_open(connection, pipeline.id)
     assert (reject["key"], reject["column_name"], reject["sqlstate"]) == ("500", "amount", "22003")
     assert reject["row"]["note"] == "S3CR3T"
     wanted = "SELECT id, amount::numeric(10,2), note, modified FROM ugc.payments WHERE id <> 500"
@@ -114,7 +114,7 @@ def test_a_row_that_a_transform_made_too_long_is_put_aside_too(
     )
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
-    (reject,) = checkpoints.list_rejects(connection, pipeline.id)
+    (reject,) = rejects.list_open(connection, pipeline.id)
     assert (reject["key"], reject["column_name"], reject["sqlstate"]) == ("500", "note", "22001")
     wanted = "SELECT id, note::varchar(10) AS note, modified FROM ugc.payments WHERE id <> 500"
     assert differences(connection, wanted, TARGET, "id") == []
@@ -126,7 +126,7 @@ def test_a_reject_closes_itself_when_its_row_is_written(connection: Connection, 
     succeed(connection, settings, pipeline)
     connection.execute("UPDATE ugc.payments SET amount = 7, modified = now() WHERE id = 500")
     succeed(connection, settings, pipeline)
-    assert checkpoints.list_rejects(connection, pipeline.id) == []
+    assert rejects.list_open(connection, pipeline.id) == []
     assert connection.execute("SELECT count(*) AS n FROM etl.etl_rejects WHERE closed_at IS NOT NULL").fetchone() == {
         "n": 1
     }
@@ -136,7 +136,7 @@ def test_a_row_rejected_again_stays_one_open_reject(connection: Connection, sett
     pipeline = create_payments(connection, settings, "full", on_reject="quarantine")
     succeed(connection, settings, pipeline)
     succeed(connection, settings, pipeline)
-    assert len(checkpoints.list_rejects(connection, pipeline.id)) == 1
+    assert len(rejects.list_open(connection, pipeline.id)) == 1
 
 
 @both_modes
@@ -171,7 +171,7 @@ def test_a_row_that_breaks_a_rule_of_the_target_is_put_aside(
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.written, executed.counts.rejected) == (998, 2)
-    assert {reject["key"] for reject in checkpoints.list_rejects(connection, pipeline.id)} == {"500", "501"}
+    assert {reject["key"] for reject in rejects.list_open(connection, pipeline.id)} == {"500", "501"}
 
 
 def test_a_target_column_that_vanished_fails_at_once_and_the_run_goes_on_when_it_is_back(

@@ -25,6 +25,7 @@ from vitrine.settings import Settings
 from vitrine.sinks.postgres import writer
 from vitrine.status import RunStatus, Status
 from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store.state import PostgresState
 
 AT_ONCE = (0.0, 0.0, 0.0)
 ONE_RUN = 1 + len(AT_ONCE)  # tries
@@ -180,7 +181,7 @@ def test_a_checkpoint_that_was_moved_is_read_again(
 ) -> None:
     fill_events(connection, 500)
     events = create_changes(connection, settings)
-    save = checkpoints.PostgresState.save
+    save = PostgresState.save
     moved: list[object] = []
 
     def meddle(state: Any, *arguments: Any) -> None:
@@ -188,7 +189,7 @@ def test_a_checkpoint_that_was_moved_is_read_again(
             moved.append(connection.execute("UPDATE etl.etl_state SET batch_seq = batch_seq + 1"))
         save(state, *arguments)
 
-    monkeypatch.setattr(checkpoints.PostgresState, "save", meddle)
+    monkeypatch.setattr(PostgresState, "save", meddle)
     executed = succeed(connection, settings, events, waits=(60.0, 60.0, 60.0))  # which it does not wait for
     assert (executed.counts.read, only_run(connection, events).rows_read) == (500, 500)
     assert events_are_right(connection)

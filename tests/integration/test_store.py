@@ -26,6 +26,7 @@ from vitrine.settings import Settings, child_environment
 from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
 from vitrine.store import checkpoints, database, pipelines, runs
 from vitrine.store.migrate import migrate
+from vitrine.store.state import PostgresState
 
 TTL = timedelta(seconds=30)
 LEAVING = {
@@ -351,26 +352,26 @@ class OneUnit:
         return Counts()
 
 
-def state_of(connection: Connection, held: Claim, *, full: bool = False) -> checkpoints.PostgresState:
+def state_of(connection: Connection, held: Claim, *, full: bool = False) -> PostgresState:
     state = (
         checkpoints.open_generation(connection, held, "fingerprint", TTL)
         if full
         else checkpoints.open_state(connection, held)
     )
-    return checkpoints.PostgresState(held, state, fingerprint="id uuid", full=full, interruption=lambda: None)
+    return PostgresState(held, state, fingerprint="id uuid", full=full, interruption=lambda: None)
 
 
-def save(state: checkpoints.PostgresState, unit: OneUnit) -> None:
+def save(state: PostgresState, unit: OneUnit) -> None:
     state.save(unit, Position(("zombie",)), Counts(read=1))
 
 
-def publish(state: checkpoints.PostgresState, unit: OneUnit) -> None:
+def publish(state: PostgresState, unit: OneUnit) -> None:
     state.publish(unit, 0, Counts(written=1))
 
 
 @pytest.mark.parametrize(("full", "commit"), [(False, save), (True, save), (True, publish)])
 def test_a_zombie_can_save_nothing_and_its_rows_vanish(
-    connection: Connection, full: bool, commit: Callable[[checkpoints.PostgresState, OneUnit], None]
+    connection: Connection, full: bool, commit: Callable[[PostgresState, OneUnit], None]
 ) -> None:
     pipeline = create(connection)
     zombie = run(connection, pipeline)

@@ -10,7 +10,7 @@ from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
-from vitrine.store import checkpoints
+from vitrine.store import staging
 
 
 def definition(**fields: Any) -> Definition:
@@ -74,16 +74,14 @@ def test_what_could_not_run_is_refused(settings: Settings, fields: dict[str, Any
 
 def test_leftover_staging_is_removed_and_nothing_else(connection: Connection, settings: Settings) -> None:  # I9
     films = changes.create(connection, settings, definition())
-    half_built = checkpoints.staging_name(films.id, 3)
+    half_built = staging.name_of(films.id, 3)
     connection.execute(raw(f"CREATE TABLE etl.{half_built} ()"))
     connection.execute(
         "INSERT INTO etl.etl_state (pipeline_id, generation, generation_open) VALUES (%s, 3, true)", [films.id]
     )
-    connection.execute(raw(f"CREATE TABLE etl.{checkpoints.staging_name(films.id, 2)} ()"))
+    connection.execute(raw(f"CREATE TABLE etl.{staging.name_of(films.id, 2)} ()"))
     connection.execute("CREATE TABLE etl.stage_00000000000000000000000000000000_g1 (); CREATE TABLE etl.stage_notes ()")
-    removed = checkpoints.drop_orphan_staging(connection)
-    assert sorted(removed) == sorted(
-        [checkpoints.staging_name(films.id, 2), "stage_00000000000000000000000000000000_g1"]
-    )
+    removed = staging.drop_orphans(connection)
+    assert sorted(removed) == sorted([staging.name_of(films.id, 2), "stage_00000000000000000000000000000000_g1"])
     left = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'etl' AND tablename LIKE 'stage%'")
     assert sorted(row["tablename"] for row in left) == sorted([half_built, "stage_notes"])

@@ -13,7 +13,8 @@ from tests import journal
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.sources import horizon
-from vitrine.store import checkpoints, pipelines
+from vitrine.store import pipelines
+from vitrine.store.state import PostgresState
 
 WRITERS = 3
 
@@ -149,21 +150,21 @@ def opened(url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
 
 
 def _tell_points(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, save, publish = horizon.read, checkpoints.PostgresState.save, checkpoints.PostgresState.publish
+    read, save, publish = horizon.read, PostgresState.save, PostgresState.publish
 
     def reading(connection: Connection) -> horizon.Horizon:
         seen = read(connection)
         world.at("horizon")
         return seen
 
-    def saving(self: checkpoints.PostgresState, *arguments: Any) -> None:
+    def saving(self: PostgresState, *arguments: Any) -> None:
         save(self, *arguments)
         world.at("save")
 
-    def publishing(self: checkpoints.PostgresState, *arguments: Any) -> None:
+    def publishing(self: PostgresState, *arguments: Any) -> None:
         publish(self, *arguments)
         world.at("save")
 
     monkeypatch.setattr(horizon, "read", reading)
-    monkeypatch.setattr(checkpoints.PostgresState, "save", saving)
-    monkeypatch.setattr(checkpoints.PostgresState, "publish", publishing)
+    monkeypatch.setattr(PostgresState, "save", saving)
+    monkeypatch.setattr(PostgresState, "publish", publishing)

@@ -22,8 +22,8 @@ from vitrine.runner.watchdog import Watchdog
 from vitrine.settings import Settings
 from vitrine.sources.python import PythonReader
 from vitrine.store import checkpoints, pipelines, runs
-from vitrine.store.checkpoints import PostgresState
 from vitrine.store.database import Link
+from vitrine.store.state import PostgresState
 
 log = logging.getLogger(__name__)
 

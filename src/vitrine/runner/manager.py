@@ -14,7 +14,7 @@ from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import pipelines, runs, staging
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class PipelineManager:
         if pruned >= PRUNED_AT_ONCE:
             return  # the rest in the next ticks: claims must not wait for it
         self._next_sweep = time.monotonic() + SWEEP_SECONDS
-        for name in checkpoints.drop_orphan_staging(store):
+        for name in staging.drop_orphans(store):
             log.info("leftover staging removed", extra={"action": "staging_removed", "table": name})
 
     def tick(self, store: Connection) -> None:

@@ -1,29 +1,27 @@
 """Rows out of Postgres: one query, one snapshot, streamed by COPY in cursor order and cut into batches."""
 
 import logging
-import select
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import Format, TransactionStatus
 
 from vitrine import metrics
 from vitrine.errors import ConfigError, DataError
 from vitrine.failpoints import reach
-from vitrine.flow import Batch, Bytes, Column, Copied, Position, Printed
+from vitrine.flow import Batch, Column, Copied, Position, Printed
 from vitrine.model import Cursor, Measure, Options
 from vitrine.pace import Pace
 from vitrine.policy import ReadOnlySql
-from vitrine.postgres import PRINTING, Connection, connect, fetch_extended, measure, translated
+from vitrine.postgres import Connection, connect, fetch_extended, measure, translated
 from vitrine.postgres import raw as raw_sql
-from vitrine.printed import values
-from vitrine.sources import binary, horizon
+from vitrine.sources import binary, horizon, protocol
 from vitrine.sources.horizon import Horizon
+from vitrine.sources.stream import ReadOnly, Stream, TextStream
 from vitrine.sources.tracking import EndTracker, PendingTracker, TimeTracker, Tracker
 
 log = logging.getLogger(__name__)
@@ -31,22 +29,10 @@ log = logging.getLogger(__name__)
 PATIENCE = timedelta(seconds=1)
 """Nobody is warned of transactions shorter than this, however small the margin."""
 
-# Constants, the one thing sent by the simple protocol; the query itself goes by the extended one
-_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;" + PRINTING
-_PATIENCE = """
-    ; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;
-    SET LOCAL idle_in_transaction_session_timeout = '10min'
-"""
+SORT_MEMORY = "16MB"
+"""For the sort of a whole table, which takes a fifth less time than with the server's cautious default."""
+
 # A stream rests while the batches before are written, each as long as it may take
-# and what it sorts (a whole table, in its first load) it sorts with more memory than the cautious default
-_BEGIN_STREAM = sql.SQL(
-    _BEGIN
-    + _PATIENCE
-    + """
-    ; SET LOCAL idle_in_transaction_session_timeout = {};
-    SELECT set_config('work_mem', '16MB', true) WHERE pg_size_bytes(current_setting('work_mem')) < 16 * 1024 * 1024
-    """
-)
 _REST = timedelta(minutes=1)
 
 # Names of types as they can be written again, and what domains are made of in the end
@@ -153,11 +139,7 @@ class PostgresReader:
         """The planner's estimate."""
         if self._query.uses_checkpoint:
             return None  # the estimate depends on a checkpoint that is not known here
-        with translated("source query"), self._reading() as connection:
-            answer = connection.execute(
-                sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw_sql(self._query.text))
-            ).fetchone()
-        return int(answer["QUERY PLAN"][0]["Plan"]["Plan Rows"]) if answer else None
+        return int(self._explained(None)["Plan Rows"])
 
     def time_bound(self, name: str) -> str | None:
         """How far everything in this column is settled, as its type prints it; None where that cannot be told."""
@@ -192,7 +174,7 @@ class PostgresReader:
             finished = yield from self._cut(stream, tracker, pace, told=told)
             cursor, told = stream.end, True
 
-    def _cut(self, stream: "_Stream", tracker: Tracker, pace: Pace, *, told: bool) -> Generator[Batch, None, bool]:
+    def _cut(self, stream: Stream, tracker: Tracker, pace: Pace, *, told: bool) -> Generator[Batch, None, bool]:
         """Batches of one snapshot; returns whether the query is exhausted, or the snapshot merely too old."""
         best_before = time.monotonic() + self._options.snapshot_max_age.total_seconds()
         for chunk in stream.chunks():
@@ -221,7 +203,7 @@ class PostgresReader:
     def _describe(self) -> tuple[SourceColumn, ...]:
         """Names and types of the query's columns, as Postgres itself sees them."""
         with translated("source query"), self._reading() as connection:
-            described = _prepare(connection, self._query.text)  # a $1 in it takes its type from where it stands
+            described = protocol.prepare(connection, self._query.text)  # a $1 in it takes its type from where it stands
             types = connection.execute(
                 _TYPES, {"oids": [oid for _, oid, _ in described], "modifiers": [mod for _, _, mod in described]}
             ).fetchall()
@@ -234,6 +216,13 @@ class PostgresReader:
             SourceColumn(name, row["base"], row["name"], row["base_name"], row["is_enum"])
             for name, row in zip(names, types, strict=True)
         )
+
+    def _explained(self, checkpoint: Cursor | None) -> dict[str, Any]:
+        """The topmost node of the planner's plan."""
+        statement = sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw_sql(self._bound_query(checkpoint)))
+        with translated("source query"), self._reading() as connection:
+            row = connection.execute(statement).fetchone()
+        return row["QUERY PLAN"][0]["Plan"] if row else {}
 
     def _index(self, column: str) -> int:
         names = [found.name for found in self.columns]
@@ -254,7 +243,7 @@ class PostgresReader:
 
     def _copy_statement(self, cursor: Cursor | None, checkpoint: Cursor | None) -> sql.Composed:
         source = sql.SQL("({}) AS q").format(raw_sql(self._bound_query(checkpoint)))
-        if not self._incremental or cursor is None:
+        if self._sorts_all(cursor):
             # a whole-table read through an index is slow; the fence makes the planner sort instead
             source = sql.SQL("(SELECT * FROM {} OFFSET 0) AS q").format(source)
         return sql.SQL("COPY (SELECT q.* FROM {source} {where} ORDER BY {order}) TO STDOUT (FORMAT {format})").format(
@@ -263,6 +252,9 @@ class PostgresReader:
             order=sql.SQL(", ").join(self._names()),
             format=sql.SQL("text" if self._as_text else "binary"),
         )
+
+    def _sorts_all(self, cursor: Cursor | None) -> bool:
+        return not self._incremental or cursor is None
 
     def _names(self) -> list[sql.Composable]:
         return [sql.Identifier("q", self.columns[index].name) for index in self._cursor]
@@ -289,10 +281,12 @@ class PostgresReader:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def _stream(self, cursor: Cursor | None, *, checkpoint: Cursor | None, pace: Pace) -> "_Stream":
+    def _stream(self, cursor: Cursor | None, *, checkpoint: Cursor | None, pace: Pace) -> Stream:
+        # of any other query the plan may depend on the server's own setting, and become a slower one
+        sorts_a_table = self._sorts_all(cursor) and self._explained(checkpoint).get("Node Type") == "Seq Scan"
         self._streaming = self._idle()
         statement = self._copy_statement(cursor, checkpoint)
-        return (_TextStream if self._as_text else _Stream)(
+        return (TextStream if self._as_text else Stream)(
             self._streaming,
             statement.as_string(self._streaming),
             cursor=cursor,
@@ -302,6 +296,7 @@ class PostgresReader:
             pace=pace,
             max_bytes=self._options.max_batch_bytes,
             may_repeat=self._options.on_duplicate_key == "last",
+            sort_memory=SORT_MEMORY if sorts_a_table else None,
             longest_rest=self._options.batch_timeout + self._options.snapshot_max_age + _REST,
         )
 
@@ -325,8 +320,8 @@ class PostgresReader:
     def _ask_print(self, column: SourceColumn, raw: bytes) -> str:
         with translated("source"), self._reading() as connection:
             connection.pgconn.send_query_params(b"SELECT $1::text", [raw], [column.type_oid], [Format.BINARY])
-            result = _answer(connection)
-            _raise_failed(result)
+            result = protocol.answer(connection)
+            protocol.raise_failed(result)
             return (result.get_value(0, 0) or b"").decode()
 
     def _count_nulls(self, column: str) -> int:
@@ -338,8 +333,8 @@ class PostgresReader:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
 
-    def _reading(self) -> "_ReadOnly":
-        return _ReadOnly(self._idle())
+    def _reading(self) -> ReadOnly:
+        return ReadOnly(self._idle())
 
     def _idle(self) -> Connection:
         """A connection to ask: the one there is, or another if rows are streaming through that."""
@@ -399,7 +394,7 @@ class PostgresReader:
             )
         return seen
 
-    def _count_future(self, stream: "_Stream", chunk: Copied | Printed) -> None:
+    def _count_future(self, stream: Stream, chunk: Copied | Printed) -> None:
         # rows come in order, so the last one tells whether the batch has to be looked through at all
         if self._latest is not None and binary.number(stream.type_oid, stream.raw_end[0]) > self._latest:
             metrics.future_rows(str(self._log_fields.get("pipeline")), stream.count_beyond(self._latest, chunk.data))
@@ -445,249 +440,6 @@ class PostgresReader:
         return row["number"], row["text"], row["behind"]
 
 
-class _ReadOnly:
-    """A short read-only transaction on a connection of the reader."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> Connection:
-        self._connection.execute(_BEGIN + _PATIENCE)
-        return self._connection
-
-    def __exit__(self, *exc: object) -> None:
-        if not self._connection.closed:
-            self._connection.execute("ROLLBACK")
-
-
-class _Stream:
-    """One COPY out of one snapshot, as chunks of rows; `end` is where the last chunk ended."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        statement: str,
-        *,
-        cursor: Cursor | None,
-        cursor_columns: Sequence[int],
-        print_cursor: Callable[[Sequence[bytes | None]], Cursor],
-        type_oid: int,
-        pace: Pace,
-        max_bytes: int,
-        may_repeat: bool,
-        longest_rest: timedelta,
-    ) -> None:
-        self.end = cursor
-        self.raw_end: Sequence[bytes] = ()
-        self._connection = connection
-        self._statement = statement
-        self._cursor_columns = cursor_columns
-        self._print_cursor = print_cursor
-        self.type_oid = type_oid
-        self._pace = pace
-        self._max_bytes = max_bytes
-        self._may_repeat = may_repeat  # rows of one key are kept together: a resume between them would skip the rest
-        self._longest_rest = longest_rest
-
-    header, trailer = len(binary.HEADER), len(binary.TRAILER)
-
-    def chunk(self, data: Bytes, count: int) -> Copied | Printed:
-        return Copied(data, count)
-
-    def chunks(self) -> Iterator[Copied | Printed]:
-        with translated("source query"):
-            self._connection.execute(_BEGIN_STREAM.format(int(self._longest_rest.total_seconds() * 1000)))
-            rows = _CopyOut(self._connection, self._statement, skip=self.header, shortest=self.trailer)
-            while (row := rows.peek()) is not None:
-                if len(row) >= self._max_bytes:
-                    data, count, last = rows.take(), 1, 0  # alone in its batch, and not copied once more
-                else:
-                    data, count, last = rows.take_some(self._pace.limits.rows_at_once, self._max_bytes)
-                while self._may_repeat and (row := rows.peek()) is not None and self._is_repeated(data, last, row):
-                    data, count, last = bytearray(data) + rows.take(), count + 1, len(data)
-                self._end_at(data, last, following=rows.peek())
-                yield self.chunk(data, count)
-            self._connection.execute("COMMIT")
-
-    def count_beyond(self, number: int, data: Bytes) -> int:
-        """Rows whose first cursor column, a time, is above this number."""
-        firsts = (cast(Sequence[bytes], fields) for fields in self._all_fields(data))
-        return sum(binary.number(self.type_oid, self._encoded(fields)[0]) > number for fields in firsts)
-
-    def close(self) -> None:
-        """Give up the rest of the query; the connection ends with it, as an unread COPY cannot be left."""
-        self._connection.close()
-
-    def _end_at(self, data: Bytes, last: int, following: memoryview | None) -> None:
-        """Note the cursor of the row at `last`; the following row must have another, or a resume would skip it."""
-        fields = self._fields(data, last)
-        self.end = self._print_cursor(fields)
-        self.raw_end = self._encoded(cast(Sequence[bytes], fields))
-        if following is not None and self._is_repeated(data, last, following):
-            raise DataError(
-                f"two rows of the source have the same key or cursor ({', '.join(self.end)}); a JOIN may repeat rows,"
-                " or the key is not unique. If the last of them is meant, set options.on_duplicate_key: last",
-                code="DUPLICATE_KEY",
-            )
-
-    def _is_repeated(self, data: Bytes, last: int, following: memoryview) -> bool:
-        return self._fields(following, 0) == self._fields(data, last)
-
-    def _fields(self, data: Bytes, start: int) -> tuple[bytes | None, ...]:
-        """The cursor of the row that begins at `start`."""
-        return binary.fields(data, self._cursor_columns, start)
-
-    def _all_fields(self, data: Bytes) -> Iterator[tuple[bytes | None, ...]]:
-        return (self._fields(data, start) for start in binary.starts(data))
-
-    def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
-        return fields
-
-
-class _TextStream(_Stream):
-    """The same in COPY's text format, a line each."""
-
-    header, trailer = 0, 0
-
-    def chunk(self, data: Bytes, count: int) -> Copied | Printed:
-        return Printed(bytes(data) if isinstance(data, memoryview) else data, count)
-
-    def _fields(self, data: Bytes, start: int) -> tuple[bytes | None, ...]:
-        fields = bytes(data[start:]).decode().removesuffix("\n").split("\t")
-        found = (fields[index] for index in self._cursor_columns)
-        return tuple(None if field == values.NULL else values.unescape(field).encode() for field in found)
-
-    def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
-        is_number = self.type_oid in binary.INTEGERS | binary.TIMES
-        return [binary.encoded(self.type_oid, fields[0].decode())] if is_number else fields
-
-    def _all_fields(self, data: Bytes) -> Iterator[tuple[bytes | None, ...]]:
-        return (self._fields(line, 0) for line in bytes(data).split(b"\n") if line)
-
-
 def _as_number(type_oid: int, length: timedelta) -> int:
     """A length of time in what `binary.number` counts, rounded up."""
     return -(-length // (timedelta(days=1) if type_oid == binary.DATE else timedelta(microseconds=1)))
-
-
-def _prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
-    """Name, type and modifier of each column of a query, without executing it."""
-    pgconn = connection.pgconn
-    pgconn.send_prepare(b"", text.encode())
-    _raise_failed(_answer(connection))
-    pgconn.send_describe_prepared(b"")
-    result = _answer(connection)
-    _raise_failed(result)
-    return [
-        ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
-        for index in range(result.nfields)
-    ]
-
-
-class _CopyOut:
-    """Rows of a COPY … TO STDOUT, sent by the extended protocol: one statement, nothing behind it.
-
-    `skip` bytes stand before the first row; what is no longer than `shortest` is none.
-    """
-
-    def __init__(self, connection: Connection, statement: str, *, skip: int, shortest: int) -> None:
-        self._connection = connection
-        self._skip = skip
-        self._shortest = shortest
-        self._next: memoryview | None = None  # looked at, and not taken yet
-        self._ended = False
-        connection.pgconn.send_query_params(statement.encode(), None)
-        _flush(connection)
-        _raise_failed(_next_result(connection), wanted=ExecStatus.COPY_OUT)
-
-    def peek(self) -> memoryview | None:
-        """The next row, which stays the next; None at the end."""
-        if self._next is None and not self._ended:
-            self._next = self._receive()
-            if self._next is not None and self._skip:
-                self._next, self._skip = self._next[self._skip :], 0
-        return self._next
-
-    def take(self) -> memoryview:
-        """The row that was looked at."""
-        row, self._next = self._next, None
-        return row if row is not None else memoryview(b"")
-
-    def take_some(self, size: int, max_bytes: int) -> tuple[bytearray, int, int]:
-        """At most so many rows and, but for the last, so many bytes; their number, and where the last one begins."""
-        data = bytearray(self.take())
-        count, width = 1, len(data)
-        get_copy_data, shortest = self._connection.pgconn.get_copy_data, self._shortest
-        # as little as possible for each row: this loop is what Python adds to the work of the databases
-        while count < size and len(data) < max_bytes:
-            length, row = get_copy_data(1)
-            if shortest < length < max_bytes:
-                data += row
-                count += 1
-                width = length
-            elif length == 0:
-                self._wait()
-            else:
-                if length > shortest:
-                    self._next = row  # wider than a batch
-                elif length < 0:
-                    self._end()
-                break
-        return data, count, len(data) - width
-
-    def _receive(self) -> memoryview | None:
-        while True:
-            # asynchronous, because the blocking call would hold the interpreter's lock and with it the heartbeat
-            length, row = self._connection.pgconn.get_copy_data(1)
-            if length > self._shortest + self._skip:
-                return row
-            if length < 0:
-                return self._end()
-            if length == 0:
-                self._wait()
-
-    def _wait(self) -> None:
-        _wait_readable(self._connection)
-        self._connection.pgconn.consume_input()
-
-    def _end(self) -> None:
-        self._ended = True
-        while (result := _next_result(self._connection)) is not None:
-            _raise_failed(result)
-
-
-def _answer(connection: Connection) -> Any:
-    """The one result of what was sent; asynchronous, because a blocking call would hold the interpreter's lock."""
-    _flush(connection)
-    answer = _next_result(connection)
-    while _next_result(connection) is not None:
-        pass
-    return answer
-
-
-def _flush(connection: Connection) -> None:
-    while connection.pgconn.flush():
-        poll = select.poll()
-        poll.register(connection.fileno(), select.POLLIN | select.POLLOUT)
-        poll.poll(1000)
-        connection.pgconn.consume_input()
-
-
-def _next_result(connection: Connection) -> Any:
-    pgconn = connection.pgconn
-    while pgconn.is_busy():
-        _wait_readable(connection)
-        pgconn.consume_input()
-    return pgconn.get_result()
-
-
-def _wait_readable(connection: Connection) -> None:
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    poll.poll(1000)
-
-
-def _raise_failed(result: Any, wanted: ExecStatus | None = None) -> None:
-    accepted = {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK} if wanted is None else {wanted}
-    if result is not None and result.status not in accepted:
-        raise psycopg.errors.error_from_result(result)

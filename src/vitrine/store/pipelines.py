@@ -19,7 +19,7 @@ from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
 from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions, suspended_clock
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
-from vitrine.store import checkpoints
+from vitrine.store import checkpoints, staging
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
@@ -80,7 +80,7 @@ def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> N
             )
         if pipeline.lease_owner is None:
             # never while it is held: the batch in flight has the table, and waits for the row that we have
-            checkpoints.drop_staging(connection, pipeline.id)
+            staging.drop_all(connection, pipeline.id)
 
 
 def request_run(
