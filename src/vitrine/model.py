@@ -121,7 +121,10 @@ class Options(BaseModel):
         default=timedelta(0), description="How long a run rests after each batch, at most an hour."
     )
     max_batch_bytes: int = Field(
-        default=32 * 1024 * 1024, ge=1024, description="A batch is cut here even if it has fewer rows than batch_size."
+        default=32 * 1024 * 1024,
+        ge=1024,
+        description="A batch is cut here even if it has fewer rows than batch_size. At its default, a quarter where"
+        " a transform looks at single rows.",
     )
 
     @field_validator("pause_between_batches")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from vitrine import policy, registry
 from vitrine.errors import ConfigError, VitrineError
 from vitrine.flow import Counts, Outcome, Plan, Position
-from vitrine.model import Claim, Definition, Mode, Step, TaskType
+from vitrine.model import Claim, Definition, Mode, Options, Step, TaskType
 from vitrine.pace import Limits, Pace
 from vitrine.policy import ReadOnlySql, Target
 from vitrine.postgres import Connection
@@ -31,6 +31,9 @@ ROWS_AT_ONCE = {"copy": 50_000, "frames": 20_000}
 """Rows of a batch unless batch_size says otherwise: few round trips, each page of an index visited once, and quick.
 
 A frame is several times as large as its rows; where single rows are handled, they cost more than the round trips."""
+
+BYTES_AT_ONCE = {"rows": 8 * 1024 * 1024}
+"""The same for max_batch_bytes: a row is many times as large in Python as in its text."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +323,7 @@ def _reader(
         design.source,
         cursor,
         incremental=definition.mode is Mode.INCREMENTAL,
-        options=definition.options,
+        options=_reading_options(definition, _lane(design)),
         name=name,
         as_text=bool(design.tasks),
         log_fields=log_fields,
@@ -331,6 +334,13 @@ def _rows_at_once(definition: Definition, lane: str) -> int:
     """As said; where nothing was said, as many as the lane carries well."""
     unsaid = definition.batch_size == Definition.model_fields["batch_size"].default
     return ROWS_AT_ONCE.get(lane, definition.batch_size) if unsaid else definition.batch_size
+
+
+def _reading_options(definition: Definition, lane: str) -> Options:
+    options = definition.options
+    if lane not in BYTES_AT_ONCE or options.max_batch_bytes != Options.model_fields["max_batch_bytes"].default:
+        return options
+    return options.model_copy(update={"max_batch_bytes": BYTES_AT_ONCE[lane]})
 
 
 def _lane(design: Design) -> str:

@@ -263,6 +263,13 @@ def test_a_value_that_python_cannot_hold_may_be_passed_on_but_not_looked_at(span
             look(row["span"])
 
 
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_a_document_of_any_depth_is_passed_on(depth: int) -> None:
+    line = b"7\tx\t" + b"[" * depth + b"]" * depth + b"\t00:00:01\n"
+    assert passed(lambda rows: [{**row} for row in rows], line) == line
+    assert passed(lambda rows: [{**row, "title": "y"} for row in reversed(rows)], line) == line.replace(b"x", b"y")
+
+
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 FRAME_COLUMNS = (

@@ -12,6 +12,9 @@ from vitrine.model import Row
 from vitrine.printed import values
 from vitrine.printed.values import Printer
 
+UNREADABLE = (ValueError, ArithmeticError, RecursionError)
+"""What a decoder raises for a value that Python cannot hold: infinity, months, JSON a thousand levels deep."""
+
 # -- text becomes rows ------------------------------------------------------------------------------------------------
 
 
@@ -58,7 +61,7 @@ class _Kind:
             return None
         try:
             return self._decode(field)
-        except (ValueError, ArithmeticError):
+        except UNREADABLE:
             return values.Unreadable(field, self.name, self._type_name)
 
     def _decoded(self, fields: Sequence[str], *, may_be_escaped: bool) -> Sequence[Any]:
@@ -67,7 +70,7 @@ class _Kind:
             if may_be_escaped and "\\" in "".join(fields):
                 return [None if field == null else decode(field) for field in fields]
             return self._decode_all(fields)
-        except (ValueError, ArithmeticError):
+        except UNREADABLE:
             return list(map(self.decode, fields))
 
 

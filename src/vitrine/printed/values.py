@@ -170,7 +170,8 @@ _INEXACT = frozenset({"json", "jsonb", "interval"})
 def decoder(type_name: str) -> Decoder:
     """Makes a value of a field that is not NULL; types without a counterpart in Python stay as they are printed.
 
-    It raises ValueError or OverflowError for what Python cannot hold: infinity, the year 10000, 24:00:00, months.
+    It raises ValueError, OverflowError or RecursionError for what Python cannot hold: infinity, the year 10000,
+    24:00:00, months, a JSON text a thousand levels deep.
     """
     bare = bare_type(type_name)
     if (plain := _PLAIN_DECODERS.get(bare)) is not None:
