@@ -456,6 +456,19 @@ def test_wide_rows_are_cut_into_batches_by_their_bytes(
     assert events_are_right(connection)
 
 
+@pytest.mark.parametrize(
+    ("task", "options", "batches"),
+    [(None, {}, 1), ("faulty_result", {}, 3), ("faulty_result", {"max_batch_bytes": 2**24}, 2)],
+)
+def test_rows_that_become_values_of_python_are_cut_into_smaller_batches_unless_told_otherwise(
+    connection: Connection, settings: Settings, task: str | None, options: dict[str, int], batches: int
+) -> None:  # E11
+    fill_events(connection, 20, note="repeat('x', 1048576)")
+    events = create_events(connection, settings, "full", python_task=task, options=options)
+    assert succeed(connection, settings, events).batches == batches
+    assert events_are_right(connection)
+
+
 @both_modes
 def test_a_row_wider_than_a_batch_travels_alone_in_a_small_process(
     connection: Connection, settings: Settings, mode: str, tmp_path: Path
