@@ -45,8 +45,7 @@ def main() -> None:
     """Run the command line; every known error is one sentence on stderr and exit code 1."""
     from vitrine.errors import VitrineError
 
-    # a fifth of the time a short command takes: modules stay until the end, and are no use looking through before
-    gc.set_threshold(50_000, 20, 100)
+    # a fifth of the time a short command takes: at its end Python looks through every module once more
     atexit.register(gc.freeze)
     try:
         app()
