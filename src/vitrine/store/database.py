@@ -17,11 +17,26 @@ from vitrine.postgres import Connection, connect, safe_message, translated
 _NOT_THERE = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName)
 
 
+_PART = re.compile(r"^-- (fragment )?(\w+) --$", re.MULTILINE)
+_INCLUDE = re.compile(r"^[ \t]*-- include (\w+)$", re.MULTILINE)
+
+
 @cache
 def _statements() -> Mapping[str, LiteralString]:
-    text = files("vitrine.store").joinpath("queries.sql").read_text("utf-8")
-    parts = re.split(r"^-- (\w+) --$", text, flags=re.MULTILINE)
-    return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return parse(files("vitrine.store").joinpath("queries.sql").read_text("utf-8"))
+
+
+def parse(text: str) -> dict[str, LiteralString]:
+    """The statements of a file by name, each with the fragments that it includes."""
+    statements: dict[str, str] = {}
+    fragments: dict[str, str] = {}
+    parts = iter(_PART.split(text)[1:])
+    for fragment, name, body in zip(parts, parts, parts, strict=True):
+        (fragments if fragment else statements)[name] = body.strip()
+    return {
+        name: cast(LiteralString, _INCLUDE.sub(lambda include: fragments[include[1]], body))
+        for name, body in statements.items()
+    }
 
 
 def statement(name: str) -> LiteralString:

@@ -1,24 +1,40 @@
--- Statements on our own tables, each with a name and a sentence. Times come from the database's clock only.
+-- Statements on the store's own tables, each with a name and a sentence. All times come from the database's clock.
+-- SQL that several statements share is a fragment; a line `include NAME` in a comment of its own is replaced by its text.
+
+-- fragment fence --
+-- The pipeline row while the lease is ours, locked until the transaction ends: no other runner can take the pipeline
+held AS (
+    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
+)
+
+-- fragment tasks --
+-- Select list: the steps of pipeline p as JSON, in order
+(SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
+   FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+
+-- fragment elapsed --
+-- Select list: the seconds that a run has taken so far
+extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
 
 -- get_pipeline --
 -- One pipeline by id or by name
-SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
-               FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+SELECT p.*,
+       -- include tasks
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s;
 
 -- lock_pipeline --
 -- The same, held against every other change until the transaction ends
-SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
-               FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+SELECT p.*,
+       -- include tasks
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s
    FOR UPDATE OF p;
 
 -- list_pipelines --
 -- Pipelines by name, one page after the name given
-SELECT p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
-               FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+SELECT p.*,
+       -- include tasks
   FROM etl.etl_pipelines p
  WHERE p.name > %(after)s
  ORDER BY p.name
@@ -212,8 +228,9 @@ UPDATE etl.etl_pipelines p
                 ORDER BY requested_at, id LIMIT 1
                   FOR UPDATE SKIP LOCKED)
    AND p.status = step.old
-RETURNING p.*, (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
-                  FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks;
+RETURNING p.*,
+       -- include tasks
+;
 
 -- request_reload --
 -- The run under way shall take the pace as it is stored now; no row back: nobody runs it
@@ -301,7 +318,9 @@ UPDATE etl.etl_runs SET rows_expected = %(rows)s, lane = %(lane)s WHERE id = %(r
 
 -- hold_lease --
 -- Fence: nobody takes the pipeline over before this transaction ends; no row back means it is not mine (ETL01)
-SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE;
+WITH
+-- include fence
+SELECT status FROM held;
 
 -- get_state --
 -- What is remembered of a pipeline's reads
@@ -336,9 +355,9 @@ RETURNING *;
 -- save_cursor --
 -- Fence, checkpoint and counts of an incremental batch, in the transaction of its rows. No row back: the pipeline is
 -- not mine (ETL01), and nobody takes it over before this transaction ends; no batch_seq: the checkpoint was moved (ETL02)
-WITH held AS (
-    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
-), saved AS (
+WITH
+-- include fence
+, saved AS (
     UPDATE etl.etl_state
        SET cursor = %(cursor)s, pending_cursor = %(pending_cursor)s, pending_since = %(pending_since)s,
            cursor_fingerprint = %(fingerprint)s, batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
@@ -356,9 +375,9 @@ SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN sav
 
 -- save_generation --
 -- The same for a staged batch
-WITH held AS (
-    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
-), saved AS (
+WITH
+-- include fence
+, saved AS (
     UPDATE etl.etl_state
        SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(read)s - %(rejected)s,
            batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
@@ -375,9 +394,9 @@ SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN sav
 
 -- save_progress --
 -- The same for a batch that leaves no checkpoint: what changed while a full load was read
-WITH held AS (
-    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
-), saved AS (
+WITH
+-- include fence
+, saved AS (
     UPDATE etl.etl_state
        SET batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
      WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND EXISTS (SELECT FROM held)
@@ -395,9 +414,9 @@ SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN sav
 -- close_generation --
 -- The same for a load that is applied; its staging is no longer wanted. The first load of an incremental pipeline leaves
 -- its first checkpoint
-WITH held AS (
-    SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
-), saved AS (
+WITH
+-- include fence
+, saved AS (
     UPDATE etl.etl_state
        SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
            cursor = coalesce(%(cursor)s, cursor), cursor_fingerprint = coalesce(%(fingerprint)s, cursor_fingerprint),
@@ -457,12 +476,14 @@ UPDATE etl.etl_state
 
 -- list_runs --
 -- History of a pipeline, newest first
-SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
+SELECT *,
+       -- include elapsed
   FROM etl.etl_runs WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
 
 -- last_run_of_request --
 -- The newest attempt of a request
-SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
+SELECT *,
+       -- include elapsed
   FROM etl.etl_runs WHERE request_id = %(request_id)s ORDER BY id DESC LIMIT 1;
 
 -- pipeline_of_request --
@@ -472,7 +493,8 @@ SELECT id, name, status, request_id = %(request_id)s AS current FROM etl.etl_pip
 
 -- get_run --
 -- One attempt
-SELECT *, extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
+SELECT *,
+       -- include elapsed
   FROM etl.etl_runs WHERE id = %(run_id)s;
 
 -- prune_old_runs --
