@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.proxy import Proxy
+from tests.helpers.processes import free_port
+from tests.helpers.proxy import Proxy
 from vitrine.demo import cinema
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
@@ -93,9 +93,3 @@ def settings(database_url: str) -> Settings:
 def connection(database_url: str) -> Iterator[Connection]:
     with connect(database_url, name="tests") as opened:
         yield opened
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import environment
+from tests.helpers.processes import environment
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import QUICK, environment, started, vitrine
-from tests.running import differences
-from tests.waiting import wait_until
+from tests.helpers.processes import QUICK, environment, started, vitrine
+from tests.helpers.running import differences
+from tests.helpers.waiting import wait_until
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines, runs

@@ -14,10 +14,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.processes import environment, started, vitrine
-from tests.running import differences
-from tests.scraping import get, parse
-from tests.waiting import wait_until
+from tests.helpers.processes import environment, started, vitrine
+from tests.helpers.running import differences
+from tests.helpers.scraping import get, parse
+from tests.helpers.waiting import wait_until
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests import journal
-from tests.integration.test_faults import EVENTS, create_target, events_are_right, fill_events
-from tests.integration.test_lease import SLOW_QUERY
-from tests.processes import QUICK, Started, environment, runner, vitrine
-from tests.waiting import wait_until
+from tests.helpers import journal
+from tests.helpers.events import EVENTS, create_target, events_are_right, fill_events
+from tests.helpers.processes import QUICK, Started, environment, runner, vitrine
+from tests.helpers.ratings import SLOW_QUERY
+from tests.helpers.waiting import wait_until
 from vitrine.model import Definition, Pipeline, Run
 from vitrine.postgres import Connection
 from vitrine.settings import parse_duration

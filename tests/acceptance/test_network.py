@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import journal
-from tests.acceptance.test_runners import has_ticked, history, status, wait_for
-from tests.conftest import free_port
-from tests.integration.test_faults import create_events, create_target, events_are_right, fill_events
-from tests.processes import environment, runner
-from tests.proxy import Proxy
-from tests.waiting import wait_until
+from tests.helpers import journal
+from tests.helpers.events import create_events, create_target, events_are_right, fill_events
+from tests.helpers.observing import has_ticked, history, status, wait_for
+from tests.helpers.processes import environment, free_port, runner
+from tests.helpers.proxy import Proxy
+from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.model import Pipeline

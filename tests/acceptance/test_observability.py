@@ -11,11 +11,10 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from tests.conftest import free_port
-from tests.processes import QUICK, environment, runner, started, vitrine
-from tests.running import create
-from tests.scraping import Scraped, get, parse
-from tests.waiting import wait_until
+from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
+from tests.helpers.running import create
+from tests.helpers.scraping import Scraped, get, parse
+from tests.helpers.waiting import wait_until
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings

@@ -10,10 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.conftest import free_port
-from tests.processes import QUICK, environment, started, vitrine
-from tests.running import differences
-from tests.waiting import wait_until
+from tests.helpers.processes import QUICK, environment, free_port, started, vitrine
+from tests.helpers.running import differences
+from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect

@@ -11,20 +11,20 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests import journal
-from tests.conftest import free_port
-from tests.processes import Started, runner
-from tests.proxy import Proxy
-from tests.running import create, differences
-from tests.scraping import get
-from tests.waiting import wait_until
+from tests.helpers import journal
+from tests.helpers.observing import has_ticked, history, status, wait_for
+from tests.helpers.processes import Started, free_port, runner
+from tests.helpers.proxy import Proxy
+from tests.helpers.running import create, differences
+from tests.helpers.scraping import get
+from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
 from vitrine.demo.embedded import EmbeddedPostgres
-from vitrine.model import Pipeline, Run
+from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs, staging
+from vitrine.store import checkpoints, pipelines, staging
 
 RATINGS = 200_000
 QUERY = "SELECT id, user_id, film_id, score, created, modified FROM ugc.ratings"
@@ -74,18 +74,6 @@ def ratings(connection: Connection) -> Pipeline:
     )
     pipelines.request_run(connection, pipeline.id, trigger="api")
     return pipeline
-
-
-def history(connection: Connection, pipeline: Pipeline) -> list[Run]:
-    return list(reversed(runs.list_page(connection, pipeline.id)))
-
-
-def status(connection: Connection, pipeline: Pipeline) -> Status:
-    return pipelines.get(connection, pipeline.id).status
-
-
-def wait_for(connection: Connection, pipeline: Pipeline, wanted: Status) -> None:
-    wait_until(lambda: status(connection, pipeline) is wanted, 60, f"{pipeline.name} {wanted}")
 
 
 @contextmanager
@@ -200,12 +188,6 @@ def test_a_paused_load_continues_where_it_stopped(large: Connection, tmp_path: P
     assert 0 < first.rows_read < RATINGS
     assert first.rows_read + second.rows_read == RATINGS
     assert_right(large, pipeline)
-
-
-def has_ticked(connection: Connection, one: Started, over: str = "0.1 s") -> None:
-    """The runner has looked for work for at least this long."""
-    seen = "SELECT FROM etl.etl_runners WHERE name = %s AND seen_at - started_at > %s::interval"
-    wait_until(lambda: connection.execute(seen, [one.name, over]).fetchall(), what="a runner that looks for work")
 
 
 def test_a_runner_that_starts_leaves_a_living_one_alone(large: Connection, tmp_path: Path) -> None:

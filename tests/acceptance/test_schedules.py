@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tests import journal
-from tests.processes import runner
-from tests.running import create
-from tests.waiting import wait_until
+from tests.helpers import journal
+from tests.helpers.processes import runner
+from tests.helpers.running import create
+from tests.helpers.waiting import wait_until
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status

@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-from tests import journal
 from tests.chaos.faults import Faults, Runners
 from tests.chaos.marts import MARTS, TABLES
 from tests.chaos.writers import Writer
-from tests.conftest import free_port
-from tests.proxy import Proxy
-from tests.waiting import wait_until
+from tests.helpers import journal
+from tests.helpers.processes import free_port
+from tests.helpers.proxy import Proxy
+from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.errors import VitrineError

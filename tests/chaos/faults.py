@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.processes import Started, runner
-from tests.proxy import Proxy
+from tests.helpers.processes import Started, runner
+from tests.helpers.proxy import Proxy
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
 

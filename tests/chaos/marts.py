@@ -5,7 +5,7 @@ from typing import Any
 
 from psycopg import sql
 
-from tests.running import create, differences
+from tests.helpers.running import create, differences
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests import journal
-from tests.conftest import free_port
-from tests.forked import Forked, claimed, dispatched, forked
-from tests.integration.test_faults import both_modes, count_events, create_filled, events_are_right
-from tests.processes import environment, started
-from tests.waiting import wait_until
+from tests.helpers import journal
+from tests.helpers.events import both_modes, count_events, create_filled, events_are_right
+from tests.helpers.forked import Forked, claimed, dispatched, forked
+from tests.helpers.processes import environment, free_port, started
+from tests.helpers.waiting import wait_until
 from vitrine.api.app import create_app
 from vitrine.model import Claim, Pipeline
 from vitrine.postgres import Connection, connect

@@ -6,20 +6,27 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 from pydantic import SecretStr, ValidationError
 
-from tests.conftest import free_port
-from tests.integration.test_incremental import create_ratings, is_right
-from tests.processes import environment
-from tests.running import create, differences, run, succeed
+from tests.helpers.events import (
+    EVENTS,
+    both_modes,
+    count_events,
+    create_events,
+    create_target,
+    events_are_right,
+    fill_events,
+)
+from tests.helpers.processes import environment, free_port
+from tests.helpers.ratings import create_ratings, is_right
+from tests.helpers.running import differences, once_read, run, succeed
 from vitrine import registry
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
@@ -30,72 +37,12 @@ from vitrine.settings import Settings
 from vitrine.sources import horizon
 from vitrine.store import checkpoints, pipelines
 
-both_modes = pytest.mark.parametrize("mode", ["full", "incremental"])
-
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[Connection]:
     """The cinema's own session, with transactions of its own."""
     with connect(database_url, name="cinema") as opened:
         yield opened
-
-
-def create_events(connection: Connection, settings: Settings, mode: str, **fields: Any) -> Pipeline:
-    defaults: dict[str, Any] = {
-        "source_query": EVENTS,
-        "target_table": "analytics.events",
-        "mode": mode,
-        "key_columns": ["id"],
-        "batch_size": 100,
-    }
-    cursor = {"incremental_key": "modified", "incremental_id_key": "id"} if mode == "incremental" else {}
-    return create(connection, settings, **defaults | cursor | fields)
-
-
-def create_target(connection: Connection, key: str = "id integer PRIMARY KEY") -> None:
-    """An empty one: changes then go into it batch by batch, where a missing one would be loaded as a whole."""
-    connection.execute(raw(f"CREATE TABLE analytics.events ({key}, note text, modified timestamptz)"))
-
-
-def create_filled(connection: Connection, settings: Settings, mode: str, count: int, **fields: Any) -> Pipeline:
-    """Events in the source and their pipeline; an incremental one goes batch by batch into a target that is there."""
-    fill_events(connection, count)
-    if mode == "incremental":
-        create_target(connection)
-    return create_events(connection, settings, mode, **fields)
-
-
-EVENTS = "SELECT id, note, modified FROM ugc.events"
-
-
-def fill_events(
-    connection: Connection, count: int, *, note: str = "n::text", modified: str = "n * interval '1 s'"
-) -> None:
-    """Events 1 to count; `note` and `modified` (after the start of 2024) are expressions over their number n."""
-    connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL)")
-    values = raw(f"SELECT n, {note}, '2024-01-01'::timestamptz + {modified} FROM generate_series(1, {count}) n")
-    connection.execute(sql.SQL("INSERT INTO ugc.events {}").format(values))
-
-
-def events_are_right(connection: Connection) -> bool:
-    return differences(connection, EVENTS, "analytics.events", "id") == []
-
-
-def count_events(connection: Connection) -> int:
-    row = connection.execute("SELECT count(*) AS n FROM analytics.events").fetchone()
-    assert row is not None
-    return row["n"]
-
-
-def once_read(rows: int, action: Callable[[], object]) -> Callable[[Counts, int | None], None]:
-    """A watch that acts once, when this many rows have been read."""
-    waiting = [action]
-
-    def watch(counts: Counts, expected: int | None) -> None:
-        if counts.read >= rows and waiting:
-            waiting.pop()()
-
-    return watch
 
 
 # -- where no horizon can be had --------------------------------------------------------------------------------------

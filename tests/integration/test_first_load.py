@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.integration.test_faults import EVENTS, create_events, events_are_right, fill_events, once_read
-from tests.running import differences, run, succeed
+from tests.helpers.events import EVENTS, create_events, events_are_right, fill_events
+from tests.helpers.running import differences, once_read, run, succeed
 from vitrine import failpoints, registry
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Row

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import create, differences, run, run_one_batch, succeed
+from tests.helpers.running import create, differences, run, run_one_batch, succeed
 from vitrine import changes
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Pipeline

@@ -1,20 +1,16 @@
 """Incremental loads: nothing that was committed is lost, whenever it commits (FAULTS C)."""
 
 from collections.abc import Iterator
-from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 from pydantic import SecretStr
 
-from tests.running import create, differences, run, succeed
+from tests.helpers.ratings import QUERY, TARGET, create_ratings, is_right, rate
+from tests.helpers.running import differences, run, succeed
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import checkpoints
-
-QUERY = "SELECT id, score, modified FROM ugc.ratings"
-TARGET = "analytics.ratings"
 
 
 @pytest.fixture
@@ -22,41 +18,11 @@ def ratings(connection: Connection, settings: Settings) -> Pipeline:
     return create_ratings(connection, settings)
 
 
-def create_ratings(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
-    defaults: dict[str, Any] = {
-        "source_query": QUERY,
-        "target_table": TARGET,
-        "mode": "incremental",
-        "incremental_key": "modified",
-        "incremental_id_key": "id",
-        "key_columns": ["id"],
-        "batch_size": 100,
-    }
-    return create(connection, settings, **defaults | fields)
-
-
 @pytest.fixture
 def writer(database_url: str) -> Iterator[Connection]:
     """The cinema's own session, with transactions of its own."""
     with connect(database_url, name="cinema") as opened:
         yield opened
-
-
-def rate(connection: Connection, modified: str = "now()", *, count: int = 1) -> UUID:
-    """New ratings with this expression as `modified`; the id of the last."""
-    rating = uuid4()
-    for number in range(count):
-        rating = uuid4()
-        connection.execute(
-            "INSERT INTO ugc.ratings (id, user_id, film_id, score, created, modified)"  # pyright: ignore[reportArgumentType]
-            f" SELECT %s, user_id, film_id, 7, now(), {modified} FROM ugc.ratings LIMIT 1 OFFSET {number}",
-            [rating],
-        )
-    return rating
-
-
-def is_right(connection: Connection) -> bool:
-    return differences(connection, QUERY, TARGET, "id") == []
 
 
 def test_the_first_run_delivers_everything_and_the_second_writes_nothing(

@@ -11,17 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests import journal
-from tests.forked import claimed, dispatched, forked
-from tests.integration.test_faults import (
-    count_events,
-    create_events,
-    create_filled,
-    events_are_right,
-    fill_events,
-)
-from tests.running import create, run, succeed
-from tests.waiting import wait_until
+from tests.helpers import journal
+from tests.helpers.events import count_events, create_events, create_filled, events_are_right, fill_events
+from tests.helpers.forked import claimed, dispatched, forked
+from tests.helpers.ratings import SLOW_QUERY
+from tests.helpers.running import create, run, succeed
+from tests.helpers.waiting import wait_until
 from vitrine import failpoints, registry
 from vitrine.errors import LeaseLost
 from vitrine.flow import Outcome
@@ -37,10 +32,6 @@ from vitrine.status import RunStatus, Status
 from vitrine.store import checkpoints, pipelines, runs, staging
 
 EVENTS, BATCH = 30, 10
-SLOW_QUERY = """
-    SELECT a.id, count(*) AS n FROM ugc.ratings a CROSS JOIN ugc.ratings b CROSS JOIN ugc.ratings c GROUP BY a.id
-"""
-"""Takes minutes before its first row."""
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ import threading
 import pytest
 from pydantic import SecretStr
 
-from tests import journal
-from tests.integration.test_faults import both_modes, create_events, create_target, events_are_right, fill_events
-from tests.proxy import Proxy
-from tests.running import create, differences, run, succeed
+from tests.helpers import journal
+from tests.helpers.events import both_modes, create_events, create_target, events_are_right, fill_events
+from tests.helpers.proxy import Proxy
+from tests.helpers.running import create, differences, run, succeed
 from vitrine import reconcile
 from vitrine.flow import Outcome
 from vitrine.postgres import Connection, connect

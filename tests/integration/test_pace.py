@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 from psycopg import sql
 
 from tests.conftest import RATINGS
-from tests.running import create, differences, run, succeed
-from tests.waiting import wait_until
+from tests.helpers.running import create, differences, run, succeed
+from tests.helpers.waiting import wait_until
 from vitrine import changes
 from vitrine.api.app import create_app
 from vitrine.errors import LeaseLost

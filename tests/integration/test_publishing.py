@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.running import create, differences, run, run_one_batch, succeed
-from tests.waiting import wait_until
+from tests.helpers.running import create, differences, run, run_one_batch, succeed
+from tests.helpers.waiting import wait_until
 from vitrine.flow import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect

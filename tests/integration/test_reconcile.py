@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import create, succeed
+from tests.helpers.running import create, succeed
 from vitrine import reconcile
 from vitrine.demo.story import sample_documents
 from vitrine.errors import ConfigError

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tests.running import create, differences, run, succeed
+from tests.helpers.running import create, differences, run, succeed
 from vitrine import registry
 from vitrine.model import Pipeline, Row
 from vitrine.postgres import Connection

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_faults import create_events, fill_events
-from tests.running import differences, run, succeed
+from tests.helpers.events import create_events, fill_events
+from tests.helpers.running import differences, run, succeed
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

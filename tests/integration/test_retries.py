@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from tests.integration.test_faults import both_modes, create_events, events_are_right, fill_events, once_read
-from tests.running import run, succeed
-from tests.waiting import wait_until
+from tests.helpers.events import both_modes, create_events, events_are_right, fill_events
+from tests.helpers.running import once_read, run, succeed
+from tests.helpers.waiting import wait_until
 from vitrine import failpoints
 from vitrine.errors import CheckpointMoved
 from vitrine.flow import Counts, Outcome

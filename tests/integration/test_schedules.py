@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from psycopg import sql
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from vitrine import changes
 from vitrine.model import Claim, Definition, Pipeline
 from vitrine.postgres import Connection

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.journal import assert_legal, start
+from tests.helpers.journal import assert_legal, start
 from vitrine.demo.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
 from vitrine.flow import Counts, Outcome, Position, Reject

@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 from pydantic import BaseModel
 
-from tests.running import create, run, succeed
+from tests.helpers.running import create, run, succeed
 from vitrine import reconcile, registry
 from vitrine.flow import Outcome
 from vitrine.model import Cursor, Row

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import succeed
+from tests.helpers.running import succeed
 from vitrine import changes, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition

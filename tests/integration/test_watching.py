@@ -10,10 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.integration.test_incremental import create_ratings, is_right, rate
-from tests.running import create, run, succeed
-from tests.scraping import Scraped, parse
-from tests.waiting import wait_until
+from tests.helpers.ratings import create_ratings, is_right, rate
+from tests.helpers.running import create, run, succeed
+from tests.helpers.scraping import Scraped, parse
+from tests.helpers.waiting import wait_until
 from vitrine import metrics, registry
 from vitrine.api.app import create_app
 from vitrine.flow import Counts, Outcome

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.pq import Format
 
+from tests.helpers.examples import round_trips
+from tests.helpers.lanes import TASKS
+from tests.helpers.running import create, succeed
 from tests.property import values
-from tests.property.test_types import round_trips
-from tests.running import create, succeed
 from vitrine.postgres import PRINTING, Connection, raw
 from vitrine.settings import Settings
 from vitrine.sources import binary
@@ -108,7 +109,7 @@ def test_the_stored_checkpoint_is_the_last_row_as_postgres_prints_it(
     @round_trips(12)
     @given(
         text=past.get(kind, st.datetimes(max_value=LAST_MOMENT).map(str)),
-        task=st.sampled_from((None, "types_seen", "types_framed")),
+        task=st.sampled_from((None, TASKS["rows seen"], TASKS["frames"])),
     )
     def stores(text: str, task: str | None) -> None:
         connection.execute("TRUNCATE ugc.dated; DROP TABLE IF EXISTS analytics.dated")

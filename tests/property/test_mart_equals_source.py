@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from psycopg import sql
 
-from tests import journal
+from tests.helpers import journal
+from tests.helpers.running import create, differences
 from tests.property.conftest import STEPS
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
-from tests.running import create, differences
 from vitrine import changes, registry
 from vitrine.errors import TransitionRefused
 from vitrine.flow import Counts, Outcome

@@ -1,61 +1,21 @@
 """Every type survives every lane, to the last digit: the mart holds what the query gave."""
 
-import copy
-import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
 
 import pytest
-from hypothesis import HealthCheck, Phase, given
-from hypothesis import settings as settings_of
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg import sql
 
+from tests.helpers.examples import round_trips
+from tests.helpers.lanes import TASKS, Lane
+from tests.helpers.running import create, run
 from tests.property import values
-from tests.running import create, run
-from vitrine import registry
-from vitrine.model import Row
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 
-if TYPE_CHECKING:
-    import polars as pl
-
 TARGET = "analytics.typed"
-EXAMPLES = 5
-
-Lane = Literal["copy", "rows untouched", "rows seen", "rows copied", "frames"]
-TASKS: dict[Lane, str | None] = {
-    "copy": None,
-    "rows untouched": "types_untouched",
-    "rows seen": "types_seen",
-    "rows copied": "types_copied",
-    "frames": "types_framed",
-}
-
-
-@registry.transforms.register("types_untouched")
-def types_untouched(rows: Sequence[Row]) -> Sequence[Row]:
-    return rows
-
-
-@registry.transforms.register("types_seen")
-def types_seen(rows: Sequence[Row]) -> Sequence[Row]:
-    """Every value is decoded, none is changed."""
-    return [{**row} for row in rows]
-
-
-@registry.transforms.register("types_copied")
-def types_copied(rows: Sequence[Row]) -> Sequence[Row]:
-    """Every value is an equal one, none is the same."""
-    return [copy.deepcopy(dict(row)) for row in rows]
-
-
-@registry.transforms.register_frame("types_framed")
-def types_framed(frame: "pl.DataFrame") -> "pl.DataFrame":
-    return frame.clone()
-
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
@@ -264,19 +224,6 @@ def some_rows(
         st.fixed_dictionaries({name: st.one_of(odd, odd, odd, st.none()) for name, (_, odd) in columns.items()}),
         min_size=4,
         max_size=9,
-    )
-
-
-def round_trips(examples: int = EXAMPLES) -> settings_of:
-    longer = os.environ.get("VITRINE_TEST_STEPS")
-    return settings_of(
-        max_examples=examples * 20 if longer else examples,
-        deadline=None,
-        derandomize=not longer,
-        database=None,
-        report_multiple_bugs=False,
-        phases=(Phase.generate,),  # a column and its values are told; to shrink takes minutes
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from psycopg import sql
 
-from tests import journal
+from tests.helpers import journal
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.sources import horizon

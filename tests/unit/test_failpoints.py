@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from vitrine import failpoints, settings
 from vitrine.errors import ConfigError, TransientError
 

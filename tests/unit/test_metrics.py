@@ -5,7 +5,7 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.scraping import Scraped, get, parse
+from tests.helpers.scraping import Scraped, get, parse
 from vitrine import metrics
 from vitrine.errors import ConfigError
 from vitrine.runner import probes

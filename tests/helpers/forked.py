@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from vitrine import failpoints
 from vitrine.model import Claim
 from vitrine.postgres import connect

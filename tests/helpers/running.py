@@ -1,7 +1,7 @@
 """Pipelines run in this process, and the check that a mart equals its query."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -57,6 +57,17 @@ def succeed(connection: Connection, settings: Settings, pipeline: Pipeline, **op
     executed = run(connection, settings, pipeline, **options)
     assert executed.error is None, executed.error
     return executed
+
+
+def once_read(rows: int, action: Callable[[], object]) -> Callable[[Counts, int | None], None]:
+    """A watch that acts once, when this many rows have been read."""
+    waiting = [action]
+
+    def watch(counts: Counts, expected: int | None) -> None:
+        if counts.read >= rows and waiting:
+            waiting.pop()()
+
+    return watch
 
 
 def differences(connection: Connection, query: str, target: str, key: str) -> list[dict[str, Any]]:

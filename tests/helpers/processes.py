@@ -36,6 +36,12 @@ class Started:
         return self.process.wait(GRACE_SECONDS)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def environment(url: str | None, **variables: str) -> dict[str, str]:
     """Ours without any setting of Vitrine, then these."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("VITRINE_", "DATABASE_URL"))}

@@ -1,0 +1,26 @@
+"""What the store says about pipelines and runners that live in other processes."""
+
+from tests.helpers.processes import Started
+from tests.helpers.waiting import wait_until
+from vitrine.model import Pipeline, Run
+from vitrine.postgres import Connection
+from vitrine.status import Status
+from vitrine.store import pipelines, runs
+
+
+def history(connection: Connection, pipeline: Pipeline) -> list[Run]:
+    return list(reversed(runs.list_page(connection, pipeline.id)))
+
+
+def status(connection: Connection, pipeline: Pipeline) -> Status:
+    return pipelines.get(connection, pipeline.id).status
+
+
+def wait_for(connection: Connection, pipeline: Pipeline, wanted: Status) -> None:
+    wait_until(lambda: status(connection, pipeline) is wanted, 60, f"{pipeline.name} {wanted}")
+
+
+def has_ticked(connection: Connection, one: Started, over: str = "0.1 s") -> None:
+    """The runner has looked for work for at least this long."""
+    seen = "SELECT FROM etl.etl_runners WHERE name = %s AND seen_at - started_at > %s::interval"
+    wait_until(lambda: connection.execute(seen, [one.name, over]).fetchall(), what="a runner that looks for work")
