@@ -15,7 +15,7 @@ from tests.processes import QUICK, environment, started, vitrine
 from tests.running import differences
 from tests.waiting import wait_until
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
 
 ACCOUNT = """

@@ -21,7 +21,7 @@ from tests.integration.test_incremental import create_ratings, is_right
 from tests.processes import environment
 from tests.running import create, differences, run, succeed
 from vitrine import registry
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Definition, Pipeline, Row
