@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from vitrine import plan
+from vitrine import input_errors
 from vitrine.errors import ConfigError
 from vitrine.model import Definition, Pipeline
 
@@ -54,7 +54,8 @@ def definition_of(document: Document) -> Definition:
     try:
         return Definition.model_validate({name: value for name, value in fields.items() if name != "id"})
     except ValidationError as exc:
-        raise ConfigError("; ".join(f"{origin}: {text}" for text in plan.sentences(exc)), code="INVALID") from exc
+        mistakes = input_errors.explain(exc.errors(), Definition)
+        raise ConfigError("; ".join(f"{origin}: {one.sentence}" for one in mistakes), code="INVALID") from exc
 
 
 def write_folder(folder: Path, pipelines: Iterable[Pipeline]) -> list[Path]:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from vitrine import policy, registry
 from vitrine.errors import ConfigError, VitrineError
 from vitrine.flow import Counts, Outcome, Plan, Position
@@ -93,17 +91,6 @@ def source_sql(definition: Definition) -> str | None:
     if first.task_type is not TaskType.SQL:
         return None
     return first.body or (f"SELECT * FROM {first.source_table}" if first.source_table else None)  # noqa: S608
-
-
-def sentences(exc: ValidationError) -> list[str]:
-    """Pydantic's complaints as sentences that name the field."""
-    return [_sentence(error["loc"], error["msg"]) for error in exc.errors()]
-
-
-def _sentence(path: Sequence[int | str], message: str) -> str:
-    field = ".".join(str(part) for part in path)
-    reason = message.removeprefix("Value error, ")
-    return f"{field}: {reason[:1].lower()}{reason[1:]}" if field else reason
 
 
 def _ordered(definition: Definition) -> list[Step]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
+from vitrine import input_errors
 from vitrine.errors import ConfigError
 from vitrine.model import NAME, Cursor, Row
 
@@ -64,22 +65,22 @@ class Task:
 
     def validate(self, options: Mapping[str, Any]) -> "BoundTask":
         """The task with these options; ConfigError names each wrong one and the reason."""
-        return BoundTask(self, self._validated(options))
+        if self.options is None and options:
+            raise ConfigError(f"'{self.name}' takes no options; remove {', '.join(options)}", code="TASK_OPTIONS")
+        return BoundTask(self, self.options and self._validated(self.options, options))
 
-    def _validated(self, options: Mapping[str, Any]) -> BaseModel | None:
-        known = _option_names(self.options) if self.options else ()
-        if unknown := [name for name in options if name not in known]:
-            offer = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise ConfigError(f"'{self.name}' has no option '{unknown[0]}'; {offer}", code="TASK_OPTIONS")
-        if self.options is None:
-            return None
+    def _validated(self, model: type[BaseModel], options: Mapping[str, Any]) -> BaseModel:
+        known = [field.alias or name for name, field in model.model_fields.items()]
+        # the model of a user's task may ignore unknown fields, which would hide a misspelled option
+        mistakes = [input_errors.unknown_field(("options", name), known) for name in options if name not in known]
         try:
-            return self.options.model_validate(dict(options))
+            bound = model.model_validate({name: value for name, value in options.items() if name in known})
         except ValidationError as exc:
-            raise ConfigError(
-                ", ".join(f"'{self.name}' options.{_place(e['loc'])}: {_reason(e['msg'])}" for e in exc.errors()),
-                code="TASK_OPTIONS",
-            ) from exc
+            mistakes += input_errors.explain(exc.errors(), model, inside=("options",))
+        else:
+            if not mistakes:
+                return bound
+        raise ConfigError("; ".join(f"'{self.name}': {one.sentence}" for one in mistakes), code="TASK_OPTIONS")
 
 
 @dataclass(frozen=True)
@@ -233,16 +234,3 @@ def describe_options(task: Task) -> list[str]:
 
 def _type_text(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
-
-
-def _option_names(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _place(path: Sequence[int | str]) -> str:
-    return ".".join(map(str, path))
-
-
-def _reason(message: str) -> str:
-    reason = message.removeprefix("Value error, ")
-    return f"{reason[:1].lower()}{reason[1:]}"

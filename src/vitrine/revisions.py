@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from vitrine import plan
+from vitrine import input_errors, plan
 from vitrine.errors import ConfigError, TransitionRefused
 from vitrine.model import Definition, Pipeline, with_pace_of
 from vitrine.postgres import Connection
@@ -143,8 +143,7 @@ def apply_all(
                 definition = Definition.model_validate(fields)
                 old = stored.get(definition.name)
                 if old is None:
-                    pipeline_id = UUID(str(document["id"])) if document.get("id") else None
-                    create(connection, settings, definition, pipeline_id)
+                    create(connection, settings, definition, _pipeline_id(document))
                     outcomes.append((definition.name, "created"))
                 elif old.definition == definition and state != "reset":
                     outcomes.append((definition.name, "unchanged"))
@@ -152,9 +151,18 @@ def apply_all(
                     change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
                     outcomes.append((definition.name, "changed"))
             except ValidationError as exc:
-                reasons += [f"{origin}: {sentence}" for sentence in plan.sentences(exc)]
-            except (ConfigError, TransitionRefused, ValueError) as exc:
+                mistakes = input_errors.explain(exc.errors(), Definition)
+                reasons += [f"{origin}: {mistake.sentence}" for mistake in mistakes]
+            except (ConfigError, TransitionRefused) as exc:
                 reasons.append(f"{origin}: {exc}")
         if reasons:
             raise ConfigError("nothing was applied:\n  " + "\n  ".join(reasons), code="NOT_APPLIED")
     return outcomes
+
+
+def _pipeline_id(document: Mapping[str, Any]) -> UUID | None:
+    """None: the store assigns one."""
+    try:
+        return UUID(str(document["id"])) if document.get("id") else None
+    except ValueError as exc:
+        raise ConfigError("id: give the UUID of an exported pipeline, or remove the field", code="INVALID") from exc

@@ -12,7 +12,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from vitrine import input_errors
 from vitrine.errors import ConfigError
+from vitrine.input_errors import InputError
 
 _PASSWORD = re.compile(r"://[^:@/?]*:([^/?]*)@")
 
@@ -154,7 +156,8 @@ def load(**overrides: Any) -> Settings:
     try:
         settings = Settings(**overrides)
     except ValidationError as exc:
-        raise ConfigError("; ".join(_sentence(dict(error)) for error in exc.errors()), code="SETTINGS") from None
+        mistakes = input_errors.explain(exc.errors(), Settings)
+        raise ConfigError("; ".join(map(_sentence, mistakes)), code="SETTINGS") from None
     except SettingsError as exc:
         # the two settings of several parts, and the text of one may hold passwords
         name, value = (
@@ -177,12 +180,11 @@ def load(**overrides: Any) -> Settings:
     return settings
 
 
-def _sentence(error: dict[str, Any]) -> str:
-    first, *rest = (str(part) for part in error["loc"])
+def _sentence(mistake: InputError) -> str:
+    first, *rest = map(str, mistake.location)
     variable = first if first.isupper() else f"VITRINE_{first.upper()}"
     suffix = "".join(f"__{part.upper()}" for part in rest if not part.isdigit())
-    reason = str(error["msg"]).removeprefix("Value error, ")
-    return f"{variable}{suffix} is not valid: {reason[:1].lower()}{reason[1:]}"
+    return f"{variable}{suffix} is not valid: {mistake.reason}"
 
 
 def child_environment(url: str, **settings: object) -> dict[str, str]:

@@ -78,14 +78,15 @@ def test_files_are_applied_and_applied_again_without_a_change(command: Command, 
 
 
 def test_one_bad_file_and_nothing_is_applied(command: Command, files: Path, connection: Connection) -> None:
-    (files / "bad.yaml").write_text(GENRES.replace("genres", "films") + "batch_size: 0\nspeed: high\n")
+    (files / "bad.yaml").write_text(GENRES.replace("genres", "films") + "batch_size: 0\nspeed: high\nsource_qurey: x\n")
     (files / "worse.yaml").write_text(
         "name: worse\nsource_query: DROP TABLE content.genre\ntarget_table: etl.etl_runs\n"
     )
     text = refused(command("apply", str(files)))
     assert text.startswith("nothing was applied:\n")
-    assert "bad.yaml: batch_size: " in text
-    assert "bad.yaml: speed: " in text
+    assert "bad.yaml: batch_size: give a whole number from 1 to 50000\n" in text
+    assert "bad.yaml: no field `speed`; remove it\n" in text
+    assert "bad.yaml: no field `source_qurey`; did you mean `source_query`?\n" in text
     assert "worse.yaml: " in text
     assert "etl.etl_runs" in text
     assert pipelines.list_page(connection) == []

@@ -167,10 +167,10 @@ def test_pipelines_are_listed_page_by_page_in_the_order_of_names(client: TestCli
         ({"mode": "sometimes"}, "mode"),
         ({"enabled": "S3CR3T"}, "enabled"),
         ({"schedule_interval": "S3CR3T"}, "schedule_interval"),
-        ({"key_columns": ["a b"]}, "key_columns.0"),
+        ({"key_columns": ["a b"]}, "key_columns[0]"),
         ({"options": {"max_delete_ratio": 2}}, "options.max_delete_ratio"),
         ({"options": {"S3CR3T_is_a_name": 1}}, "options.S3CR3T_is_a_name"),
-        ({"tasks": [{"order_index": 2**70, "task_type": "SQL"}]}, "tasks.0.order_index"),
+        ({"tasks": [{"order_index": 2**70, "task_type": "SQL"}]}, "tasks[0].order_index"),
         # what only the store may set
         ({"status": "RUNNING"}, "status"),
         ({"id": str(uuid4())}, "id"),
@@ -191,6 +191,20 @@ def test_a_wrong_field_is_named_and_its_value_is_not_repeated(
     assert field in body["detail"]
     assert "S3CR3T" not in answer.text.replace("S3CR3T_is_a_name", "")
     assert client.get(f"/pipelines/{genres}").json()["config_version"] == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_a_misspelled_field_is_answered_with_the_right_name(client: TestClient, genres: str, method: str) -> None:
+    wrong = {"source_qurey": "SELECT 1", "options": {"lookbak": "1h"}, "key_columns": "id"}
+    path = "/pipelines" if method == "POST" else f"/pipelines/{genres}"
+    body = problem(client.request(method, path, json=GENRES | wrong), 422, "INVALID")
+    for sentence in (
+        "key_columns: give a list, for example [id]",
+        "no field `options.lookbak`; did you mean `options.lookback`?",
+        "no field `source_qurey`; did you mean `source_query`?",
+    ):
+        assert sentence in body["detail"]
+    assert {error["field"] for error in body["errors"]} == {"key_columns", "options.lookbak", "source_qurey"}
 
 
 @pytest.mark.parametrize(

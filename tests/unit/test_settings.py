@@ -121,6 +121,24 @@ def test_a_wrong_value_is_told_by_its_variable_and_never_repeated(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("VITRINE_API_PORT", "many", "give a whole number from 1 to 65535"),
+        ("VITRINE_SOURCE_CONNECTIONS__UGC", "1", "give a whole number from 2 to 10000"),
+        ("VITRINE_LOG_LEVEL", "loud", "give one of debug, info, warning, error"),
+        ("VITRINE_LOG_FORMAT", "xml", "give one of auto, json, text"),
+        ("VITRINE_TESTING", "perhaps", "give true or false"),
+        ("VITRINE_LEASE_TTL", "long", "give a duration such as 30s, 5m or 1h"),
+    ],
+)
+def test_a_wrong_value_has_its_remedy(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError) as refused:
+        load()
+    assert str(refused.value) == f"{variable} is not valid: {reason}"
+
+
 def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRINE_API_PORT", "many")
     monkeypatch.setenv("VITRINE_LEASE_TTL", "long")

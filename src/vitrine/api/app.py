@@ -131,8 +131,9 @@ async def _on_database_down(_: Request, exc: psycopg.OperationalError) -> Respon
     return respond(503, "DATABASE_DOWN", "the database does not respond; try again", headers=RETRY)
 
 
-async def _on_invalid_request(_: Request, exc: RequestValidationError) -> Response:
-    return respond_invalid(exc.errors())
+async def _on_invalid_request(request: Request, exc: RequestValidationError) -> Response:
+    body = getattr(request.scope.get("route"), "body_field", None)
+    return respond_invalid(exc.errors(), None if body is None else body.field_info.annotation)
 
 
 async def _on_http_error(_: Request, exc: HTTPException) -> Response:

@@ -1,12 +1,15 @@
 """Error responses: application/problem+json with a stable code and one sentence."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
+
+from vitrine import input_errors
+from vitrine.input_errors import InputError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -64,29 +67,24 @@ def respond(
     return JSONResponse(problem.model_dump(exclude_none=True), status, headers, MEDIA_TYPE)
 
 
-def respond_invalid(complaints: Iterable[Mapping[str, Any]]) -> JSONResponse:
-    """422 from FastAPI's list, where every location begins with body, query, path or header."""
-    errors = [_field_error(complaint) for complaint in complaints]
-    sentences = [f"{error.field}: {error.reason}" if error.field else error.reason for error in errors]
+def respond_invalid(errors: Sequence[Mapping[str, Any]], body: Any) -> JSONResponse:
+    """422 from FastAPI's errors; `body` is the type of the route's body, or None."""
+    mistakes = _explain(errors[:MAX_FIELDS], body)
+    sentences = [mistake.sentence for mistake in mistakes[:MAX_SENTENCES]]
     more = f"; and {len(errors) - MAX_SENTENCES} more" if len(errors) > MAX_SENTENCES else ""
-    return respond(422, "INVALID", "; ".join(sentences[:MAX_SENTENCES]) + more, errors=errors[:MAX_FIELDS])
+    fields = [FieldError(field=mistake.field[:MAX_FIELD_LENGTH], reason=mistake.reason) for mistake in mistakes]
+    return respond(422, "INVALID", "; ".join(sentences) + more, errors=fields)
 
 
-def _field_error(complaint: Mapping[str, Any]) -> FieldError:
-    # only location and message: `input` and `ctx` hold what the client sent, and that may be a secret
-    field = ".".join(str(part) for part in complaint["loc"][1:])
-    return FieldError(field=_printable(field)[:MAX_FIELD_LENGTH], reason=_reason(complaint))
-
-
-def _reason(complaint: Mapping[str, Any]) -> str:
-    match complaint["type"]:
-        case "missing":
-            return "is required" if len(complaint["loc"]) > 1 else "a JSON body is required"
-        case "extra_forbidden":
-            return "there is no such field"
-        case _:
-            reason = str(complaint["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-            return reason[:1].lower() + reason[1:]
+def _explain(errors: Sequence[Mapping[str, Any]], body: Any) -> list[InputError]:
+    """FastAPI puts the part of the request (body, query, path or header) in front of every location."""
+    parts = [(error["loc"][0], {**error, "loc": error["loc"][1:]}) for error in errors]
+    if any(part == "body" and not error["loc"] and error["type"] == "missing" for part, error in parts):
+        return [InputError((), "a JSON body is required")]
+    return [
+        *input_errors.explain(error for part, error in parts if part != "body"),
+        *input_errors.explain((error for part, error in parts if part == "body"), body),
+    ]
 
 
 def _safe(text: str) -> str:
@@ -126,7 +124,7 @@ _KINDS = {
     422: _Kind(
         "The values are not valid; the reasons are in the response",
         "INVALID",
-        "limit: should be less than or equal to 200",
+        "limit: give at most 200",
     ),
     503: _Kind("The database is unavailable; try again", "DATABASE_DOWN", "the database does not respond; try again"),
 }
