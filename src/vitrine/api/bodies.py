@@ -88,12 +88,12 @@ class PipelineBody(Definition):
 
     id: UUID
     status: Status
-    config_version: int = Field(description="Grows with every change; also the ETag, for If-Match.")
+    config_version: int = Field(description="Increases with every change. The ETag has the same value.")
     fresh_as_of: datetime | None = Field(
-        description="The mart shows every change committed before this time: when the read behind it began, for a full"
-        " load the first one. null before the first success."
+        description="The mart shows every change committed before this time: the start of the last complete read or,"
+        " for a full load of several reads, of its first. null before the first success."
     )
-    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
+    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     created_at: datetime
     updated_at: datetime
 
@@ -115,11 +115,11 @@ class PipelinePage(BaseModel):
     model_config = _example({"items": [PIPELINE_EXAMPLE], "next": None})
 
     items: list[PipelineBody]
-    next: str | None = Field(description="Give it as `after` to read on; null on the last page.")
+    next: str | None = Field(description="Send it as `after` to read the next page. null: this is the last page.")
 
 
 class _Choice(BaseModel):
-    """Some fields of a pipeline: what is not said stays as it is."""
+    """Fields of a pipeline to change; fields that are not sent keep their values."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"batch_size": 10_000, "schedule_interval": "1h"}]}
@@ -127,7 +127,7 @@ class _Choice(BaseModel):
 
     state: StateChoice | None = Field(
         default=None,
-        description="What becomes of the checkpoint when query, cursor, key or target change: keep it, or reset it.",
+        description="Keep or reset the checkpoint when the query, the cursor, the key or the target changes.",
     )
 
 
@@ -152,19 +152,20 @@ else:
 
 
 class RunOptionsBody(BaseModel):
-    """What one run may be told."""
+    """Options of one run."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"allow_shrink": False}]})
 
     allow_shrink: bool = Field(
-        default=False, description="Let this full load delete more of the mart than options.max_delete_ratio allows."
+        default=False,
+        description="Allow this full load to delete a larger part of the mart than options.max_delete_ratio.",
     )
 
 
 class Requested(BaseModel):
     model_config = _example({"request_id": REQUEST_ID, "status": "RUN_REQUESTED", "pipeline": "top_genres"})
 
-    request_id: UUID = Field(description="Ask GET /requests/{request_id} what becomes of it.")
+    request_id: UUID = Field(description="GET /requests/{request_id} returns its state.")
     status: Status
     pipeline: str
 
@@ -177,7 +178,7 @@ class Paused(BaseModel):
 
 
 class Reloaded(BaseModel):
-    """What becomes of a changed configuration."""
+    """When a changed definition takes effect."""
 
     model_config = _example(
         {
@@ -195,11 +196,15 @@ class Reloaded(BaseModel):
     pipeline: str
     status: Status
     config_version: int
-    applies: Literal["next_batch", "next_run"] = Field(description="When the pace is taken; next_run: nobody runs it.")
+    applies: Literal["next_batch", "next_run"] = Field(
+        description="When the stored pace takes effect; next_run: the pipeline is not running."
+    )
     batch_size: int
     max_rows_per_second: int | None
     pause_between_batches: Duration
-    waiting: list[str] = Field(description="Fields changed since the run began that only the next run takes.")
+    waiting: list[str] = Field(
+        description="Fields changed since the start of the run that take effect with the next run."
+    )
 
     @classmethod
     def of(cls, told: Reload) -> Self:
@@ -217,7 +222,7 @@ class Reloaded(BaseModel):
 
 
 class RunBody(BaseModel):
-    """One attempt."""
+    """One run: one attempt of a request."""
 
     model_config = _example(RUN_EXAMPLE)
 
@@ -225,22 +230,24 @@ class RunBody(BaseModel):
     request_id: UUID | None
     attempt: int
     trigger: str = Field(description="api, cli or schedule.")
-    due_at: datetime | None = Field(description="The due time it runs for; null when somebody asked for it.")
+    due_at: datetime | None = Field(
+        description="Due time of a scheduled run; null for a run requested by the API or the command line."
+    )
     kind: str
     status: RunStatus
     started_at: datetime
-    finished_at: datetime | None = Field(description="null while it is running.")
+    finished_at: datetime | None = Field(description="null during the run.")
     seconds: float | None
     rows_read: int
     rows_written: int
     rows_deleted: int
     rows_rejected: int
-    rows_repeated: int = Field(description="Rows left out because their key came again, see on_duplicate_key.")
+    rows_repeated: int = Field(description="Rows skipped because a later row has the same key, see on_duplicate_key.")
     batches: int
-    rows_expected: int | None = Field(description="The planner's estimate; null when there is none.")
+    rows_expected: int | None = Field(description="Estimate of the source's query planner; null when there is none.")
     rows_per_second: float | None
     lane: str | None = Field(
-        description="How rows travelled: copy (undecoded), rows or frames; null until it is known."
+        description="How the rows were moved: copy (not decoded), rows or frames; null before the run knows."
     )
     slowest_batch_seconds: float | None
     error_code: str | None
@@ -256,15 +263,15 @@ class RunPage(BaseModel):
     model_config = _example({"items": [RUN_EXAMPLE], "next": None})
 
     items: list[RunBody]
-    next: int | None = Field(description="Give it as `before` to read on; null on the last page.")
+    next: int | None = Field(description="Send it as `before` to read the next page. null: this is the last page.")
 
 
 class Progress(BaseModel):
     rows_read: int
     rows_expected: int | None
-    percent: float | None = Field(description="Of an estimate; null when there is none.")
+    percent: float | None = Field(description="Of rows_expected; null when there is no estimate.")
     rows_per_second: float | None
-    seconds_left: float | None = Field(description="By the estimate and the pace so far; null when unknown.")
+    seconds_left: float | None = Field(description="From rows_expected and rows_per_second; null when unknown.")
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -279,7 +286,7 @@ class Progress(BaseModel):
 
 
 class StatusBody(BaseModel):
-    """Where a pipeline stands."""
+    """Status and progress of a pipeline."""
 
     model_config = _example(
         {
@@ -311,19 +318,19 @@ class StatusBody(BaseModel):
     pipeline: str
     status: Status
     enabled: bool
-    request_id: UUID | None = Field(description="The request that is waiting, running or paused.")
-    rerun_request_id: UUID | None = Field(description="A request made while RUNNING: one more run follows.")
+    request_id: UUID | None = Field(description="The request that is pending, running or paused.")
+    rerun_request_id: UUID | None = Field(description="A request made during the run: one more run follows.")
     requested_at: datetime | None
     attempt: int
-    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
+    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     fresh_as_of: datetime | None = Field(
         description="The mart shows every change committed before this time; null before the first success."
     )
     lease_owner: str | None
     lease_expires_at: datetime | None
-    progress: Progress | None = Field(description="Of the current run; null when none is running.")
-    last_run: RunBody | None = Field(description="The newest attempt; null before the first.")
+    progress: Progress | None = Field(description="Progress of the current run; null when there is none.")
+    last_run: RunBody | None = Field(description="The newest run; null before the first.")
 
     @classmethod
     def of(cls, pipeline: Pipeline, run: Run | None) -> Self:
@@ -347,7 +354,7 @@ class StatusBody(BaseModel):
 
 
 class StateBody(BaseModel):
-    """What is remembered of a pipeline's reads."""
+    """Checkpoint of a pipeline."""
 
     model_config = _example(
         {
@@ -369,20 +376,28 @@ class StateBody(BaseModel):
     )
 
     pipeline: str
-    cursor: tuple[str, ...] | None = Field(description="Everything up to here is in the target; null before the first.")
+    cursor: tuple[str, ...] | None = Field(
+        description="Every row up to this value is in the target; null before the first checkpoint."
+    )
     last_processed_value: str | None
-    last_processed_id: str | None = Field(description="null: the next run reads last_processed_value once more.")
-    pending_cursor: tuple[str, ...] | None = Field(description="Becomes the cursor once older transactions have ended.")
+    last_processed_id: str | None = Field(
+        description="null: the next run reads the rows at last_processed_value again."
+    )
+    pending_cursor: tuple[str, ...] | None = Field(
+        description="Becomes the cursor when all older transactions have ended."
+    )
     pending_since: datetime | None
-    generation: int = Field(description="Full loads begun so far.")
-    generation_open: bool = Field(description="A full load is half built.")
+    generation: int = Field(description="Number of full loads started.")
+    generation_open: bool = Field(description="true: a full load is unfinished.")
     generation_cursor: tuple[str, ...] | None
     generation_rows: int
     batch_seq: int
     horizon_lag_seconds: float | None = Field(
-        description="Age of the oldest transaction open in the last incremental run; null where none is waited for."
+        description="Age of the oldest transaction open in the last incremental run; null: no wait for transactions."
     )
-    horizon_blocker: str | None = Field(description="Whose transaction holds the checkpoint back, if anybody's does.")
+    horizon_blocker: str | None = Field(
+        description="Session whose open transaction holds the checkpoint back; null when there is none."
+    )
     updated_at: datetime | None
 
     @classmethod
@@ -407,7 +422,7 @@ class StateBody(BaseModel):
 
 
 class RequestBody(BaseModel):
-    """What has become of a run request."""
+    """State of a run request."""
 
     model_config = _example(
         {
@@ -423,7 +438,7 @@ class RequestBody(BaseModel):
     pipeline_id: UUID
     pipeline: str
     state: RequestState
-    run: RunBody | None = Field(description="Its newest attempt; null before the first.")
+    run: RunBody | None = Field(description="The newest run of this request; null before the first.")
 
     @classmethod
     def of(cls, request: Request, pipeline: Pipeline) -> Self:
@@ -448,4 +463,4 @@ class Health(BaseModel):
     status: str = Field(description="ok, or unavailable.")
     database: str = Field(description="ok, or down.")
     runners: int = Field(description="Runner processes seen within the last 15 seconds.")
-    detail: str | None = Field(default=None, description="What is wrong, and what to do about it.")
+    detail: str | None = Field(default=None, description="The cause and the remedy; null when status is ok.")
