@@ -49,8 +49,12 @@ check: $(DEV) ## Format, lint, types, import contracts, unit tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit
 
+.PHONY: browser
+browser: ## Install Chromium for the browser tests, if there is no browser and apt-get can be used
+	@tests/helpers/install_chromium.sh
+
 .PHONY: test
-test: $(DEV) ## The whole test suite, on its own embedded PostgreSQL (18, then the store and the data path on 16)
+test: $(DEV) browser ## The whole test suite, on its own embedded PostgreSQL (18, then the store and the data path on 16)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests
 	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration
 

@@ -22,8 +22,23 @@ from vitrine.settings import Settings
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION = """Configuration-driven ETL for analytical marts. A pipeline says what to read and where to write; ask for
-a run, and a runner moves the rows. Errors come as application/problem+json with a stable `code` and a `detail`."""
+DESCRIPTION = """Configuration-driven ETL for analytical marts. A pipeline defines what to read and where to write. The
+API stores pipelines and requests; a runner executes the runs.
+
+Errors are `application/problem+json` with a stable `code` and a `detail`. Every route is also available without the
+prefix `/api/v1`."""
+TAGS = [
+    {"name": "pipelines", "description": "Definition, control and state of pipelines"},
+    {"name": "runs", "description": "History of runs, and the requests that caused them"},
+    {"name": "health", "description": "Checks for load balancers and process supervisors"},
+]
+SECURITY_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "Tokens are not required yet: the API ignores the token and listens on a loopback address only.",
+    }
+}
 
 RETRY = {"Retry-After": "2"}
 
@@ -45,13 +60,16 @@ UNEXPECTED = "an unexpected error happened; see the log of the API"
 
 class Api(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """As FastAPI makes it, with our problems in the place of its own."""
+        """FastAPI's document with our problem responses instead of its own, and with the security scheme."""
         if not self.openapi_schema:
             schema = super().openapi()
             for answers in _answers(schema):
                 _tell_problems(answers)
             for name in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(name, None)
+            schema["components"]["securitySchemes"] = SECURITY_SCHEMES
+            # the empty requirement makes the token optional
+            schema["security"] = [{}, {name: [] for name in SECURITY_SCHEMES}]
         return super().openapi()
 
 
@@ -82,7 +100,13 @@ def create_app(settings: Settings) -> FastAPI:
             pool.close()
 
     app = Api(
-        title="Vitrine", version=_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="Vitrine",
+        version=_version(),
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.settings = settings
     app.state.pool = pool

@@ -19,7 +19,7 @@ router = APIRouter(tags=["health"])
 _UNAVAILABLE: dict[int | str, dict[str, Any]] = {
     503: {
         "model": Health,
-        "description": "The database does not answer, or no runner is there",
+        "description": "The database does not answer, or no runner is alive",
         "content": {
             "application/json": {
                 "example": {
@@ -34,18 +34,18 @@ _UNAVAILABLE: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/health", summary="Is everything there?", responses=_UNAVAILABLE)
+@router.get("/health", summary="Check the database and the runners", responses=_UNAVAILABLE)
 def get_health(pool: StorePool, response: Response) -> Health:
-    """Tells whether the database answers and how many runners are alive; 503 when something is missing."""
+    """Reports whether the database answers and how many runners are alive; 503 when either is missing."""
     health = _check(pool)
     if health.status != "ok":
         response.status_code = 503
     return health
 
 
-@router.get("/health/live", summary="Is the API process alive?")
+@router.get("/health/live", summary="Check the API process")
 def get_live() -> Live:
-    """Answers without looking at anything else, for a supervisor that restarts dead processes."""
+    """Checks neither the database nor the runners. For a supervisor that restarts dead processes."""
     return Live()
 
 

@@ -56,7 +56,7 @@ def _expected_version(
     if_match: Annotated[
         str | None,
         Header(
-            description="The ETag of the pipeline as you read it: 412 if it has been changed since.", examples=['"1"']
+            description="ETag of the version you have read: 412 if the pipeline has changed since.", examples=['"1"']
         ),
     ] = None,
 ) -> int | None:
@@ -71,7 +71,7 @@ def _expected_version(
 
 Key = Annotated[str, Depends(_pipeline_key)]
 ExpectedVersion = Annotated[int | None, Depends(_expected_version)]
-Limit = Annotated[int, Query(ge=1, le=200, description="At most so many items.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items on a page.")]
 
 
 def _with_etag(pipeline: Pipeline, response: Response) -> PipelineBody:
@@ -85,10 +85,10 @@ def list_pipelines(
     limit: Limit = 50,
     after: Annotated[
         str,
-        Query(pattern="^[a-z0-9_]*$", max_length=63, description="Start after this name: `next` of the page before."),
+        Query(pattern="^[a-z0-9_]*$", max_length=63, description="Start after this name: `next` of the previous page."),
     ] = "",
 ) -> PipelinePage:
-    """Pipelines in the order of their names, one page at a time."""
+    """Pipelines sorted by name, one page at a time."""
     with pool.connection() as connection:
         found = pipelines.list_page(connection, after=after, limit=limit + 1)
     items = [PipelineBody.of(pipeline) for pipeline in found[:limit]]
@@ -105,12 +105,12 @@ def create_pipeline(
         Body(
             openapi_examples={
                 "full": {"summary": "A full load on a schedule", "value": DEFINITION_EXAMPLE},
-                "incremental": {"summary": "Only what has changed", "value": INCREMENTAL_EXAMPLE},
+                "incremental": {"summary": "An incremental load", "value": INCREMENTAL_EXAMPLE},
             }
         ),
     ],
 ) -> PipelineBody:
-    """Stores a new pipeline, IDLE. Its query and target are checked first; a refusal lists every reason."""
+    """Stores a new pipeline in status IDLE. Query and target are checked first; a refusal lists every reason."""
     with pool.connection() as connection:
         pipeline = revisions.create(connection, settings, definition)
     response.headers["Location"] = f"{PREFIX}/pipelines/{pipeline.id}"
@@ -119,7 +119,7 @@ def create_pipeline(
 
 @router.get("/pipelines/{id}", summary="Read a pipeline", responses=documented(404))
 def get_pipeline(pool: StorePool, key: Key, response: Response) -> PipelineBody:
-    """The definition with its status; the ETag is the version to give as If-Match when changing it."""
+    """Definition and status. Send the ETag as If-Match when you change the pipeline."""
     with pool.connection() as connection:
         return _with_etag(pipelines.get(connection, key), response)
 
@@ -135,17 +135,20 @@ def change_pipeline(
         Change,
         Body(
             openapi_examples={
-                "pace": {"summary": "Other pace", "value": {"batch_size": 10_000, "schedule_interval": "1h"}},
+                "pace": {
+                    "summary": "Batch size and schedule",
+                    "value": {"batch_size": 10_000, "schedule_interval": "1h"},
+                },
                 "query": {
-                    "summary": "Another query: say what becomes of the checkpoint",
+                    "summary": "A new query that resets the checkpoint",
                     "value": {"source_query": DEFINITION_EXAMPLE["source_query"], "state": "reset"},
                 },
             }
         ),
     ],
 ) -> PipelineBody:
-    """Changes the fields that are given. Once there is a checkpoint, a new query needs `state: keep` or `reset`, a new
-    cursor, key or target needs `reset`; none of them can change while a runner is at work."""
+    """Changes only the fields in the body. If the pipeline has a checkpoint, a new query needs `state: keep` or
+    `state: reset`, and a new cursor, key or target needs `state: reset`. None of these can change during a run."""
     fields = change.model_dump(mode="json", exclude_unset=True)
     state = fields.pop("state", None)
     with pool.connection() as connection, _body_errors():
@@ -168,21 +171,22 @@ def delete_pipeline(
     pool: StorePool,
     key: Key,
     force: Annotated[
-        bool, Query(description="Even while a runner is at work: it commits nothing more, its batch is rolled back.")
+        bool,
+        Query(description="Delete even during a run: its current batch is rolled back, and it commits nothing more."),
     ] = False,
 ) -> None:
-    """Removes the pipeline with its state and history; the target table stays. Refused while a runner is at work,
-    unless `force` is given."""
+    """Deletes the pipeline with its state and history. The target table is kept. Refused during a run, unless `force`
+    is set."""
     with pool.connection() as connection:
         pipelines.delete(connection, key, force=force)
 
 
 @router.post(
-    "/pipelines/{id}/run", status_code=202, summary="Ask for a run", responses=documented(400, 404, 409, 413, 415, 422)
+    "/pipelines/{id}/run", status_code=202, summary="Request a run", responses=documented(400, 404, 409, 413, 415, 422)
 )
 def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
-    """A runner starts it soon. Asking again before it starts gives the same request; while it is RUNNING, one more run
-    follows; a PAUSED or FAILED one goes on from its checkpoint."""
+    """The next free runner starts the run. A second request before the start returns the same `request_id`. A request
+    while the pipeline is RUNNING adds one more run. A PAUSED or FAILED pipeline continues from its checkpoint."""
     return _request_run(pool, key, options)
 
 
@@ -193,7 +197,7 @@ def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = Non
     responses=documented(400, 404, 409, 413, 415, 422),
 )
 def resume_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
-    """The same as run: a paused pipeline goes on from its checkpoint, and a requested pause is withdrawn."""
+    """The same as run: a PAUSED pipeline continues from its checkpoint, and a requested pause is cancelled."""
     return _request_run(pool, key, options)
 
 
@@ -217,13 +221,13 @@ def _log_fields(pipeline: Pipeline, status: Status) -> dict[str, object]:
     "/pipelines/{id}/pause",
     summary="Pause a pipeline",
     responses={
-        202: {"model": Paused, "description": "PAUSE_REQUESTED: the runner stops after its current batch"},
+        202: {"model": Paused, "description": "PAUSE_REQUESTED: the run stops after its current batch"},
         **documented(404, 409),
     },
 )
 def pause_pipeline(pool: StorePool, key: Key, response: Response) -> Paused:
-    """200 when it is PAUSED at once, 202 when the runner stops after its current batch. It stays paused, schedule
-    included, until it is resumed; a FAILED pipeline has nothing to pause (409)."""
+    """200 when the pipeline is PAUSED at once, 202 when the run stops after its current batch. The pipeline stays
+    paused, schedule included, until it is resumed. A FAILED pipeline cannot be paused (409)."""
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         status = pipelines.request_pause(connection, pipeline.id)
@@ -234,33 +238,33 @@ def pause_pipeline(pool: StorePool, key: Key, response: Response) -> Paused:
 
 @router.post(
     "/pipelines/{id}/reload-config",
-    summary="Let a running pipeline take its new pace",
+    summary="Apply the stored pace to the current run",
     responses={
-        202: {"model": Reloaded, "description": "RUNNING: the pace is taken at the next batch that is read"},
+        202: {"model": Reloaded, "description": "RUNNING: the pace applies from the next batch that is read"},
         **documented(404),
     },
 )
 def reload_config(pool: StorePool, key: Key, response: Response) -> Reloaded:
-    """202 when a run is under way: it takes `batch_size`, `max_rows_per_second` and `pause_between_batches` as they are
-    stored now. 200 when there is none: the next run takes everything anyway."""
+    """202 during a run: the run applies the stored `batch_size`, `max_rows_per_second` and `pause_between_batches`.
+    200 otherwise: the next run uses the whole stored definition."""
     with pool.connection() as connection:
         reload = revisions.reload(connection, key)
     response.status_code = 202 if reload.running else 200
     return Reloaded.of(reload)
 
 
-@router.get("/pipelines/{id}/status", summary="Where does it stand?", responses=documented(404))
+@router.get("/pipelines/{id}/status", summary="Read status and progress", responses=documented(404))
 def get_status(pool: StorePool, key: Key) -> StatusBody:
-    """Status, requests, lease, the progress of the current run, and the newest run."""
+    """Status, open requests, lease, progress of the current run, and the newest run."""
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         newest = runs.list_page(connection, pipeline.id, limit=1)
     return StatusBody.of(pipeline, newest[0] if newest else None)
 
 
-@router.get("/pipelines/{id}/state", summary="What has been read?", responses=documented(404))
+@router.get("/pipelines/{id}/state", summary="Read the checkpoint", responses=documented(404))
 def get_state(pool: StorePool, key: Key) -> StateBody:
-    """The checkpoint, in full precision, and a half-built full load if there is one."""
+    """The checkpoint in full precision, and the state of an unfinished full load if there is one."""
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         return StateBody.of(pipeline, checkpoints.load(connection, pipeline.id))

@@ -20,24 +20,28 @@ def list_runs(
     pool: StorePool,
     key: Key,
     limit: Limit = 50,
+    # no default in the OpenAPI document: a browser rounds an integer of this size and would send a larger one back
     before: Annotated[
-        int, Query(ge=1, le=runs.NEWEST, description="Only runs older than this id: `next` of the page before.")
-    ] = runs.NEWEST,
+        int | None,
+        Query(ge=1, le=runs.NEWEST, description="Only runs older than this id: `next` of the previous page."),
+    ] = None,
 ) -> RunPage:
-    """Every attempt with its counts and its error, newest first, one page at a time."""
+    """Every run with its row counts and its error, newest first, one page at a time."""
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
-        found = runs.list_page(connection, pipeline.id, limit=limit + 1, before=RunId(before))
+        found = runs.list_page(connection, pipeline.id, limit=limit + 1, before=RunId(before or runs.NEWEST))
     items = [RunBody.of(run) for run in found[:limit]]
     return RunPage(items=items, next=items[-1].id if len(found) > limit else None)
 
 
-@router.get("/requests/{request_id}", summary="What became of a request?", responses=documented(404, 422))
+@router.get("/requests/{request_id}", summary="Read a run request", responses=documented(404, 422))
 def get_request(
     pool: StorePool,
-    request_id: Annotated[UUID, Path(description="As answered by run.", examples=[REQUEST_ID])],
+    request_id: Annotated[
+        UUID, Path(description="The `request_id` from the response to a run request.", examples=[REQUEST_ID])
+    ],
 ) -> RequestBody:
-    """pending, running or paused while it lives, then succeeded or failed; with its newest attempt."""
+    """The request with its newest run. The state is pending, running or paused, at the end succeeded or failed."""
     with pool.connection() as connection:
         request = runs.get_request(connection, request_id)
         pipeline = pipelines.get(connection, request.pipeline_id)

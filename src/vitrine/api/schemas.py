@@ -93,7 +93,7 @@ class PipelineBody(Definition):
         description="The mart contains every change committed before this time: the start of its last read, or of the"
         " first read of a full load. null before the first success."
     )
-    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
+    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     created_at: datetime
     updated_at: datetime
 
@@ -231,7 +231,7 @@ class RunBody(BaseModel):
     kind: str
     status: RunStatus
     started_at: datetime
-    finished_at: datetime | None = Field(description="null while it is running.")
+    finished_at: datetime | None = Field(description="null during the run.")
     seconds: float | None
     rows_read: int
     rows_written: int
@@ -239,7 +239,7 @@ class RunBody(BaseModel):
     rows_rejected: int
     rows_repeated: int = Field(description="Rows skipped because their key occurred again; see on_duplicate_key.")
     batches: int
-    rows_expected: int | None = Field(description="The planner's estimate; null when there is none.")
+    rows_expected: int | None = Field(description="Estimate of the source's query planner; null when there is none.")
     rows_per_second: float | None
     lane: str | None = Field(
         description="How rows were moved: copy (not decoded), rows or frames; null until the run is planned."
@@ -264,7 +264,7 @@ class RunPage(BaseModel):
 class Progress(BaseModel):
     rows_read: int
     rows_expected: int | None
-    percent: float | None = Field(description="Of an estimate; null when there is none.")
+    percent: float | None = Field(description="Of rows_expected; null when there is no estimate.")
     rows_per_second: float | None
     seconds_left: float | None = Field(description="From the estimate and the rate so far; null when unknown.")
 
@@ -313,19 +313,19 @@ class StatusBody(BaseModel):
     pipeline: str
     status: Status
     enabled: bool
-    request_id: UUID | None = Field(description="The request that is waiting, running or paused.")
-    rerun_request_id: UUID | None = Field(description="A request made while RUNNING: one more run follows.")
+    request_id: UUID | None = Field(description="The request that is pending, running or paused.")
+    rerun_request_id: UUID | None = Field(description="A request made during the run: one more run follows.")
     requested_at: datetime | None
     attempt: int
-    next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
+    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     fresh_as_of: datetime | None = Field(
         description="The mart contains every change committed before this time; null before the first success."
     )
     lease_owner: str | None
     lease_expires_at: datetime | None
-    progress: Progress | None = Field(description="Of the current run; null when none is running.")
-    last_run: RunBody | None = Field(description="The newest attempt; null before the first.")
+    progress: Progress | None = Field(description="Progress of the current run; null when there is none.")
+    last_run: RunBody | None = Field(description="The newest run; null before the first.")
 
     @classmethod
     def of(cls, pipeline: Pipeline, run: Run | None) -> Self:
@@ -429,7 +429,7 @@ class RequestBody(BaseModel):
     pipeline_id: UUID
     pipeline: str
     state: RequestState
-    run: RunBody | None = Field(description="Its newest attempt; null before the first.")
+    run: RunBody | None = Field(description="The newest run of this request; null before the first.")
 
     @classmethod
     def of(cls, request: Request, pipeline: Pipeline) -> Self:

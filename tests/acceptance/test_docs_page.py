@@ -1,0 +1,131 @@
+"""The documentation page in a real browser, served by a real API process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.conftest import free_port
+from tests.helpers.browser import Tab, open_tab
+from tests.helpers.processes import environment, started
+from tests.helpers.running import create
+from tests.helpers.scraping import get
+from tests.helpers.waiting import wait_until
+from vitrine.model import Pipeline
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.status import Status
+from vitrine.store import pipelines
+
+OPERATIONS = {
+    ("GET", "/api/v1/pipelines"),
+    ("POST", "/api/v1/pipelines"),
+    ("GET", "/api/v1/pipelines/{id}"),
+    ("PATCH", "/api/v1/pipelines/{id}"),
+    ("DELETE", "/api/v1/pipelines/{id}"),
+    ("POST", "/api/v1/pipelines/{id}/run"),
+    ("POST", "/api/v1/pipelines/{id}/resume"),
+    ("POST", "/api/v1/pipelines/{id}/pause"),
+    ("POST", "/api/v1/pipelines/{id}/reload-config"),
+    ("GET", "/api/v1/pipelines/{id}/status"),
+    ("GET", "/api/v1/pipelines/{id}/state"),
+    ("GET", "/api/v1/pipelines/{id}/runs"),
+    ("GET", "/api/v1/requests/{request_id}"),
+    ("GET", "/api/v1/health"),
+    ("GET", "/api/v1/health/live"),
+}
+
+
+@pytest.fixture
+def genres(connection: Connection, settings: Settings) -> Pipeline:
+    return create(
+        connection,
+        settings,
+        name="genres",
+        source_query="SELECT id, name FROM content.genre",
+        target_table="analytics.genres",
+        key_columns=["id"],
+    )
+
+
+@pytest.fixture
+def address(database_url: str, tmp_path: Path) -> Iterator[str]:
+    """Address of a real API process."""
+    port = free_port()
+    with started(["api"], tmp_path, environment(database_url, VITRINE_API_PORT=str(port))):
+        wait_until(lambda: get(port, "/health/live")[0] == 200, what="the start of the API")
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def tab(address: str, tmp_path: Path) -> Iterator[Tab]:
+    """The documentation page, reached from the root of the API. The page contacts its own host only, without a
+    violation of its policy."""
+    with open_tab(tmp_path) as tab:
+        tab.page.goto(address)
+        expect(tab.page).to_have_url(f"{address}/docs")
+        expect(tab.page.locator(".opblock").first).to_be_visible()
+        yield tab
+        assert tab.complaints == []
+        assert tab.hosts() == {"127.0.0.1"}
+
+
+def operation(page: Page, method: str, path: str) -> Locator:
+    return page.locator(f".opblock-{method.lower()}").filter(has=page.locator(f'[data-path="{path}"]'))
+
+
+def execute(block: Locator, **parameters: str) -> Locator:
+    """Fills in an operation with "Try it out" and sends it; returns the response in the page."""
+    block.locator(".opblock-summary-control").click()
+    block.get_by_role("button", name="Try it out").click()
+    for name, value in parameters.items():
+        block.get_by_placeholder(name, exact=True).fill(value)
+    block.get_by_role("button", name="Execute").click()
+    return block.locator(".live-responses-table tbody .response")
+
+
+def authorize(page: Page, token: str) -> None:
+    page.get_by_role("button", name="Authorize", exact=True).click()
+    dialog = page.locator(".dialog-ux")
+    expect(dialog).to_contain_text("Tokens are not required yet")
+    dialog.get_by_role("textbox").fill(token)
+    dialog.get_by_role("button", name="Apply credentials").click()
+    dialog.get_by_role("button", name="Close").last.click()
+    expect(dialog).to_have_count(0)
+
+
+def test_the_page_shows_every_operation_in_its_group(tab: Tab) -> None:
+    page = tab.page
+    expect(page).to_have_title("Vitrine API")
+    expect(page.locator(".info .title")).to_contain_text("Vitrine")
+    groups = page.locator(".opblock-tag").evaluate_all("tags => tags.map(tag => tag.dataset.tag)")
+    assert groups == ["pipelines", "runs", "health"]
+    shown = {
+        (block.locator(".opblock-summary-method").inner_text(), block.locator("[data-path]").get_attribute("data-path"))
+        for block in page.locator(".opblock").all()
+    }
+    assert shown == OPERATIONS
+
+
+def test_a_run_is_requested_with_try_it_out(tab: Tab, genres: Pipeline, connection: Connection) -> None:
+    response = execute(operation(tab.page, "POST", "/api/v1/pipelines/{id}/run"), id=genres.name)
+    expect(response.locator(".response-col_status")).to_have_text("202")
+    requested = pipelines.get(connection, genres.id)
+    assert requested.status is Status.RUN_REQUESTED
+    body = response.locator(".response-col_description")
+    expect(body).to_contain_text('"status": "RUN_REQUESTED"')
+    expect(body).to_contain_text(f'"request_id": "{requested.request_id}"')
+
+
+def test_the_values_that_the_page_fills_in_are_accepted(tab: Tab, genres: Pipeline) -> None:
+    response = execute(operation(tab.page, "GET", "/api/v1/pipelines/{id}/runs"), id=genres.name)
+    expect(response.locator(".response-col_status")).to_have_text("200")
+
+
+def test_the_token_of_the_authorize_button_is_sent_and_not_stored(tab: Tab, genres: Pipeline) -> None:
+    authorize(tab.page, "S3CR3T")
+    response = execute(operation(tab.page, "GET", "/api/v1/pipelines/{id}"), id=genres.name)
+    expect(response.locator(".response-col_status")).to_have_text("200")
+    assert tab.requests[-1].all_headers()["authorization"] == "Bearer S3CR3T"
+    assert tab.page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]

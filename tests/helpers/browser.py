@@ -1,0 +1,92 @@
+"""A headless Chromium for tests of web pages."""
+
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
+
+COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+TIMEOUT_MILLISECONDS = 20_000
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # as on a machine without network: a page that needs another host fails in the test too
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+# Chromium does not write every violation to the console
+REPORT_VIOLATIONS = """
+document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`Content Security Policy: ${event.violatedDirective} blocked ${event.blockedURI}`));
+"""
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A page, with the requests it sent and the warnings and errors it logged."""
+
+    page: Page
+    requests: list[Request] = field(default_factory=list[Request])
+    complaints: list[str] = field(default_factory=list[str])
+
+    def hosts(self) -> set[str | None]:
+        """Hosts that the page contacted; content inside the page itself, such as data: URLs, has none."""
+        addresses = [urlsplit(request.url) for request in self.requests]
+        return {address.hostname for address in addresses if address.scheme not in ("data", "blob", "about")}
+
+
+def find_browser() -> str | None:
+    """Path of the first Chromium or Chrome on PATH."""
+    return next((path for command in COMMANDS if (path := shutil.which(command))), None)
+
+
+@contextmanager
+def open_tab(folder: Path) -> Generator[Tab]:
+    """An empty tab of a browser with a new profile in this folder; the browser ends with the block."""
+    executable = find_browser() or _without_browser()
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch_persistent_context(
+            folder / "profile",
+            executable_path=executable,
+            args=FLAGS,
+            # what Chromium writes outside its profile stays in the folder, too
+            env={**os.environ, "HOME": str(folder)},
+            viewport={"width": 1280, "height": 1000},
+        ) as context,
+    ):
+        context.set_default_timeout(TIMEOUT_MILLISECONDS)
+        context.add_init_script(REPORT_VIOLATIONS)
+        yield _watched(context.new_page())
+
+
+def _without_browser() -> str:
+    reason = f"no browser: none of {', '.join(COMMANDS)} is on PATH; `make browser` installs Chromium"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _watched(page: Page) -> Tab:
+    tab = Tab(page)
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type in ("warning", "error"):
+            tab.complaints.append(message.text)
+
+    # not the bound method `append`: playwright sets an attribute on the function it is given
+    page.on("request", lambda request: tab.requests.append(request))
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: tab.complaints.append(str(error)))
+    return tab
