@@ -11,9 +11,11 @@ UV := $(shell command -v uv 2>/dev/null)
 
 ifdef UV
   INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+  UNINSTALL := $(UV) pip uninstall --quiet --python $(BIN)/python
   CREATE := $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 else
   INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+  UNINSTALL := $(BIN)/python -m pip uninstall --quiet --quiet --disable-pip-version-check --yes
   CREATE := $(PYTHON) -m venv $(VENV)
 endif
 
@@ -26,6 +28,7 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml
 	@echo "Bringing up the environment in $(VENV) ..."
 	@$(CREATE)
 	@$(INSTALL) -r requirements/runtime.txt
+	@$(UNINSTALL) vitrine # the name of this distribution in earlier releases; removed first, because both own bin/vitrine
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 

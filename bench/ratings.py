@@ -2,10 +2,10 @@
 
 from bench.database import Database
 
-COLUMNS = "id, user_id, film_id, score, created, modified"
-TYPES = "id uuid, user_id uuid, film_id uuid, score smallint, created timestamptz, modified timestamptz"
+COLUMNS = "id, user_id, film_id, rating, created, modified"
+TYPES = "id uuid, user_id uuid, film_id uuid, rating smallint, created timestamptz, modified timestamptz"
 QUERY = f"SELECT {COLUMNS} FROM ugc.ratings"
-UPDATES = "user_id = excluded.user_id, film_id = excluded.film_id, score = excluded.score, created = excluded.created, modified = excluded.modified"  # noqa: E501
+UPDATES = "user_id = excluded.user_id, film_id = excluded.film_id, rating = excluded.rating, created = excluded.created, modified = excluded.modified"  # noqa: E501
 
 
 def newest(database: Database, table: str = "ugc.ratings") -> str:
@@ -22,7 +22,7 @@ def change(database: Database, count: int, seed: int, table: str = "ugc.ratings"
     since = newest(database, table)
     database.execute(
         f"""
-        UPDATE {table} AS r SET score = 1 + r.score % 10, modified = timestamptz '{since}' + interval '1 hour' + n * interval '1 ms'
+        UPDATE {table} AS r SET rating = 1 + r.rating % 10, modified = timestamptz '{since}' + interval '1 hour' + n * interval '1 ms'
           FROM (SELECT id, row_number() OVER () AS n
                   FROM (SELECT id FROM {table} ORDER BY uuid_hash_extended(id, {seed}), id LIMIT {count}) AS chosen) AS c
          WHERE r.id = c.id
@@ -46,8 +46,8 @@ def add(database: Database, count: int, seed: int) -> str:
     database.execute(
         f"""
         INSERT INTO ugc.ratings ({COLUMNS})
-        SELECT md5(id::text || {seed})::uuid, user_id, film_id, score, at, at
-          FROM (SELECT id, user_id, film_id, score,
+        SELECT md5(id::text || {seed})::uuid, user_id, film_id, rating, at, at
+          FROM (SELECT id, user_id, film_id, rating,
                        timestamptz '{since}' + interval '1 hour' + row_number() OVER () * interval '1 ms' AS at
                   FROM (SELECT * FROM ugc.ratings ORDER BY uuid_hash_extended(id, {seed}), id LIMIT {count}) AS c) AS n
         """

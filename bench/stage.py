@@ -87,7 +87,7 @@ def set_up(scale: float, rounds: int, *, port: int | None = None) -> Generator[S
 
 def _cinema(server: EmbeddedPostgres, admin: Connection, ratings: int, films: int) -> str:
     """The name of a database with the sample cinema, filled by its own generator or by an earlier benchmark."""
-    name = f"cinema_{ratings}_{films}_by_time"
+    name = f"cinema_{ratings}_{films}_rating_by_time"
     known = admin.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone()
     if known is None:
         unfinished = f"{name}_unfinished"

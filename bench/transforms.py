@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @transforms.register("bench_raise_score")
 def raise_score(rows: Sequence[Row]) -> Sequence[Row]:
-    return [{**row, "score": row["score"] + 1} for row in rows]
+    return [{**row, "rating": row["rating"] + 1} for row in rows]
 
 
 @transforms.register_frame("bench_raise_score_frame")
 def raise_score_frame(frame: "pl.DataFrame") -> "pl.DataFrame":
     import polars as pl
 
-    return frame.with_columns(pl.col("score") + 1)  # pyright: ignore[reportUnknownMemberType]  polars' own stubs
+    return frame.with_columns(pl.col("rating") + 1)  # pyright: ignore[reportUnknownMemberType]  polars' own stubs

@@ -16,7 +16,7 @@ from vitrine import revisions
 from vitrine.settings import child_environment
 
 # what every peer keeps as it was; times differ in type, and some add columns of their own
-_COMPARED = "id::text, user_id::text, film_id::text, score::int"
+_COMPARED = "id::text, user_id::text, film_id::text, rating::int"
 
 
 class Contestant(Protocol):

@@ -125,7 +125,7 @@ def _bind(step: Step, installed: registry.Registry) -> BoundTask:
     task = installed.get((step.body or "").strip())
     if task.kind is Kind.FRAME and not registry.has_frames():
         raise ConfigError(
-            f"transform '{task.name}' works on frames and needs polars: pip install 'vitrine[frames]'",
+            f"transform '{task.name}' works on frames and needs polars: pip install 'vitrine-etl[frames]'",
             code="EXTRA_MISSING",
         )
     return task.validate(step.options)

@@ -28,7 +28,7 @@ key_columns: [id]
 """
 RATINGS = """\
 name: ratings
-source_query: SELECT id, film_id, score FROM ugc.ratings
+source_query: SELECT id, film_id, rating FROM ugc.ratings
 target_table: analytics.ratings
 key_columns: [id]
 batch_size: 1

@@ -1,4 +1,4 @@
-"""The newcomer's two commands: `vitrine demo`, and `vitrine up` with curl beside it."""
+"""The two commands of the quick start: `vitrine demo`, and `vitrine up` with requests to its API."""
 
 import json
 import re
@@ -20,6 +20,7 @@ from tests.helpers.scraping import get, parse
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
+from vitrine.store import pipelines
 
 MARTS = (
     "audience_segments",
@@ -41,12 +42,12 @@ TOP_GENRES = """
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Where the data goes; named, so that a socket in it is short enough."""
+    """The data folder of the demo."""
     return tmp_path / ".vitrine"
 
 
 def is_running(home: Path) -> bool:
-    """Whether a PostgreSQL lives on the demo's data, told by its own pid file and by the kernel."""
+    """Whether a PostgreSQL lives on the demo's data, according to its pid file and the kernel."""
     pid_file = home / "postgres" / "data" / "postmaster.pid"
     if not pid_file.exists():
         return False
@@ -82,7 +83,48 @@ def test_the_demo_builds_and_proves_seven_marts_and_does_so_again_from_its_data(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".vitrine"]
 
 
-def test_the_demo_does_not_fill_a_database_that_is_somebodys(tmp_path: Path) -> None:
+def test_a_larger_cinema_ends_equal_and_a_smaller_one_keeps_the_existing(tmp_path: Path) -> None:
+    vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
+    larger = vitrine("demo", "--films", "150", "--ratings", "5000", folder=tmp_path, env=environment(None))
+    assert (larger.returncode, larger.stderr) == (0, "")
+    assert "150 films, 150 persons, 5,000 ratings, 2,500 likes, 5,000 views" in larger.stdout
+    assert larger.stdout.count("source = target") == len(MARTS)
+    assert "kept" not in larger.stdout.partition("Building")[0]
+
+    smaller = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
+    kept = "The existing sample cinema has more than 100 films and more than 2,000 ratings; it is kept."
+    assert kept in smaller.stdout.splitlines()
+    assert "150 films, 150 persons, 5,000 ratings" in smaller.stdout
+    assert (smaller.returncode, smaller.stdout.count("source = target")) == (0, len(MARTS))
+
+
+def test_a_cinema_of_an_earlier_release_is_rebuilt_and_own_pipelines_stay(tmp_path: Path, home: Path) -> None:
+    vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
+    with (
+        EmbeddedPostgres(home / "postgres") as server,
+        connect(server.url("vitrine"), name="tests") as connection,
+    ):
+        connection.execute("ALTER TABLE ugc.ratings RENAME COLUMN rating TO score")
+        connection.execute(
+            "UPDATE etl.etl_pipelines SET name = 'own', target_table = 'analytics.own' WHERE name = 'calendar'"
+        )
+        connection.execute("ALTER TABLE analytics.calendar RENAME TO own")
+        connection.execute("UPDATE analytics.film_rating_agg SET avg_rating = 0")
+    rebuilt = vitrine("demo", "--films", "50", "--ratings", "500", folder=tmp_path, env=environment(None))
+    assert (rebuilt.returncode, rebuilt.stderr) == (0, "")
+    sentence = "The sample cinema has the layout of an earlier release; it is rebuilt with its marts and pipelines."
+    assert rebuilt.stdout.splitlines().count(sentence) == 1
+    assert "50 films, 60 persons, 500 ratings" in rebuilt.stdout
+    assert rebuilt.stdout.count("source = target") == len(MARTS)
+    with (
+        EmbeddedPostgres(home / "postgres") as server,
+        connect(server.url("vitrine"), name="tests") as connection,
+    ):
+        assert pipelines.get(connection, "own").definition.target_table == "analytics.own"
+        assert connection.execute("SELECT count(*) AS days FROM analytics.own").fetchone() == {"days": 1096}
+
+
+def test_the_demo_refuses_to_fill_a_configured_database(tmp_path: Path) -> None:
     done = vitrine("demo", folder=tmp_path, env=environment("postgresql://127.0.0.1:1/theirs"))
     assert done.returncode == 1
     assert done.stderr.startswith("vitrine: VITRINE_DATABASE_URL is set")
@@ -128,7 +170,7 @@ def test_up_serves_the_marts_takes_a_new_one_and_stops_without_a_trace(tmp_path:
         assert len(family) >= 2
         assert is_running(home)
 
-        # a mart that nobody coded
+        # a new mart, by configuration only
         body = {
             "name": "top_genres",
             "source_query": TOP_GENRES,
@@ -148,11 +190,11 @@ def test_up_serves_the_marts_takes_a_new_one_and_stops_without_a_trace(tmp_path:
         assert run["status"] == "SUCCESS"
         assert built == {"rows": run["rows_written"]}
 
-        # and both processes tell how they are, at the addresses that were printed
+        # both processes serve metrics at the addresses in the output
         ports = [int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", up.output())]
-        told = [parse(get(one, "/metrics")[1]) for one in ports]
-        assert told[0].value("vitrine_pipeline_failed", pipeline="top_genres") == 0
-        assert told[1].value("vitrine_runs_total", pipeline="top_genres", outcome="success") == 1
+        scraped = [parse(get(one, "/metrics")[1]) for one in ports]
+        assert scraped[0].value("vitrine_pipeline_failed", pipeline="top_genres") == 0
+        assert scraped[1].value("vitrine_runs_total", pipeline="top_genres", outcome="success") == 1
 
         # a second one on the same folder, and one on the same port
         second = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))

@@ -96,7 +96,7 @@ def test_an_ordinary_account_is_enough_for_everything(
 
         incremental = {
             "name": "ratings",
-            "source_query": "SELECT id, score, modified FROM ugc.ratings",
+            "source_query": "SELECT id, rating, modified FROM ugc.ratings",
             "target_table": "analytics.ratings",
             "mode": "incremental",
             "incremental_key": "modified",
@@ -104,9 +104,9 @@ def test_an_ordinary_account_is_enough_for_everything(
         }
         call(port, "POST", "/pipelines", incremental)
         with psycopg.connect(server.url("cinema")) as late:  # another role's transaction, open over a run
-            late.execute("UPDATE ugc.ratings SET score = 1, modified = now() WHERE score = 10")
+            late.execute("UPDATE ugc.ratings SET rating = 1, modified = now() WHERE rating = 10")
             run(port, "ratings")
             run(port, "ratings")
         run(port, "ratings")
-        assert differences(owner, "SELECT id, score, modified FROM ugc.ratings", "analytics.ratings", "id") == []
+        assert differences(owner, "SELECT id, rating, modified FROM ugc.ratings", "analytics.ratings", "id") == []
         assert "S3CR3T" not in api.output() + runner.output()

@@ -27,7 +27,7 @@ from vitrine.status import RunStatus, Status
 from vitrine.store import checkpoints, pipelines, staging
 
 RATINGS = 200_000
-QUERY = "SELECT id, user_id, film_id, score, created, modified FROM ugc.ratings"
+QUERY = "SELECT id, user_id, film_id, rating, created, modified FROM ugc.ratings"
 _numbers = itertools.count(1)
 
 

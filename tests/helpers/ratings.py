@@ -8,7 +8,7 @@ from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 
-QUERY = "SELECT id, score, modified FROM ugc.ratings"
+QUERY = "SELECT id, rating, modified FROM ugc.ratings"
 TARGET = "analytics.ratings"
 SLOW_QUERY = """
     SELECT a.id, count(*) AS n FROM ugc.ratings a CROSS JOIN ugc.ratings b CROSS JOIN ugc.ratings c GROUP BY a.id
@@ -35,7 +35,7 @@ def rate(connection: Connection, modified: str = "now()", *, count: int = 1) -> 
     for number in range(count):
         rating = uuid4()
         connection.execute(
-            "INSERT INTO ugc.ratings (id, user_id, film_id, score, created, modified)"  # pyright: ignore[reportArgumentType]
+            "INSERT INTO ugc.ratings (id, user_id, film_id, rating, created, modified)"  # pyright: ignore[reportArgumentType]
             f" SELECT %s, user_id, film_id, 7, now(), {modified} FROM ugc.ratings LIMIT 1 OFFSET {number}",
             [rating],
         )

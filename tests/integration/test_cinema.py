@@ -138,21 +138,53 @@ def test_growing_keeps_what_is_there_and_adds_the_rest(empty: Connection[DictRow
     assert before <= {row["id"] for row in empty.execute("SELECT id FROM ugc.ratings")}
 
 
+def test_rows_added_to_a_filled_cinema_are_newer_than_all_rows_before(empty: Connection[DictRow]) -> None:
+    cinema.fill(empty, films=50, ratings=400)
+    cinema.add_ratings(empty, 10)
+    newest = "SELECT max(modified) AS newest FROM ugc.ratings"
+    (before,) = empty.execute(newest).fetchall()
+    cinema.fill(empty, films=80, ratings=600)
+    for table, added in (("ratings", 190), ("likes", 100), ("views", 200)):
+        query = sql.SQL("SELECT count(*) AS added FROM {} WHERE modified > %s").format(sql.Identifier("ugc", table))
+        assert empty.execute(query, [before["newest"]]).fetchall() == [{"added": added}]
+
+
+def test_a_fill_reports_its_progress_until_all_rows_are_added(empty: Connection[DictRow]) -> None:
+    seen: list[tuple[str, int, int]] = []
+    cinema.fill(empty, films=100, ratings=30_000, watch=lambda adding, done, of: seen.append((adding, done, of)))
+    total = 100 + 100 + 30_000 + 15_000 + 30_000
+    assert {of for _, _, of in seen} == {total}
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert list(dict.fromkeys(adding for adding, _, _ in seen)) == [
+        *("person", "film_work", "ratings", "likes", "views", "indexes"),
+    ]
+    assert len(seen) > 6
+    assert seen[-1] == ("indexes", total, total)
+
+
+def test_a_cinema_of_an_earlier_release_is_recognised_by_its_column(empty: Connection[DictRow]) -> None:
+    assert not cinema.has_old_layout(empty)
+    empty.execute("ALTER TABLE ugc.ratings RENAME COLUMN rating TO score")
+    assert cinema.has_old_layout(empty)
+    cinema.drop(empty)
+    assert not cinema.has_old_layout(empty)
+
+
 def test_a_deleted_row_does_not_stop_the_next_fill(empty: Connection[DictRow]) -> None:
     cinema.fill(empty, films=50, ratings=400)
     empty.execute("DELETE FROM content.film_work WHERE title = 'Star Trek'")
-    empty.execute("DELETE FROM ugc.ratings WHERE score = 10")
+    empty.execute("DELETE FROM ugc.ratings WHERE rating = 10")
     cinema.fill(empty, films=50, ratings=400)
 
 
-def test_a_fill_inside_a_transaction_goes_with_it(empty: Connection[DictRow]) -> None:
+def test_a_fill_is_rolled_back_with_its_transaction(empty: Connection[DictRow]) -> None:
     with empty.transaction(force_rollback=True):
         cinema.fill(empty, films=10, ratings=20)
         cinema.fill(empty, films=20, ratings=40)
     assert empty.execute("SELECT count(*) AS n FROM content.film_work").fetchall() == [{"n": 0}]
 
 
-def test_indexes_and_foreign_keys_stand_after_a_fill_as_before(empty: Connection[DictRow]) -> None:
+def test_indexes_and_foreign_keys_are_the_same_before_and_after_a_fill(empty: Connection[DictRow]) -> None:
     query = """
         SELECT indexdef AS definition FROM pg_indexes WHERE schemaname IN ('content', 'ugc')
          UNION ALL
@@ -255,14 +287,14 @@ def test_viewer_figures_equal_those_counted_by_hand(filled: Connection[DictRow])
     by_hand = filled.execute("""
         SELECT u.user_id,
                (SELECT count(*) FROM ugc.ratings r WHERE r.user_id = u.user_id) AS rating_count,
-               (SELECT round(avg(score), 2) FROM ugc.ratings r WHERE r.user_id = u.user_id) AS avg_score,
+               (SELECT round(avg(rating), 2) FROM ugc.ratings r WHERE r.user_id = u.user_id) AS avg_score,
                (SELECT count(*) FROM ugc.likes l WHERE l.user_id = u.user_id) AS like_count,
                (SELECT count(*) FROM ugc.views v WHERE v.user_id = u.user_id) AS view_count,
                (SELECT coalesce(sum(seconds_watched), 0) FROM ugc.views v
                  WHERE v.user_id = u.user_id) AS seconds_watched,
                (SELECT g.name FROM ugc.ratings r, content.genre_film_work l, content.genre g
                  WHERE r.user_id = u.user_id AND l.film_work_id = r.film_id AND g.id = l.genre_id
-                 GROUP BY g.id ORDER BY sum(r.score) DESC, g.name LIMIT 1) AS favourite_genre,
+                 GROUP BY g.id ORDER BY sum(r.rating) DESC, g.name LIMIT 1) AS favourite_genre,
                (SELECT max(modified)
                   FROM (SELECT user_id, modified FROM ugc.ratings UNION ALL SELECT user_id, modified FROM ugc.likes
                          UNION ALL SELECT user_id, modified FROM ugc.views) e

@@ -375,7 +375,7 @@ def test_a_transform_runs_between_reading_and_writing(connection: Connection, se
             {
                 "order_index": 10,
                 "task_type": "SQL",
-                "body": "SELECT user_id, count(*) AS rating_count, round(avg(score), 2) AS avg_score,"
+                "body": "SELECT user_id, count(*) AS rating_count, round(avg(rating), 2) AS avg_score,"
                 " 0::bigint AS like_count, 0::bigint AS view_count FROM ugc.ratings GROUP BY user_id",
             },
             {"order_index": 20, "task_type": "PYTHON", "body": "audience_segment"},

@@ -184,12 +184,12 @@ def test_rows_without_a_time_can_be_ignored(connection: Connection, settings: Se
 
 
 def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connection, settings: Settings) -> None:  # C10
-    connection.execute("CREATE TABLE analytics.ratings (id uuid PRIMARY KEY, score smallint, modified timestamptz)")
+    connection.execute("CREATE TABLE analytics.ratings (id uuid PRIMARY KEY, rating smallint, modified timestamptz)")
     twice = create_ratings(
         connection,
         settings,
         batch_size=1,
-        source_query="SELECT r.id, r.score, r.modified FROM ugc.ratings r, (VALUES (1), (2)) AS twice(n)",
+        source_query="SELECT r.id, r.rating, r.modified FROM ugc.ratings r, (VALUES (1), (2)) AS twice(n)",
     )
     failed = run(connection, settings, twice).error
     assert failed is not None
@@ -333,11 +333,11 @@ def test_another_cursor_type_under_an_old_checkpoint_fails(
 def test_a_query_that_loses_its_cursor_column_fails_before_writing(
     connection: Connection, settings: Settings
 ) -> None:  # C19
-    connection.execute("CREATE VIEW ugc.seen AS SELECT id, score, modified FROM ugc.ratings")
+    connection.execute("CREATE VIEW ugc.seen AS SELECT id, rating, modified FROM ugc.ratings")
     seen = create_ratings(connection, settings, source_query="SELECT * FROM ugc.seen")
     succeed(connection, settings, seen)
     connection.execute("DROP VIEW ugc.seen")
-    connection.execute("CREATE VIEW ugc.seen AS SELECT score, id FROM ugc.ratings")
+    connection.execute("CREATE VIEW ugc.seen AS SELECT rating, id FROM ugc.ratings")
     failed = run(connection, settings, seen).error
     assert failed is not None
     assert failed.code == "SCHEMA_CHANGED"
@@ -346,7 +346,7 @@ def test_a_query_that_loses_its_cursor_column_fails_before_writing(
 def test_the_order_of_columns_does_not_matter(
     connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:  # C19
-    connection.execute("CREATE TABLE analytics.ratings (modified timestamptz, id uuid PRIMARY KEY, score smallint)")
+    connection.execute("CREATE TABLE analytics.ratings (modified timestamptz, id uuid PRIMARY KEY, rating smallint)")
     succeed(connection, settings, ratings)
     assert is_right(connection)
 

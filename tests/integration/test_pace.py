@@ -25,7 +25,7 @@ from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines, runs
 
-QUERY = "SELECT id, user_id, film_id, score, created, modified FROM ugc.ratings"
+QUERY = "SELECT id, user_id, film_id, rating, created, modified FROM ugc.ratings"
 SLOW: dict[str, Any] = {"pause_between_batches": "1h"}
 
 
@@ -261,7 +261,7 @@ def test_a_writer_is_never_blocked_by_a_read(connection: Connection, settings: S
     pipeline = create(
         connection,
         settings,
-        source_query="SELECT id, filler, score FROM ugc.ratings",
+        source_query="SELECT id, filler, rating FROM ugc.ratings",
         target_table="analytics.wide",
         key_columns=["id"],
         batch_size=10,
@@ -274,12 +274,12 @@ def test_a_writer_is_never_blocked_by_a_read(connection: Connection, settings: S
         assert [row["mode"] for row in connection.execute(locks, [pids])] == ["AccessShareLock"]
         writer.execute("SET lock_timeout = '500ms'")
         for statement in (
-            "UPDATE ugc.ratings SET score = 1",
+            "UPDATE ugc.ratings SET rating = 1",
             "DELETE FROM ugc.ratings WHERE id IN (SELECT id FROM ugc.ratings LIMIT 5)",
-            "INSERT INTO ugc.ratings SELECT gen_random_uuid(), user_id, film_id, score FROM ugc.ratings LIMIT 5",
+            "INSERT INTO ugc.ratings SELECT gen_random_uuid(), user_id, film_id, rating FROM ugc.ratings LIMIT 5",
             "LOCK TABLE ugc.ratings IN SHARE ROW EXCLUSIVE MODE",
-            "CREATE INDEX ON ugc.ratings (score)",
-            "ALTER TABLE ugc.ratings ALTER COLUMN score SET STATISTICS 50",
+            "CREATE INDEX ON ugc.ratings (rating)",
+            "ALTER TABLE ugc.ratings ALTER COLUMN rating SET STATISTICS 50",
         ):
             with writer.transaction():
                 writer.execute(sql.SQL(statement))
@@ -299,11 +299,11 @@ def test_reads_cannot_write(connection: Connection, settings: Settings) -> None:
     connection.execute(
         "CREATE FUNCTION ugc.note(id uuid) RETURNS uuid LANGUAGE sql AS 'INSERT INTO ugc.seen VALUES (id) RETURNING id'"
     )
-    connection.execute("CREATE VIEW ugc.sly AS SELECT ugc.note(id) AS id, score FROM ugc.ratings")
+    connection.execute("CREATE VIEW ugc.sly AS SELECT ugc.note(id) AS id, rating FROM ugc.ratings")
     pipeline = create(
         connection,
         settings,
-        source_query="SELECT id, score FROM ugc.sly",
+        source_query="SELECT id, rating FROM ugc.sly",
         target_table="analytics.sly",
         key_columns=["id"],
     )

@@ -93,11 +93,11 @@ def test_every_mart_of_the_demo_is_proven_equal(connection: Connection, settings
 
 def test_rows_that_the_pipeline_ignores_are_not_missed(connection: Connection, settings: Settings) -> None:
     connection.execute("ALTER TABLE ugc.ratings ALTER modified DROP NOT NULL")
-    connection.execute("UPDATE ugc.ratings SET modified = NULL WHERE score = 7")
+    connection.execute("UPDATE ugc.ratings SET modified = NULL WHERE rating = 7")
     ratings = create(
         connection,
         settings,
-        source_query="SELECT id, score, modified FROM ugc.ratings",
+        source_query="SELECT id, rating, modified FROM ugc.ratings",
         target_table="analytics.ratings",
         mode="incremental",
         incremental_key="modified",

@@ -273,13 +273,13 @@ def test_an_idle_incremental_run_does_not_mind_columns_that_the_transform_drops(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def only_key(rows: Sequence[Row]) -> Sequence[Row]:
-        return [{"id": row["id"], "score": row["score"]} for row in rows]
+        return [{"id": row["id"], "rating": row["rating"]} for row in rows]
 
     monkeypatch.setitem(vars(registry.transforms)["_tasks"], "only_key", Task("only_key", Kind.ROW, only_key, None))
     pipeline = create(
         connection,
         settings,
-        source_query="SELECT id, score, modified FROM ugc.ratings",
+        source_query="SELECT id, rating, modified FROM ugc.ratings",
         python_task="only_key",
         target_table="analytics.scores",
         key_columns=["id"],

@@ -183,7 +183,7 @@ def test_an_incremental_mart_is_as_fresh_as_the_start_of_its_last_good_run(
     age = scraped(client).value("vitrine_mart_age_seconds", pipeline="under_test")
     assert age is not None
     assert 0 < age <= (now(connection) - fresh).total_seconds()
-    connection.execute("ALTER TABLE analytics.ratings DROP COLUMN score")
+    connection.execute("ALTER TABLE analytics.ratings DROP COLUMN rating")
     assert run(connection, settings, ratings).error is not None
     assert fresh_as_of(connection, ratings) == fresh  # a run that failed makes nothing fresher
 

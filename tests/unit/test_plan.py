@@ -267,4 +267,4 @@ def test_frames_need_polars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "has_frames", lambda: False)
     code, texts = reasons(source_query=QUERY, python_task="framed")
     assert code == "EXTRA_MISSING"
-    assert texts == ["transform 'framed' works on frames and needs polars: pip install 'vitrine[frames]'"]
+    assert texts == ["transform 'framed' works on frames and needs polars: pip install 'vitrine-etl[frames]'"]

@@ -128,7 +128,7 @@ def _to_docs() -> RedirectResponse:
 
 def _version() -> str:
     try:
-        return metadata.version("vitrine")
+        return metadata.version("vitrine-etl")
     except metadata.PackageNotFoundError:  # a source tree on the path, not installed
         return "unknown"
 

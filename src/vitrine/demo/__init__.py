@@ -1,1 +1,1 @@
-"""What `vitrine demo` and `vitrine up` bring with them: a PostgreSQL, a sample cinema and its pipelines."""
+"""The parts of `vitrine demo` and `vitrine up`: an embedded PostgreSQL, the sample cinema and its pipelines."""

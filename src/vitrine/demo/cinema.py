@@ -1,11 +1,25 @@
-"""The sample cinema: tables as the cinema has them, and a deterministic generator in SQL."""
+"""The sample cinema: its tables, and a deterministic generator of its rows in SQL."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg import Connection
-from psycopg.rows import class_row
+from psycopg.rows import class_row, scalar_row
+
+# A progress bar moves about this often during a large fill. Each step sorts its rows by the key before it inserts
+# them, and few large steps keep the index of the key small.
+STEPS = 30
+MIN_STEP_ROWS = 10_000
+
+Watch = Callable[[str, int, int], None]
+"""Called with the name of what is added next, the rows added so far, and the rows to add in total."""
+
+_TABLES: LiteralString = """
+    content.genre_film_work, content.person_film_work, content.film_work, content.genre, content.person,
+    ugc.ratings, ugc.likes, ugc.views
+"""
 
 _COUNT = """
     SELECT (SELECT count(*) FROM content.film_work) AS film_work,
@@ -18,13 +32,19 @@ _COUNT = """
            (SELECT count(*) FROM ugc.views) AS views
 """
 
-# A viewer and a film come from two ratings found by a random place in the key: no scan, however many there are
+_HAS_OLD_LAYOUT = """
+    SELECT to_regclass('ugc.ratings') IS NOT NULL AND NOT EXISTS (
+               SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('ugc.ratings') AND attname = 'rating' AND NOT attisdropped)
+"""
+
+# Viewer and film are those of two ratings at random places in the key: an index scan each, however many ratings exist.
 _ADD_RATINGS = """
     WITH place AS MATERIALIZED (
         SELECT least(gen_random_uuid(), last.id) AS viewer_from, least(gen_random_uuid(), last.id) AS film_from
           FROM generate_series(1, %(count)s::integer), (SELECT id FROM ugc.ratings ORDER BY id DESC LIMIT 1) AS last
     )
-    INSERT INTO ugc.ratings (id, user_id, film_id, score, created, modified)
+    INSERT INTO ugc.ratings (id, user_id, film_id, rating, created, modified)
     SELECT gen_random_uuid(), viewer.user_id, film.film_id, 1 + floor(random() * 10)::smallint, now(), now()
       FROM place
      CROSS JOIN LATERAL (SELECT user_id FROM ugc.ratings WHERE id >= viewer_from ORDER BY id LIMIT 1) AS viewer
@@ -46,30 +66,96 @@ class Counts:
     views: int
 
 
+def has_old_layout(connection: Connection[Any]) -> bool:
+    """Whether `ugc.ratings` exists without the column `rating`; earlier releases named that column `score`."""
+    with connection.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(_HAS_OLD_LAYOUT).fetchall()[0]
+
+
 def create_schema(connection: Connection[Any]) -> None:
-    """Afterwards the schemas content and ugc have their tables and indexes; what is in them stays."""
+    """Create the schemas `content` and `ugc` with their tables and indexes where they are missing; rows stay."""
     with connection.transaction():
         connection.execute(_script("cinema_schema.sql"))
 
 
-def fill(connection: Connection[Any], *, films: int = 1000, ratings: int = 20000, seed: int = 1) -> Counts:
-    """Afterwards there are at least so many films and ratings, and likes and views to match; returns what there is.
+def drop(connection: Connection[Any]) -> None:
+    """Drop the tables of the cinema, and the views that read them."""
+    connection.execute(f"DROP TABLE IF EXISTS {_TABLES} CASCADE")
 
-    Equal arguments on an empty cinema give equal rows. On a filled one only what is missing is added.
+
+def fill(
+    connection: Connection[Any],
+    *,
+    films: int = 1000,
+    ratings: int = 20000,
+    seed: int = 1,
+    watch: Watch = lambda adding, done, total: None,
+) -> Counts:
+    """Add rows until the cinema has this many films and ratings, and likes and views to match; return its counts.
+
+    Equal arguments on an empty cinema give equal rows. A filled cinema keeps its rows and gets only the missing ones.
     """
     with connection.transaction():
-        for name, value in (("cinema.films", films), ("cinema.ratings", ratings), ("cinema.seed", seed)):
-            connection.execute("SELECT set_config(%s, %s, true)", [name, str(value)])
-        connection.execute(_script("cinema_data.sql"))
+        found = _count(connection)
+        missing = _missing(found, films, ratings)
+        if found.genre and not any(missing.values()):
+            return found
+        grows = found.film_work > 0 or found.ratings > 0
+        _set(connection, seed=seed, ratings=ratings, grows=grows)
+        _add(connection, missing, watch)
         connection.execute(_script("cinema_schema.sql"))
-        with connection.cursor(row_factory=class_row(Counts)) as cursor:
-            return cursor.execute(_COUNT).fetchall()[0]
+        return _count(connection)
 
 
 def add_ratings(connection: Connection[Any], count: int) -> int:
-    """A trickle of new ratings by viewers and of films that have some; returns how many were added."""
+    """Add ratings of now, by viewers and of films that already have some; return how many were added."""
     with connection.transaction():
         return connection.execute(_ADD_RATINGS, {"count": count}).rowcount
+
+
+def _count(connection: Connection[Any]) -> Counts:
+    with connection.cursor(row_factory=class_row(Counts)) as cursor:
+        return cursor.execute(_COUNT).fetchall()[0]
+
+
+def _missing(found: Counts, films: int, ratings: int) -> dict[str, range]:
+    """Numbers of the rows to add, per table."""
+    wanted = {
+        "person": max(60, films),
+        "film_work": films,
+        "ratings": ratings,
+        "likes": ratings // 2,
+        "views": ratings,
+    }
+    return {table: range(getattr(found, table) + 1, count + 1) for table, count in wanted.items()}
+
+
+def _add(connection: Connection[Any], missing: dict[str, range], watch: Watch) -> None:
+    done, total = 0, sum(map(len, missing.values()))
+    connection.execute(_script("cinema_data/begin.sql"))
+    for table, numbers in missing.items():
+        # links need the persons, and events need the films, that exist when these are complete
+        if table == "film_work":
+            connection.execute(_script("cinema_data/number_persons.sql"))
+        if table == "ratings":
+            connection.execute(_script("cinema_data/number_films.sql"))
+        for step in _steps(numbers, max(MIN_STEP_ROWS, total // STEPS)):
+            watch(table, done, total)
+            _set(connection, first=step[0], last=step[-1])
+            connection.execute(_script(f"cinema_data/{table}.sql"))
+            done += len(step)
+    watch("indexes", done, total)
+    connection.execute(_script("cinema_data/end.sql"))
+
+
+def _steps(numbers: range, size: int) -> Iterator[range]:
+    return (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+
+def _set(connection: Connection[Any], **parameters: int) -> None:
+    """Pass parameters to the scripts, which consist of several statements and so take no arguments."""
+    for name, value in parameters.items():
+        connection.execute("SELECT set_config('cinema.' || %s, %s, true)", [name, str(value)])
 
 
 def _script(name: str) -> bytes:

@@ -1,4 +1,4 @@
--- The cinema's own tables, as an online cinema has them: films in content, what viewers do in ugc
+-- The tables of the sample cinema: films in content; ratings, likes and views in ugc.
 
 CREATE SCHEMA IF NOT EXISTS content;
 CREATE SCHEMA IF NOT EXISTS ugc;
@@ -44,12 +44,12 @@ CREATE TABLE IF NOT EXISTS content.person_film_work (
     created timestamptz NOT NULL DEFAULT now()
 );
 
--- ugc comes from another service than content, so there are no foreign keys between them
+-- Another service writes ugc, so no foreign key leads from ugc to content.
 CREATE TABLE IF NOT EXISTS ugc.ratings (
     id uuid PRIMARY KEY,
     user_id uuid NOT NULL,
     film_id uuid NOT NULL,
-    score smallint NOT NULL CHECK (score BETWEEN 1 AND 10),
+    rating smallint NOT NULL CHECK (rating BETWEEN 1 AND 10),
     created timestamptz NOT NULL DEFAULT now(),
     modified timestamptz NOT NULL DEFAULT now()
 );
@@ -71,7 +71,7 @@ CREATE TABLE IF NOT EXISTS ugc.views (
     modified timestamptz NOT NULL DEFAULT now()
 );
 
--- Apart from the tables, because a first load takes them away and brings them back
+-- Not part of CREATE TABLE, because a first load drops the indexes and foreign keys and creates them again at its end.
 CREATE INDEX IF NOT EXISTS film_work_modified_id ON content.film_work (modified, id);
 CREATE INDEX IF NOT EXISTS genre_modified_id ON content.genre (modified, id);
 CREATE INDEX IF NOT EXISTS person_modified_id ON content.person (modified, id);

@@ -1,4 +1,4 @@
-"""API and runner as processes of their own, watched over until Ctrl-C."""
+"""Runs the API and a runner as child processes until Ctrl-C."""
 
 import signal
 import socket
@@ -18,13 +18,13 @@ from vitrine.postgres import connect
 from vitrine.settings import Settings, child_environment
 
 GRACE_SECONDS = 15
-TRICKLE_SECONDS = 2.0
-TRICKLE_ROWS = 5
+NEW_RATINGS_SECONDS = 2.0
+NEW_RATINGS = 5
 METRICS_PORT = 9464
 
 
 def serve(console: Console, settings: Settings, *, trickle: bool) -> None:
-    """Keep API and runner up, and new ratings coming, until SIGINT or SIGTERM; then stop them in order."""
+    """Run API and runner until SIGINT or SIGTERM, then stop them; with `trickle`, add new ratings meanwhile."""
     stop = threading.Event()
     _stop_on_signals(stop)
     port = settings.metrics_port or _free_port(settings.metrics_host)
@@ -32,13 +32,13 @@ def serve(console: Console, settings: Settings, *, trickle: bool) -> None:
     try:
         console.print(
             f"\n[bold]Vitrine is up[/]: documentation at http://{settings.api_host}:{settings.api_port}/docs"
-            "  –  Ctrl-C stops it"
+            "  –  press Ctrl-C to stop"
         )
         console.print(
-            f"Metrics: http://{settings.api_host}:{settings.api_port}/metrics of the marts,"
-            f" http://{settings.metrics_host}:{port}/metrics of the runner"
+            f"Metrics: http://{settings.api_host}:{settings.api_port}/metrics for the pipelines,"
+            f" http://{settings.metrics_host}:{port}/metrics for the runner"
         )
-        while not stop.wait(TRICKLE_SECONDS):
+        while not stop.wait(NEW_RATINGS_SECONDS):
             _refuse_dead(children)
             if trickle:
                 _add_ratings(settings)
@@ -48,20 +48,20 @@ def serve(console: Console, settings: Settings, *, trickle: bool) -> None:
 
 
 class Child:
-    """A command of ours in a process of its own."""
+    """A `vitrine` command in a child process."""
 
-    def __init__(self, settings: Settings, command: str, **said: object) -> None:
+    def __init__(self, settings: Settings, command: str, **overrides: object) -> None:
         self.command = command
-        # a session of its own: Ctrl-C reaches this process only, which then stops the others in order
-        self.process = subprocess.Popen(  # noqa: S603  nothing in it comes from outside
+        # in its own session: Ctrl-C reaches only the parent, which then stops its children
+        self.process = subprocess.Popen(  # noqa: S603  no argument comes from the user
             [sys.executable, "-m", "vitrine", command],
-            env=child_environment(settings.store_url, **said),
+            env=child_environment(settings.store_url, **overrides),
             start_new_session=True,
         )
 
 
 def _free_port(host: str) -> int:
-    """The usual port of metrics, or any other where that one is taken."""
+    """The default port for metrics, or any free port if another process has it."""
     for port in (METRICS_PORT, 0):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -81,15 +81,15 @@ def _stop_on_signals(stop: threading.Event) -> None:
 def _refuse_dead(children: Sequence[Child]) -> None:
     for child in children:
         if (code := child.process.poll()) is not None:
-            raise VitrineError(f"`vitrine {child.command}` ended with exit code {code}")
+            raise VitrineError(f"`vitrine {child.command}` ended with exit code {code}; see its log lines above")
 
 
 def _add_ratings(settings: Settings) -> None:
     try:
-        with connect(settings.store_url, name="vitrine:trickle") as connection:
-            cinema.add_ratings(connection, TRICKLE_ROWS)
+        with connect(settings.store_url, name="vitrine:new-ratings") as connection:
+            cinema.add_ratings(connection, NEW_RATINGS)
     except TransientError:
-        return  # the database is restarting; the next trickle comes soon
+        return  # the database is unavailable for a moment; the next call adds ratings again
 
 
 def _end(children: Sequence[Child]) -> None:

@@ -1,6 +1,7 @@
-"""The demo as a story: what is built, shown and proven, step by step on the terminal."""
+"""The demo step by step: fill the sample cinema, build its marts, show them, compare them with their source."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +17,8 @@ from rich.table import Table
 
 from vitrine import pipeline_files, reconcile, revisions
 from vitrine.demo import cinema
-from vitrine.errors import VitrineError
+from vitrine.embedded import EmbeddedPostgres
+from vitrine.errors import ConfigError, VitrineError
 from vitrine.flow import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
@@ -32,29 +34,37 @@ SHOWN_WIDTH = 24
 
 @dataclass(frozen=True)
 class Built:
-    """A mart that was built: its pipeline and how the run went."""
+    """The pipeline of a mart, and the result of its run."""
 
     pipeline: Pipeline
     executed: Executed
 
 
 def sample_documents() -> list[pipeline_files.Document]:
-    """The demo's pipelines, as YAML files in the package."""
+    """The sample pipelines, from the YAML files in the package."""
     folder = files("vitrine.demo").joinpath("pipelines")
     found = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     return [(file.name, pipeline_files.parse_text(file.name, file.read_text("utf-8"))) for file in found]
 
 
 def prepare(console: Console, store: Connection, settings: Settings, *, films: int, ratings: int) -> list[Pipeline]:
-    """The sample cinema and its pipelines are there afterwards; what was there before stays."""
-    with console.status("Filling the sample cinema …"):
-        cinema.create_schema(store)
-        counts = cinema.fill(store, films=films, ratings=ratings)
+    """Create the sample cinema and its pipelines where they are missing; return the pipelines."""
+    sample = sample_documents()
+    if cinema.has_old_layout(store):
+        _refuse_foreign(settings)
+        console.print(
+            "The sample cinema has the layout of an earlier release; it is rebuilt with its marts and pipelines."
+        )
+        _drop_sample(store, sample)
+    cinema.create_schema(store)
+    with _filling_bar(console) as watch:
+        counts = cinema.fill(store, films=films, ratings=ratings, watch=watch)
+    if kept := _larger(counts, films, ratings):
+        console.print(f"The existing sample cinema has {kept}; it is kept.")
     console.print(
         f"[green]✓[/] Sample cinema: {counts.film_work:,} films, {counts.person:,} persons,"
         f" {counts.ratings:,} ratings, {counts.likes:,} likes, {counts.views:,} views"
     )
-    sample = sample_documents()
     names = [str(document["name"]) for _, document in sample]
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
     revisions.apply_all(store, settings, [entry for entry in sample if entry[1]["name"] not in known], None)
@@ -62,10 +72,61 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
     return [pipelines.get(store, name) for name in names]
 
 
+def _larger(counts: cinema.Counts, films: int, ratings: int) -> str:
+    """What the cinema has more of than was asked for; empty if nothing."""
+    # views stand for the ratings: `vitrine up` adds ratings and no views, so their number stays as it was asked for
+    sizes = ((counts.film_work, films, "films"), (counts.views, ratings, "ratings"))
+    return " and ".join(f"more than {asked:,} {what}" for found, asked, what in sizes if found > asked)
+
+
+def _refuse_foreign(settings: Settings) -> None:
+    """Refuse a database that is not the demo's own: `ugc.ratings` may be a table there that other programs use.
+
+    Neither dropping that table nor renaming its column is safe then, and the database does not record whether
+    `vitrine sample` created it.
+    """
+    if settings.store_url != EmbeddedPostgres(settings.home / "postgres").url():
+        raise ConfigError(
+            "the table ugc.ratings in this database has no column `rating`, and `vitrine sample` alters no existing"
+            " table: use an empty database or, if the table is from an earlier release, run ALTER TABLE ugc.ratings"
+            " RENAME COLUMN score TO rating and change the pipelines that read it",
+            code="SAMPLE_LAYOUT",
+        )
+
+
+def _drop_sample(store: Connection, sample: list[pipeline_files.Document]) -> None:
+    """Drop the cinema, its marts and its pipelines; pipelines and marts of the user stay."""
+    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
+    with store.transaction():
+        for _, document in sample:
+            if document["name"] in known:
+                # by force: a runner that was killed may still hold a lease
+                pipelines.delete(store, document["name"], force=True)
+            target = sql.Identifier(*str(document["target_table"]).split("."))
+            store.execute(sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(target))
+        cinema.drop(store)
+
+
+@contextmanager
+def _filling_bar(console: Console) -> Generator[cinema.Watch]:
+    """A progress bar that disappears at the end; without a terminal, nothing."""
+    with Progress(
+        TextColumn("  Filling the sample cinema: {task.description:<9}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bars:
+        bar = bars.add_task("", total=None)
+        yield lambda adding, done, total: bars.update(bar, description=adding, completed=done, total=total)
+
+
 def build_marts(
     console: Console, store: Connection, settings: Settings, dispatcher: PipelineDispatcher, wanted: list[Pipeline]
 ) -> list[Built]:
-    """Run every pipeline once, with a bar each; VitrineError of the first that fails."""
+    """Run every pipeline once, each with a progress bar; raise the VitrineError of the first that fails."""
     built: list[Built] = []
     with Progress(
         TextColumn("  {task.description:<22}"),
@@ -93,7 +154,9 @@ def run_one(
         pipelines.request_run(store, pipeline.id, trigger="cli")
         claim = claim_next(store, runner="vitrine demo", ttl=settings.lease_ttl, only=pipeline.id)
     if claim is None:
-        raise VitrineError(f"'{pipeline.name}' is being run by somebody else; wait for it, or stop the other runner")
+        raise VitrineError(
+            f"pipeline '{pipeline.name}' is held by another runner; wait for its run, or stop that runner"
+        )
     executed, _ = dispatcher.dispatch(claim, watch=watch, retry=False)
     if executed.error is not None:
         raise executed.error
@@ -101,7 +164,7 @@ def run_one(
 
 
 def show_rows(console: Console, store: Connection, built: list[Built]) -> None:
-    """The first rows of each mart."""
+    """Print the first rows of each mart."""
     for one in built:
         target = one.pipeline.definition.target_table
         schema, name = target.split(".")
@@ -113,7 +176,7 @@ def show_rows(console: Console, store: Connection, built: list[Built]) -> None:
 
 
 def _first_shown(pipeline: Pipeline) -> sql.Composable:
-    """Something worth seeing first: titles under 'Star', otherwise the key."""
+    """Films with known titles first; other marts by their key."""
     if pipeline.name == "film_dim_full":
         return sql.SQL("title NOT LIKE 'Star%', film_id")
     return sql.SQL(", ").join(sql.Identifier(name) for name in pipeline.definition.key_columns)
@@ -132,7 +195,7 @@ def _table(title: str) -> Table:
 
 
 def _rows_table(title: str, rows: list[dict[str, Any]], width: int) -> Table:
-    """As many columns as fit on one line each; the title tells how many there are more."""
+    """The columns that fit into the width; the title says how many more there are."""
     names = list(rows[0]) if rows else []
     cells = {name: [_cell(row[name]) for row in rows] for name in names}
     shown = _fitting(cells, width)
@@ -159,7 +222,7 @@ def _fitting(cells: Mapping[str, list[str]], width: int) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """A value short enough for a terminal: the head of an id, a time to the minute, a list as words."""
+    """A short text for a terminal: the first characters of an id, a time to the minute, a list with commas."""
     match value:
         case None:
             return ""
@@ -179,8 +242,8 @@ def _shortened(text: str) -> str:
 
 def show_statistics(console: Console, built: list[Built]) -> None:
     table = _table("Runs")
-    table.add_column("pipeline")
-    for name in ("mode", "rows read", "written", "deleted", "seconds", "rows/s"):
+    table.add_column("pipeline", no_wrap=True)
+    for name in ("mode", "read", "written", "deleted", "seconds", "rows/s"):
         table.add_column(name, justify="right" if name != "mode" else "left")
     for one in built:
         counts, seconds = one.executed.counts, one.executed.seconds
@@ -197,7 +260,7 @@ def show_statistics(console: Console, built: list[Built]) -> None:
 
 
 def prove(console: Console, settings: Settings, built: list[Built]) -> bool:
-    """The reconcile verdict per mart; whether all are equal."""
+    """Compare every mart with its source and print the results; return whether all are equal."""
     verdicts: Mapping[str, reconcile.Comparison] = {
         one.pipeline.definition.target_table: reconcile.compare(one.pipeline.definition, settings) for one in built
     }
