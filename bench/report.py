@@ -1,4 +1,4 @@
-"""The results as a table for a person and as JSON for a program."""
+"""The results as a table and as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _COLOURS = {Verdict.MET: "green", Verdict.MISSED: "yellow", Verdict.WRONG: "red"
 
 
 def table(results: Sequence[Result]) -> Table:
-    """Medians in seconds, with the fastest and the slowest round in brackets."""
+    """Medians in seconds, with the fastest and the slowest round in parentheses."""
     shown = Table(header_style="cyan")
     for column in ("row", "workload", "by hand s", "ours s", "ratio", "bar", "verdict", "note"):
         shown.add_column(column, justify="right" if column in ("by hand s", "ours s", "ratio") else "left")
@@ -36,10 +36,10 @@ def document(results: Sequence[Result], facts: Mapping[str, object]) -> dict[str
     return {"machine": dict(facts), "results": [_entry(result) for result in results]}
 
 
-def write(folder: Path, results: Sequence[Result], facts: Mapping[str, object]) -> Path:
+def write(folder: Path, document: Mapping[str, object]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
-    path.write_text(json.dumps(document(results, facts), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
 

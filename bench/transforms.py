@@ -1,9 +1,8 @@
-"""The transforms that the benchmark runs: each does next to nothing, so that what surrounds it is measured."""
+"""The transforms of the benchmark: each does almost nothing, so that the work around it is measured."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vitrine.model import Row
 from vitrine.registry import transforms
 
 if TYPE_CHECKING:
@@ -11,12 +10,14 @@ if TYPE_CHECKING:
 
 
 @transforms.register("bench_raise_score")
-def raise_score(rows: Sequence[Row]) -> Sequence[Row]:
-    return [{**row, "rating": row["rating"] + 1} for row in rows]
+def raise_score(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Adds one to `score`."""
+    return [{**row, "score": row["score"] + 1} for row in rows]
 
 
 @transforms.register_frame("bench_raise_score_frame")
 def raise_score_frame(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """Adds one to `score`."""
     import polars as pl
 
-    return frame.with_columns(pl.col("rating") + 1)  # pyright: ignore[reportUnknownMemberType]  polars' own stubs
+    return frame.with_columns(pl.col("score") + 1)  # pyright: ignore[reportUnknownMemberType]  stubs of polars

@@ -1,1 +1,1 @@
-"""Other tools doing the same work, each from its own packages and as its own documentation recommends."""
+"""Other tools doing the same work, each from its own packages and as its documentation recommends."""

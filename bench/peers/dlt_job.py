@@ -1,4 +1,4 @@
-"""Run in dlt's own environment: one table by Arrow and ADBC, the fastest way dlt documents for Postgres to Postgres."""
+"""Executed in the environment of dlt: one table by Arrow and ADBC, the fastest documented way to Postgres."""
 # pyright: basic, reportMissingImports=false
 
 import sys
@@ -9,7 +9,7 @@ from dlt.sources.sql_database import sql_table
 disposition, source, target, source_table, target_table, folder = sys.argv[1:]
 schema, table = source_table.split(".")
 dataset, name = target_table.split(".")
-target = target.replace("postgres@", "postgres:unused@")  # dlt insists on a password; the server asks for none
+target = target.replace("postgres@", "postgres:unused@")  # dlt requires a password; the server needs none
 
 resource = sql_table(
     source.replace("postgresql://", "postgresql+psycopg2://"),

@@ -1,16 +1,16 @@
-"""An environment for each peer, so that nobody's pins are anybody else's."""
+"""A Python environment for each peer, because their pinned requirements conflict."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-from bench.stage import RESULTS
+from bench.server import RESULTS
 
 PEERS = RESULTS / ".peers"
 
 
 def ensure(name: str) -> Path:
-    """The environment of that peer, made at first use from `peers/<name>.txt`; remade when the pins change."""
+    """The environment of that peer, created at first use from `peers/<name>.txt` and again when the pins change."""
     requirements = Path(__file__).parent / f"{name}.txt"
     folder = PEERS / name
     stamp = folder / "installed.txt"
@@ -22,8 +22,8 @@ def ensure(name: str) -> Path:
 
 
 def run(command: list[str], environment: dict[str, str], folder: Path | None = None) -> None:
-    """One command of a peer, with nothing but what it needs in its environment; its words are kept for a failure."""
+    """Run a command of a peer with only these variables; the error of a failure holds its last output."""
     finished = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     if finished.returncode:
-        words = (finished.stdout + finished.stderr)[-2000:]
-        raise RuntimeError(f"{Path(command[0]).name} ended with {finished.returncode}:\n{words}")
+        output = (finished.stdout + finished.stderr)[-2000:]
+        raise RuntimeError(f"{Path(command[0]).name} ended with {finished.returncode}:\n{output}")

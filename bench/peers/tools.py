@@ -1,4 +1,4 @@
-"""What each peer is asked to do: a first load of a table, and a merge of what changed in it since."""
+"""The jobs of each peer: a first load of a table, and a merge of later changes."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Job:
     target: str
     source_table: str
     target_table: str
-    home: Path  # where the peer may keep what it likes to keep
+    home: Path  # for the files and the state of the peer
 
 
 class Peer(ABC):
@@ -29,14 +29,14 @@ class Peer(ABC):
 
     @abstractmethod
     def merge(self, job: Job, since: str) -> None:
-        """After a `load` of the same job: what has a `modified` after `since`, merged by `id`."""
+        """After a `load` of the same job: merge the rows with a `modified` after `since` by `id`."""
 
     def environment(self, job: Job) -> dict[str, str]:
         return {"HOME": str(job.home), "PATH": "/usr/bin:/bin", "TMPDIR": str(job.home)}
 
 
 class Ingestr(Peer):
-    """`ingestr ingest`: replace for a first load, merge by primary key for what changed."""
+    """`ingestr ingest`: replace for a first load, merge by primary key for changes."""
 
     name = "ingestr"
 
@@ -44,7 +44,7 @@ class Ingestr(Peer):
         self._ingest(job, "--incremental-strategy", "replace", "--primary-key", "id")
 
     def merge(self, job: Job, since: str) -> None:
-        """It remembers nothing: without an interval it would read the whole table again."""
+        """ingestr keeps no position: without an interval it reads the whole table again."""
         keys = ("--incremental-key", "modified", "--primary-key", "id")
         start = since.partition(".")[0].partition("+")[0].replace(" ", "T")
         self._ingest(job, "--incremental-strategy", "merge", *keys, "--interval-start", start)
@@ -60,7 +60,7 @@ class Ingestr(Peer):
 
 
 class Sling(Peer):
-    """`sling run`: full-refresh for a first load, incremental with a key for what changed."""
+    """`sling run`: full-refresh for a first load, incremental with a key for changes."""
 
     name = "sling"
 
@@ -86,7 +86,7 @@ class Sling(Peer):
 
 
 class Dlt(Peer):
-    """A pipeline of dlt's own sql_table with its fastest documented parts, in `dlt_job.py`."""
+    """A dlt pipeline with sql_table and the fastest documented options, in `dlt_job.py`."""
 
     name = "dlt"
 

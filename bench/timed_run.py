@@ -1,0 +1,41 @@
+"""`python -m bench.timed_run NAME`: one `vitrine run NAME` without the start of the interpreter."""
+
+import contextlib
+import json
+import sys
+import time
+
+from bench.memory import peak_mb
+from vitrine.cli import main as vitrine
+
+
+def main() -> None:
+    """Warm up, write `ready`, wait for a line on stdin, run the pipeline, write a JSON object.
+
+    The Python of any tree executes this, so it imports nothing of Vitrine but the entry point of the command line. The
+    run of NAME_warm_up imports all modules that the timed run needs.
+    """
+    (name,) = sys.argv[1:]
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        _run(f"{name}_warm_up")
+        answers.write("ready\n")
+        answers.flush()
+        sys.stdin.readline()
+        began = time.perf_counter()
+        _run(name)
+        seconds = time.perf_counter() - began
+    json.dump({"seconds": seconds, "peak_mb": peak_mb()}, answers)
+
+
+def _run(name: str) -> None:
+    sys.argv = ["vitrine", "run", name]
+    try:
+        vitrine()
+    except SystemExit as exc:
+        if exc.code:
+            raise
+
+
+if __name__ == "__main__":
+    main()
