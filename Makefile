@@ -60,7 +60,7 @@ fmt: $(DEV) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 .PHONY: mutants
-mutants: $(DEV) ## Take each protection away in a scratch copy; its test must then fail
+mutants: $(DEV) ## Remove each protection in a scratch copy; the test that the table names must then fail
 	$(BIN)/python -m tests.mutants.run
 
 .PHONY: chaos
