@@ -63,6 +63,10 @@ fmt: $(DEV) ## Format and fix what can be fixed
 mutants: $(DEV) ## Remove each protection in a scratch copy; the test that the table names must then fail
 	$(BIN)/python -m tests.mutants.run
 
+.PHONY: guarantees
+guarantees: $(DEV) ## Write docs/guarantees-tests.md, the tests behind each promise, from the marks in the tests
+	$(BIN)/python -m tests.guarantees
+
 .PHONY: chaos
 chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 SEED=1; every mart must be right
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))

@@ -76,6 +76,7 @@ def test_a_terminal_shows_text_and_anything_else_json_unless_told_otherwise() ->
     assert [key for key, is_json in shown.items() if is_json] == [("auto", False), ("json", True), ("json", False)]
 
 
+@pytest.mark.promise("H3")
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize(
     "text",
@@ -106,6 +107,7 @@ def test_what_libraries_warn_of_is_told_in_the_same_way() -> None:
     assert (line["level"], line["event"]) == ("warning", "error connecting to postgresql://db/cinema")
 
 
+@pytest.mark.promise("H3")
 def test_an_exception_is_told_by_its_kind_and_place_and_not_by_its_text() -> None:
     output = configured()
     try:
