@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from bench.database import Database
-from vitrine import changes
+from vitrine import revisions
 from vitrine.model import Definition, Pipeline
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
@@ -14,7 +14,7 @@ from vitrine.store import pipelines
 
 
 def create(database: Database, settings: Settings, **fields: Any) -> Pipeline:
-    return changes.create(database.connection, settings, Definition.model_validate({"source": "cinema", **fields}))
+    return revisions.create(database.connection, settings, Definition.model_validate({"source": "cinema", **fields}))
 
 
 def run(database: Database, settings: Settings, pipeline: Pipeline) -> Executed:
@@ -34,4 +34,4 @@ def run(database: Database, settings: Settings, pipeline: Pipeline) -> Executed:
 def reset(database: Database, settings: Settings, pipeline: Pipeline, target: str) -> None:
     """As if it had never run."""
     database.execute(f"DROP TABLE IF EXISTS {target}")
-    changes.change(database.connection, settings, pipeline.id, {}, state="reset")
+    revisions.change(database.connection, settings, pipeline.id, {}, state="reset")

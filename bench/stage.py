@@ -10,7 +10,7 @@ from psycopg import sql
 
 from bench.database import Database
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store.migrate import migrate

@@ -13,7 +13,7 @@ from psycopg import sql
 from tests.helpers.processes import free_port
 from tests.helpers.proxy import Proxy
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store.migrate import migrate

@@ -12,7 +12,7 @@ from bench.measuring import Result, Samples, Verdict, seconds_of
 from bench.peers import environments
 from bench.peers.tools import PEERS, Ingestr, Job, Peer
 from bench.stage import Stage
-from vitrine import changes
+from vitrine import revisions
 from vitrine.settings import child_environment
 
 # what every peer keeps as it was; times differ in type, and some add columns of their own
@@ -63,7 +63,7 @@ class Vitrine:
 
     def settle(self) -> None:
         """The same mart, from now on by its changes."""
-        changes.change(self._stage.dst.connection, self._stage.settings, self._load.id, INCREMENTAL, state="reset")
+        revisions.change(self._stage.dst.connection, self._stage.settings, self._load.id, INCREMENTAL, state="reset")
         self.load()
 
     def merge(self, since: str) -> None:

@@ -128,7 +128,7 @@ def _embedded(console: "Console", settings: "Settings") -> Generator[str]:
     """The URL of our own PostgreSQL; refused where a database is configured, which is not ours to fill."""
     import signal
 
-    from vitrine.demo.embedded import EmbeddedPostgres
+    from vitrine.embedded import EmbeddedPostgres
     from vitrine.errors import ConfigError
 
     if settings.database_url is not None:
@@ -384,10 +384,10 @@ def pause(name: Name) -> None:
 @app.command()
 def reload(name: Name) -> None:
     """Let a running pipeline take batch_size, max_rows_per_second and pause_between_batches as they are stored now."""
-    from vitrine import changes
+    from vitrine import revisions
 
     with _store(_service_settings()) as store:
-        told = changes.reload(store, name)
+        told = revisions.reload(store, name)
     if not told.running:
         _console().print(f"{told.pipeline.name} is {told.pipeline.status}; the next run takes the stored configuration")
         return
@@ -403,13 +403,13 @@ def validate(
     """Check a pipeline against its source and target without moving a row. Exit code 0 fit to run, 1 not."""
     from rich.markup import escape
 
-    from vitrine import documents, validation
+    from vitrine import pipeline_files, validation
     from vitrine.store import pipelines
 
     settings = _service_settings()
     if Path(what).suffix in (".yaml", ".yml"):
-        (document,) = documents.read_folder(Path(what))
-        definition = documents.definition_of(document)
+        (document,) = pipeline_files.read_folder(Path(what))
+        definition = pipeline_files.definition_of(document)
     else:
         with _store(settings) as store:
             definition = pipelines.get(store, what).definition
@@ -455,14 +455,14 @@ def apply(
     ] = None,
 ) -> None:
     """Create or change pipelines from YAML files: all of them, or none."""
-    from vitrine import changes, documents
+    from vitrine import pipeline_files, revisions
 
     if state not in (None, "keep", "reset"):
         _stop(f"--state is keep or reset, not '{state}'", 2)
     settings = _service_settings()
-    found = documents.read_folder(folder)
+    found = pipeline_files.read_folder(folder)
     with _store(settings) as store:
-        outcomes = changes.apply_all(store, settings, found, state)
+        outcomes = revisions.apply_all(store, settings, found, state)
     for name, outcome in outcomes:
         _console().print(f"{name}: {outcome}")
 
@@ -470,12 +470,12 @@ def apply(
 @app.command()
 def export(folder: Annotated[Path, typer.Argument(help="Where the files go.", show_default=False)]) -> None:
     """Write every pipeline as a YAML file that `apply` reads back."""
-    from vitrine import documents
+    from vitrine import pipeline_files
     from vitrine.store import pipelines
 
     with _store(_service_settings()) as store:
         found = pipelines.list_page(store, limit=10_000)
-    written = documents.write_folder(folder, found)
+    written = pipeline_files.write_folder(folder, found)
     _console().print(f"{len(written)} file(s) in {folder}")
 
 
@@ -492,7 +492,7 @@ def _settings(**overrides: Any) -> "Settings":
 
 def _service_settings() -> "Settings":
     """The settings of a command that needs a database: the configured one, or the demo's while that is up."""
-    from vitrine.demo.embedded import EmbeddedPostgres
+    from vitrine.embedded import EmbeddedPostgres
 
     settings = _settings()
     if settings.database_url is not None:
@@ -502,10 +502,10 @@ def _service_settings() -> "Settings":
 
 
 def _logging_settings() -> "Settings":
-    from vitrine import observe
+    from vitrine import logs
 
     settings = _service_settings()
-    observe.configure_logging(settings.log_level, settings.log_format, secrets=settings.passwords())
+    logs.configure_logging(settings.log_level, settings.log_format, secrets=settings.passwords())
     return settings
 
 

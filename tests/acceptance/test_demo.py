@@ -18,7 +18,7 @@ from tests.helpers.processes import environment, started, vitrine
 from tests.helpers.running import differences
 from tests.helpers.scraping import get, parse
 from tests.helpers.waiting import wait_until
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
 
 MARTS = (
@@ -182,7 +182,7 @@ def test_a_port_that_is_taken_is_named_with_the_remedy(tmp_path: Path, command: 
         url = None if command == "up" else "postgresql://127.0.0.1:1/none"
         done = vitrine(command, folder=tmp_path, env=environment(url, VITRINE_API_PORT=str(port)))
     assert done.returncode == 1
-    assert f"port {port} on 127.0.0.1 is taken by another program; stop it or choose another" in done.stderr
+    assert f"port {port} on 127.0.0.1 is in use by another program; stop that program" in done.stderr
     assert "VITRINE_API_PORT=" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / ".vitrine").exists()

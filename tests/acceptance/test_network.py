@@ -18,7 +18,7 @@ from tests.helpers.processes import environment, free_port, runner
 from tests.helpers.proxy import Proxy
 from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings

@@ -14,7 +14,7 @@ from tests.helpers.processes import QUICK, environment, free_port, started, vitr
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
 
 ACCOUNT = """

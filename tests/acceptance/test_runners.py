@@ -19,7 +19,7 @@ from tests.helpers.running import create, differences
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings

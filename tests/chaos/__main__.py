@@ -24,7 +24,7 @@ from tests.helpers.processes import free_port
 from tests.helpers.proxy import Proxy
 from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import VitrineError
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.helpers.processes import Started, runner
 from tests.helpers.proxy import Proxy
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
 
 BATCH = b"UPDATE etl.etl_state"

@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import sql
 
-from vitrine import changes
+from vitrine import revisions
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Definition, Pipeline, RunOptions
 from vitrine.postgres import Connection
@@ -18,7 +18,7 @@ from vitrine.store import pipelines
 
 def create(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
     """A pipeline with short defaults for everything a test does not care about."""
-    return changes.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
+    return revisions.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
 
 
 def run(

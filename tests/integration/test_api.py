@@ -830,10 +830,10 @@ def test_a_burst_of_requests_is_answered_with_few_connections(client: TestClient
 # The process
 
 
-def test_a_taken_port_is_told_before_anything_starts(settings: Settings) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken .*VITRINE_API_PORT=") as refusal:
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use .*VITRINE_API_PORT=") as refusal:
             server.serve(settings.model_copy(update={"api_port": port}))
     assert refusal.value.code == "PORT_TAKEN"
 

@@ -10,7 +10,7 @@ from psycopg import Connection, sql
 from psycopg.rows import DictRow, dict_row
 
 from vitrine.demo import cinema
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 
 TABLES: tuple[LiteralString, ...] = (
     "content.film_work",

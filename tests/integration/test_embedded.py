@@ -9,14 +9,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
 
 OWNER = """
 import sys, time
 from pathlib import Path
 import psycopg
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 
 server = EmbeddedPostgres(Path(sys.argv[1]))
 server.start()
@@ -81,7 +81,7 @@ def test_a_second_instance_on_the_same_folder_is_refused_with_folder_pid_and_rem
         assert refusal.value.code == "ALREADY_RUNNING"
         assert str(refusal.value) == (
             f"the embedded PostgreSQL in {folder} is already in use by process {os.getpid()}:"
-            " stop that process first (Ctrl-C in its terminal), or name another folder with VITRINE_HOME"
+            " stop that process first (Ctrl-C in its terminal), or set VITRINE_HOME to another folder"
         )
         assert ask(server) == 1
 
@@ -146,7 +146,7 @@ def test_an_interrupted_initdb_is_done_again(tmp_path: Path) -> None:
 def test_data_of_another_version_is_refused_with_both_versions_and_the_remedy(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "pg", version=16, fast=True):
         pass
-    with pytest.raises(ConfigError, match=r"made by PostgreSQL 16, and PostgreSQL 18 .*`make clean`") as refusal:
+    with pytest.raises(ConfigError, match=r"created by PostgreSQL 16, but PostgreSQL 18 .*`make clean`") as refusal:
         EmbeddedPostgres(tmp_path / "pg", version=18, fast=True).start()
     assert refusal.value.code == "POSTGRES_VERSION"
     with EmbeddedPostgres(tmp_path / "pg", version=16, fast=True) as server:

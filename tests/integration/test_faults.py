@@ -28,7 +28,7 @@ from tests.helpers.processes import environment, free_port
 from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import differences, once_read, run, succeed
 from vitrine import registry
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Definition, Pipeline, Row

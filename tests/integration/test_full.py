@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import create, differences, run, run_one_batch, succeed
-from vitrine import changes
+from vitrine import revisions
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, raw
@@ -174,7 +174,7 @@ def test_another_key_does_not_continue_an_old_staging(connection: Connection, se
     )
     run_one_batch(connection, settings, numbers)
     pipelines.request_pause(connection, numbers.id)
-    numbers = changes.change(connection, settings, numbers.id, {"key_columns": ["m"]})
+    numbers = revisions.change(connection, settings, numbers.id, {"key_columns": ["m"]})
     assert succeed(connection, settings, numbers).counts.read == 900
     assert connection.execute("SELECT count(*) AS n FROM analytics.films").fetchone() == {"n": 900}
 

@@ -13,7 +13,7 @@ from psycopg import sql
 from tests.conftest import RATINGS
 from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine import changes
+from vitrine import revisions
 from vitrine.api.app import create_app
 from vitrine.errors import LeaseLost
 from vitrine.flow import Outcome
@@ -210,7 +210,7 @@ def test_a_running_pipeline_takes_another_pace_when_it_is_told_to(connection: Co
 def test_a_change_alone_does_not_reach_the_run_under_way(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
     with under_way(connection, settings, pipeline) as one:
-        changes.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
+        revisions.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
         pipelines.request_pause(connection, pipeline.id)
         assert one.end().outcome is Outcome.PAUSED
         assert one.batches() == 1
@@ -219,8 +219,8 @@ def test_a_change_alone_does_not_reach_the_run_under_way(connection: Connection,
 def test_a_reload_cuts_a_long_rest_short(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
     with under_way(connection, patient(settings), pipeline) as one:
-        changes.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
-        assert changes.reload(connection, pipeline.id).running
+        revisions.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
+        assert revisions.reload(connection, pipeline.id).running
         assert one.end().outcome is Outcome.FINISHED
 
 

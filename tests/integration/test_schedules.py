@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.waiting import wait_until
-from vitrine import changes
+from vitrine import revisions
 from vitrine.model import Claim, Definition, Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner.dispatcher import PipelineDispatcher
@@ -77,10 +77,10 @@ def test_a_cron_line_is_due_by_the_databases_clock_in_its_zone(connection: Conne
 
 def test_the_zone_of_the_settings_is_the_zone_of_the_schedules(connection: Connection, settings: Settings) -> None:
     zoned = settings.model_copy(update={"timezone": "Asia/Almaty"})
-    pipeline = changes.create(connection, zoned, definition(schedule_interval="0 6 * * *"))
+    pipeline = revisions.create(connection, zoned, definition(schedule_interval="0 6 * * *"))
     assert pipeline.next_due_at is not None
     assert pipeline.next_due_at.astimezone(UTC).strftime("%H:%M") == "01:00"
-    moved = changes.change(connection, settings, pipeline.id, {"schedule_interval": "0 7 * * *"})
+    moved = revisions.change(connection, settings, pipeline.id, {"schedule_interval": "0 7 * * *"})
     assert moved.next_due_at is not None
     assert moved.next_due_at.astimezone(UTC).strftime("%H:%M") == "07:00"
 

@@ -15,7 +15,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.journal import assert_legal, start
-from vitrine.demo.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
 from vitrine.flow import Counts, Outcome, Position, Reject
 from vitrine.model import Claim, Definition, Pipeline

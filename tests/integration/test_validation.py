@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import succeed
-from vitrine import changes, validation
+from vitrine import revisions, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect, raw
@@ -36,7 +36,7 @@ def test_a_report_tells_lane_columns_key_and_rows(connection: Connection, settin
 
 
 def test_a_cascade_on_the_target_is_warned_of(connection: Connection, settings: Settings) -> None:
-    films = changes.create(connection, settings, definition())
+    films = revisions.create(connection, settings, definition())
     succeed(connection, settings, films)
     connection.execute("CREATE TABLE analytics.notes (film uuid REFERENCES analytics.films ON DELETE CASCADE)")
     (warning,) = validation.validate(definition(), settings).warnings
@@ -75,7 +75,7 @@ def test_what_could_not_run_is_refused(settings: Settings, fields: dict[str, Any
 
 @pytest.mark.promise("I9")
 def test_leftover_staging_is_removed_and_nothing_else(connection: Connection, settings: Settings) -> None:
-    films = changes.create(connection, settings, definition())
+    films = revisions.create(connection, settings, definition())
     half_built = staging.name_of(films.id, 3)
     connection.execute(raw(f"CREATE TABLE etl.{half_built} ()"))
     connection.execute(

@@ -28,7 +28,7 @@ from tests.helpers import journal
 from tests.helpers.running import create, differences
 from tests.property.conftest import STEPS
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
-from vitrine import changes, registry
+from vitrine import registry, revisions
 from vitrine.errors import TransitionRefused
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Claim, Pipeline, PipelineId, Row
@@ -456,8 +456,8 @@ class MartMachine(RuleBasedStateMachine):
         if reset:
             self.covered = self.margin == "2s"
 
-    def _change_definition(self, fields: dict[str, Any], state: changes.StateChoice | None = None) -> None:
-        changes.change(self.world.control, self.world.settings, self._id, fields, state=state)
+    def _change_definition(self, fields: dict[str, Any], state: revisions.StateChoice | None = None) -> None:
+        revisions.change(self.world.control, self.world.settings, self._id, fields, state=state)
 
 
 _INSERT = sql.SQL(

@@ -1,1 +1,1 @@
-"""The REST API: configuration, requests, status and history. It asks; a runner acts."""
+"""The REST API: configuration, requests, status and history; a runner executes the runs."""

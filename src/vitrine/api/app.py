@@ -1,4 +1,4 @@
-"""The application: routes under both prefixes, and the one table from errors to HTTP."""
+"""The application: routes under both prefixes, and the table from errors to HTTP statuses."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 
 from vitrine.api import docs, health, metrics, pipelines, runs
 from vitrine.api.connections import make_pool
-from vitrine.api.intake import Intake
 from vitrine.api.problems import MEDIA_TYPE, respond, respond_invalid
+from vitrine.api.request_limits import RequestLimits
 from vitrine.errors import ConfigError, DataError, NotFound, TransientError, TransitionRefused, VitrineError
 from vitrine.settings import Settings
 
@@ -27,20 +27,20 @@ a run, and a runner moves the rows. Errors come as application/problem+json with
 
 RETRY = {"Retry-After": "2"}
 
-# The one table from errors to HTTP. A code decides before its group does.
+# The only table from errors to HTTP statuses. The code takes precedence over the group.
 STATUS_OF_CODE = {"NAME_TAKEN": 409, "TARGET_TAKEN": 409, "ID_TAKEN": 409, "VERSION_CONFLICT": 412}
 STATUS_OF_GROUP: dict[type[VitrineError], int] = {
     ConfigError: 422,
-    DataError: 422,  # here it is always a value of the request that the store cannot hold
+    DataError: 422,  # in the API this is always a value of the request that the store cannot hold
     NotFound: 404,
     TransitionRefused: 409,
     TransientError: 503,
 }
 SENTENCES = {
-    404: ("NO_ROUTE", "there is nothing at this address; /docs lists what there is"),
-    405: ("METHOD_NOT_ALLOWED", "this address does not answer this method; /docs lists what there is"),
+    404: ("NO_ROUTE", "there is no route at this address; /docs lists all routes"),
+    405: ("METHOD_NOT_ALLOWED", "this address does not support this method; /docs lists all routes"),
 }
-UNEXPECTED = "something unexpected happened; the log of the API says more"
+UNEXPECTED = "an unexpected error happened; see the log of the API"
 
 
 class Api(FastAPI):
@@ -70,7 +70,7 @@ def _tell_problems(answers: dict[str, Any]) -> None:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The API on the store that the settings name; it starts while the database is away, and /health tells so."""
+    """The API on the configured store; it starts without the database, and /health then reports 503."""
     pool = make_pool(settings.store_url)
 
     @asynccontextmanager
@@ -86,7 +86,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.pool = pool
-    app.add_middleware(Intake)
+    app.add_middleware(RequestLimits)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     for part in (pipelines, runs, health):
@@ -105,7 +105,7 @@ def _to_docs() -> RedirectResponse:
 def _version() -> str:
     try:
         return metadata.version("vitrine")
-    except metadata.PackageNotFoundError:  # a checkout on the path
+    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
         return "unknown"
 
 
@@ -119,7 +119,7 @@ async def _on_vitrine_error(_: Request, exc: VitrineError) -> Response:
 def _status_of(exc: VitrineError) -> int:
     if exc.code in STATUS_OF_CODE:
         return STATUS_OF_CODE[exc.code]
-    # the store is not migrated, or the account lacks a right: no request can change that
+    # the store is not migrated or the account lacks a privilege: no change of the request helps
     if isinstance(exc, ConfigError) and isinstance(exc.__cause__, psycopg.Error):
         return 503
     return next((status for group, status in STATUS_OF_GROUP.items() if isinstance(exc, group)), 500)
@@ -127,8 +127,8 @@ def _status_of(exc: VitrineError) -> int:
 
 async def _on_database_down(_: Request, exc: psycopg.OperationalError) -> Response:
     if isinstance(exc, PoolTimeout):
-        return respond(503, "DATABASE_BUSY", "the database does not answer in time; try again", headers=RETRY)
-    return respond(503, "DATABASE_DOWN", "the database does not answer; try again", headers=RETRY)
+        return respond(503, "DATABASE_BUSY", "the database does not respond in time; try again", headers=RETRY)
+    return respond(503, "DATABASE_DOWN", "the database does not respond; try again", headers=RETRY)
 
 
 async def _on_invalid_request(_: Request, exc: RequestValidationError) -> Response:

@@ -1,4 +1,4 @@
-"""What a request reaches: the settings, and connections to the store from one small pool."""
+"""What a route depends on: the settings, and connections to the store from a small pool."""
 
 from typing import Annotated, cast
 
@@ -16,7 +16,7 @@ WAIT_SECONDS = 5.0
 
 
 def make_pool(url: str) -> Pool:
-    """Not opened yet: the lifespan of the application opens it without waiting for the database."""
+    """A closed pool: the lifespan of the application opens it without waiting for the database."""
     return ConnectionPool(
         url,
         connection_class=psycopg.Connection[DictRow],
@@ -30,10 +30,10 @@ def make_pool(url: str) -> Pool:
         min_size=1,
         max_size=8,
         open=False,
-        # a restarted database leaves dead connections behind, which a request would find out by failing
+        # a restart of the database leaves dead connections, and a request on one of them would fail
         check=ConnectionPool[Connection].check_connection,
         timeout=WAIT_SECONDS,
-        # after an outage the next request asks for a connection at once, instead of sleeping out a long backoff
+        # after an outage the next request connects at once instead of waiting for the end of a long backoff
         reconnect_timeout=WAIT_SECONDS,
         name="vitrine-api",
     )
@@ -47,7 +47,7 @@ def _settings(request: Request) -> Settings:
     return cast(Settings, request.app.state.settings)
 
 
-# A route takes its connection itself: a connection held by a dependency while the route waits for a thread of the
-# same thread pool would let a burst of requests block itself.
+# A route takes its connection itself. A dependency would hold a connection while the route waits for a thread of the
+# same thread pool: a burst of requests would deadlock.
 StorePool = Annotated[Pool, Depends(_pool)]
 CurrentSettings = Annotated[Settings, Depends(_settings)]

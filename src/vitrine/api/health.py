@@ -1,4 +1,4 @@
-"""Whether the installation works: the database answers, and a runner is there."""
+"""Health checks: the database responds, and a runner is alive."""
 
 from datetime import timedelta
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import psycopg
 from fastapi import APIRouter, Response
 
-from vitrine.api.bodies import Health, Live
 from vitrine.api.connections import StorePool
+from vitrine.api.schemas import Health, Live
 from vitrine.errors import VitrineError
 from vitrine.store import runs
 
 RUNNER_SEEN_WITHIN = timedelta(seconds=15)
-WAIT_SECONDS = 2.0  # less than what probes usually wait
+WAIT_SECONDS = 2.0  # shorter than the usual timeout of a probe
 
 router = APIRouter(tags=["health"])
 
@@ -26,7 +26,7 @@ _UNAVAILABLE: dict[int | str, dict[str, Any]] = {
                     "status": "unavailable",
                     "database": "down",
                     "runners": 0,
-                    "detail": "the database does not answer",
+                    "detail": "the database does not respond",
                 }
             }
         },
@@ -35,30 +35,30 @@ _UNAVAILABLE: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/health", summary="Is everything there?", responses=_UNAVAILABLE)
-def tell_health(pool: StorePool, response: Response) -> Health:
+def get_health(pool: StorePool, response: Response) -> Health:
     """Tells whether the database answers and how many runners are alive; 503 when something is missing."""
-    health = _examine(pool)
+    health = _check(pool)
     if health.status != "ok":
         response.status_code = 503
     return health
 
 
 @router.get("/health/live", summary="Is the API process alive?")
-def tell_live() -> Live:
+def get_live() -> Live:
     """Answers without looking at anything else, for a supervisor that restarts dead processes."""
     return Live()
 
 
-def _examine(pool: StorePool) -> Health:
+def _check(pool: StorePool) -> Health:
     try:
         with pool.connection(WAIT_SECONDS) as connection:
             alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
     except psycopg.OperationalError:
-        return Health(status="unavailable", database="down", runners=0, detail="the database does not answer")
+        return Health(status="unavailable", database="down", runners=0, detail="the database does not respond")
     except VitrineError as exc:
         return Health(status="unavailable", database="down", runners=0, detail=str(exc))
     if alive == 0:
         seconds = int(RUNNER_SEEN_WITHIN.total_seconds())
-        detail = f"no runner has been seen for {seconds} seconds; start one with `vitrine runner`"
+        detail = f"no runner was active in the last {seconds} seconds; start one with `vitrine runner`"
         return Health(status="unavailable", database="ok", runners=0, detail=detail)
     return Health(status="ok", database="ok", runners=alive)

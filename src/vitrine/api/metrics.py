@@ -1,4 +1,4 @@
-"""What the store knows, for Prometheus: how fresh the marts are, what waits, and who is at work."""
+"""Metrics from the store for Prometheus: freshness of marts, queue, leases and live runners."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,10 +18,12 @@ from vitrine.store import pipelines, runs
 
 router = APIRouter(tags=["metrics"])
 
+_STORE_UP = "1 while the database responds, 0 otherwise."
+
 
 @router.get("/metrics", include_in_schema=False)
-def tell_metrics(pool: StorePool) -> Response:
-    """Asked of the store at every scrape: a pipeline that is deleted is gone from here, too."""
+def get_metrics(pool: StorePool) -> Response:
+    """Queries the store at every scrape, so that a deleted pipeline leaves no metrics."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(StoreCollector(pool))
@@ -29,7 +31,7 @@ def tell_metrics(pool: StorePool) -> Response:
 
 
 class StoreCollector(Collector):
-    """Two statements of the store, as gauges; while the database is away, that and nothing else is told."""
+    """Gauges from two statements of the store; only store_up while the database is unavailable."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -40,19 +42,19 @@ class StoreCollector(Collector):
                 watched = pipelines.watch(connection)
                 alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
         except (psycopg.OperationalError, VitrineError):
-            return [_gauge("store_up", "1 while the database answers, 0 otherwise.", 0)]
+            return [_gauge("store_up", _STORE_UP, 0)]
         return [
-            _gauge("store_up", "1 while the database answers, 0 otherwise.", 1),
+            _gauge("store_up", _STORE_UP, 1),
             _gauge("runners", "Runner processes seen within the last 15 seconds.", alive),
-            *_of_all(watched),
-            *_of_each(watched),
+            *_totals(watched),
+            *_by_pipeline(watched),
         ]
 
 
-def _of_all(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
+def _totals(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
     waiting = [row["waiting"] for row in watched if row["waiting"] is not None]
     yield _gauge("queue_length", "Pipelines that wait for a runner.", len(waiting))
-    yield _gauge("queue_wait_seconds", "How long the first of them has waited.", max(waiting, default=0))
+    yield _gauge("queue_wait_seconds", "Longest time that one of them has waited.", max(waiting, default=0))
     counted = Counter(row["status"] for row in watched)
     by_status = GaugeMetricFamily("vitrine_pipelines", "Pipelines by their status.", labels=["status"])
     for status in Status:
@@ -60,15 +62,15 @@ def _of_all(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
     yield by_status
 
 
-def _of_each(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
-    for name, sentence, field in (
-        ("mart_age_seconds", "Time since the read began that the mart shows, of enabled pipelines.", "mart_age"),
-        ("schedule_interval_seconds", "How often the pipeline is due, where that is an interval.", "schedule"),
-        ("heartbeat_age_seconds", "Time since the holder of the lease was heard of.", "heartbeat_age"),
+def _by_pipeline(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
+    for name, description, field in (
+        ("mart_age_seconds", "Age of the source snapshot that the mart shows, of enabled pipelines.", "mart_age"),
+        ("schedule_interval_seconds", "Interval between due times, of pipelines with an interval.", "schedule"),
+        ("heartbeat_age_seconds", "Time since the last heartbeat of the runner that holds the lease.", "heartbeat_age"),
         ("horizon_lag_seconds", "Age of the transaction that held back the checkpoint in the last run.", "horizon_lag"),
-        ("pipeline_failed", "1 while the pipeline is FAILED, until somebody acts.", "failed"),
+        ("pipeline_failed", "1 while the pipeline is FAILED.", "failed"),
     ):
-        family = GaugeMetricFamily(f"vitrine_{name}", sentence, labels=["pipeline"])
+        family = GaugeMetricFamily(f"vitrine_{name}", description, labels=["pipeline"])
         for row in watched:
             value = _value(row, field)
             if value is not None:
@@ -79,9 +81,9 @@ def _of_each(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
 def _value(row: dict[str, Any], field: str) -> float | None:
     if field == "failed":
         return float(row["status"] == Status.FAILED)
-    # nobody keeps a disabled pipeline fresh, so nobody is to be told that it is not
+    # a disabled pipeline does not run, so its age must raise no alert
     return None if field in ("mart_age", "schedule") and not row["enabled"] else row[field]
 
 
-def _gauge(name: str, sentence: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"vitrine_{name}", sentence, value=value)
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"vitrine_{name}", description, value=value)

@@ -1,4 +1,4 @@
-"""Routes of pipelines: their configuration, and what is asked of them."""
+"""Routes for pipelines: their configuration and their control."""
 
 import logging
 import re
@@ -11,8 +11,10 @@ from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from vitrine import changes
-from vitrine.api.bodies import (
+from vitrine import revisions
+from vitrine.api.connections import CurrentSettings, Pool, StorePool
+from vitrine.api.problems import documented
+from vitrine.api.schemas import (
     DEFINITION_EXAMPLE,
     INCREMENTAL_EXAMPLE,
     Change,
@@ -25,8 +27,6 @@ from vitrine.api.bodies import (
     StateBody,
     StatusBody,
 )
-from vitrine.api.connections import CurrentSettings, Pool, StorePool
-from vitrine.api.problems import documented
 from vitrine.errors import NotFound, TransitionRefused
 from vitrine.model import NAME, Definition, Pipeline, RunOptions
 from vitrine.status import Status
@@ -39,13 +39,13 @@ PREFIX = "/api/v1"
 router = APIRouter(tags=["pipelines"])
 
 
-def _known(
+def _pipeline_key(
     key: Annotated[str, Path(alias="id", description="The pipeline's name, or its UUID.", examples=["top_genres"])],
 ) -> str:
-    """A key that can exist; everything else is answered here, whatever odd characters it is made of."""
+    """A name or UUID; NotFound for anything else, so that no odd character reaches the store."""
     if re.fullmatch(NAME, key) or _is_uuid(key):
         return key
-    raise NotFound("there is no pipeline of that name; a name is made of lower-case letters, digits and _")
+    raise NotFound("there is no pipeline of that name; a name has only lower-case letters, digits and _")
 
 
 def _is_uuid(text: str) -> bool:
@@ -60,21 +60,21 @@ def _expected_version(
         ),
     ] = None,
 ) -> int | None:
-    """None: whatever the version is."""
+    """None: any version."""
     if if_match is None or if_match.strip() == "*":
         return None
     tag = if_match.strip().removeprefix("W/").strip('"')
     if not re.fullmatch(r"[0-9]{1,18}", tag):
-        raise TransitionRefused('If-Match takes one ETag as the API gave it, such as "3"', code="VERSION_CONFLICT")
+        raise TransitionRefused('give If-Match one ETag from a response, such as "3"', code="VERSION_CONFLICT")
     return int(tag)
 
 
-Key = Annotated[str, Depends(_known)]
+Key = Annotated[str, Depends(_pipeline_key)]
 ExpectedVersion = Annotated[int | None, Depends(_expected_version)]
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many items.")]
 
 
-def _tagged(pipeline: Pipeline, response: Response) -> PipelineBody:
+def _with_etag(pipeline: Pipeline, response: Response) -> PipelineBody:
     response.headers["ETag"] = f'"{pipeline.config_version}"'
     return PipelineBody.of(pipeline)
 
@@ -112,16 +112,16 @@ def create_pipeline(
 ) -> PipelineBody:
     """Stores a new pipeline, IDLE. Its query and target are checked first; a refusal lists every reason."""
     with pool.connection() as connection:
-        pipeline = changes.create(connection, settings, definition)
+        pipeline = revisions.create(connection, settings, definition)
     response.headers["Location"] = f"{PREFIX}/pipelines/{pipeline.id}"
-    return _tagged(pipeline, response)
+    return _with_etag(pipeline, response)
 
 
 @router.get("/pipelines/{id}", summary="Read a pipeline", responses=documented(404))
 def get_pipeline(pool: StorePool, key: Key, response: Response) -> PipelineBody:
     """The definition with its status; the ETag is the version to give as If-Match when changing it."""
     with pool.connection() as connection:
-        return _tagged(pipelines.get(connection, key), response)
+        return _with_etag(pipelines.get(connection, key), response)
 
 
 @router.patch("/pipelines/{id}", summary="Change a pipeline", responses=documented(400, 404, 409, 412, 413, 415, 422))
@@ -148,14 +148,14 @@ def change_pipeline(
     cursor, key or target needs `reset`; none of them can change while a runner is at work."""
     fields = change.model_dump(mode="json", exclude_unset=True)
     state = fields.pop("state", None)
-    with pool.connection() as connection, _body_complaints():
-        pipeline = changes.change(connection, settings, key, fields, state=state, expected_version=expected_version)
-    return _tagged(pipeline, response)
+    with pool.connection() as connection, _body_errors():
+        pipeline = revisions.change(connection, settings, key, fields, state=state, expected_version=expected_version)
+    return _with_etag(pipeline, response)
 
 
 @contextmanager
-def _body_complaints() -> Generator[None]:
-    """Fields that are right one by one may be wrong together with those that are stored."""
+def _body_errors() -> Generator[None]:
+    """Report an invalid combination of new and stored fields like an invalid body."""
     try:
         yield
     except ValidationError as exc:
@@ -198,18 +198,18 @@ def resume_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = 
 
 
 def _request_run(pool: Pool, key: str, options: RunOptionsBody | None) -> Requested:
-    wanted = RunOptions(allow_shrink=options.allow_shrink) if options else RunOptions()
+    run_options = RunOptions(allow_shrink=options.allow_shrink) if options else RunOptions()
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
-        status, request_id = pipelines.request_run(connection, pipeline.id, trigger="api", options=wanted)
+        status, request_id = pipelines.request_run(connection, pipeline.id, trigger="api", options=run_options)
     log.info(
-        "run requested", extra={"action": "run_requested", "request_id": str(request_id), **_moved(pipeline, status)}
+        "run requested",
+        extra={"action": "run_requested", "request_id": str(request_id), **_log_fields(pipeline, status)},
     )
     return Requested(request_id=UUID(str(request_id)), status=status, pipeline=pipeline.name)
 
 
-def _moved(pipeline: Pipeline, status: Status) -> dict[str, object]:
-    """For a line of the log."""
+def _log_fields(pipeline: Pipeline, status: Status) -> dict[str, object]:
     return {"pipeline": pipeline.name, "pipeline_id": str(pipeline.id), "status": status}
 
 
@@ -227,7 +227,7 @@ def pause_pipeline(pool: StorePool, key: Key, response: Response) -> Paused:
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         status = pipelines.request_pause(connection, pipeline.id)
-    log.info("pause requested", extra={"action": "pause_requested", **_moved(pipeline, status)})
+    log.info("pause requested", extra={"action": "pause_requested", **_log_fields(pipeline, status)})
     response.status_code = 202 if status is Status.PAUSE_REQUESTED else 200
     return Paused(status=status, pipeline=pipeline.name)
 
@@ -244,9 +244,9 @@ def reload_config(pool: StorePool, key: Key, response: Response) -> Reloaded:
     """202 when a run is under way: it takes `batch_size`, `max_rows_per_second` and `pause_between_batches` as they are
     stored now. 200 when there is none: the next run takes everything anyway."""
     with pool.connection() as connection:
-        told = changes.reload(connection, key)
-    response.status_code = 202 if told.running else 200
-    return Reloaded.of(told)
+        reload = revisions.reload(connection, key)
+    response.status_code = 202 if reload.running else 200
+    return Reloaded.of(reload)
 
 
 @router.get("/pipelines/{id}/status", summary="Where does it stand?", responses=documented(404))

@@ -1,4 +1,4 @@
-"""Errors as clients see them: application/problem+json with a stable code and one sentence."""
+"""Error responses: application/problem+json with a stable code and one sentence."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MEDIA_TYPE = "application/problem+json"
 
-MOST_FIELDS = 50  # a body may have thousands of wrong fields; nobody reads them all
-MOST_TOLD = 5
-LONGEST_FIELD = 100
-LONGEST_DETAIL = 4000
+MAX_FIELDS = 50  # a body may have thousands of wrong fields
+MAX_SENTENCES = 5
+MAX_FIELD_LENGTH = 100
+MAX_DETAIL_LENGTH = 4000
 
 
 class FieldError(BaseModel):
@@ -43,7 +43,7 @@ class Problem(BaseModel):
     status: int
     code: str
     detail: str
-    errors: list[FieldError] | None = Field(default=None, description="Of a validation: every field with its reason.")
+    errors: list[FieldError] | None = Field(default=None, description="Validation errors: every field with its reason.")
 
 
 def respond(
@@ -68,14 +68,14 @@ def respond_invalid(complaints: Iterable[Mapping[str, Any]]) -> JSONResponse:
     """422 from FastAPI's list, where every location begins with body, query, path or header."""
     errors = [_field_error(complaint) for complaint in complaints]
     sentences = [f"{error.field}: {error.reason}" if error.field else error.reason for error in errors]
-    rest = f"; and {len(errors) - MOST_TOLD} more" if len(errors) > MOST_TOLD else ""
-    return respond(422, "INVALID", "; ".join(sentences[:MOST_TOLD]) + rest, errors=errors[:MOST_FIELDS])
+    more = f"; and {len(errors) - MAX_SENTENCES} more" if len(errors) > MAX_SENTENCES else ""
+    return respond(422, "INVALID", "; ".join(sentences[:MAX_SENTENCES]) + more, errors=errors[:MAX_FIELDS])
 
 
 def _field_error(complaint: Mapping[str, Any]) -> FieldError:
     # only location and message: `input` and `ctx` hold what the client sent, and that may be a secret
     field = ".".join(str(part) for part in complaint["loc"][1:])
-    return FieldError(field=_printable(field)[:LONGEST_FIELD], reason=_reason(complaint))
+    return FieldError(field=_printable(field)[:MAX_FIELD_LENGTH], reason=_reason(complaint))
 
 
 def _reason(complaint: Mapping[str, Any]) -> str:
@@ -90,8 +90,8 @@ def _reason(complaint: Mapping[str, Any]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Without the user:password part of any URL that a sentence may quote."""
-    return re.sub(r"//[^@/\s]*@", "//", _printable(text))[:LONGEST_DETAIL]
+    """Remove the user:password part of URLs."""
+    return re.sub(r"//[^@/\s]*@", "//", _printable(text))[:MAX_DETAIL_LENGTH]
 
 
 def _printable(text: str) -> str:
@@ -106,9 +106,11 @@ class _Kind(NamedTuple):
 
 _KINDS = {
     400: _Kind("The body is not JSON", "BAD_JSON", "the body is not JSON: expecting ',' delimiter at line 3 column 5"),
-    404: _Kind("There is nothing under that name", "NOT_FOUND", "there is no pipeline 'top_genre'"),
+    404: _Kind("There is no pipeline or request of that name", "NOT_FOUND", "there is no pipeline 'top_genre'"),
     409: _Kind(
-        "Not at this moment, or taken", "RUNNING", "pipeline 'top_genres' is being run by worker-1; pause it first"
+        "The status does not allow it, or the name or target is in use",
+        "RUNNING",
+        "pipeline 'top_genres' is RUNNING; pause it before you change source_query",
     ),
     412: _Kind(
         "The pipeline has been changed since it was read",
@@ -121,8 +123,12 @@ _KINDS = {
         "NOT_JSON",
         "send the body as JSON, with the header Content-Type: application/json",
     ),
-    422: _Kind("The values are refused, with reasons", "INVALID", "limit: should be less than or equal to 200"),
-    503: _Kind("The database does not answer; try again", "DATABASE_DOWN", "the database does not answer; try again"),
+    422: _Kind(
+        "The values are not valid; the reasons are in the response",
+        "INVALID",
+        "limit: should be less than or equal to 200",
+    ),
+    503: _Kind("The database is unavailable; try again", "DATABASE_DOWN", "the database does not respond; try again"),
 }
 
 

@@ -1,14 +1,14 @@
-"""Routes of history: runs, and the requests that caused them."""
+"""Routes for the history: runs, and the requests that caused them."""
 
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
 
-from vitrine.api.bodies import REQUEST_ID, RequestBody, RunBody, RunPage
 from vitrine.api.connections import StorePool
 from vitrine.api.pipelines import Key, Limit
 from vitrine.api.problems import documented
+from vitrine.api.schemas import REQUEST_ID, RequestBody, RunBody, RunPage
 from vitrine.model import RunId
 from vitrine.store import pipelines, runs
 

@@ -1,4 +1,4 @@
-"""The API as a process: one loopback port, quiet, ended by SIGTERM or Ctrl-C."""
+"""Serves the API on a loopback port until SIGTERM or Ctrl-C."""
 
 import errno
 import ipaddress
@@ -19,9 +19,9 @@ GRACE_SECONDS = 5
 
 
 def serve(settings: Settings, *, ready: Callable[[], None] | None = None) -> None:
-    """Answer until SIGTERM or SIGINT, then return. `ready` is called once requests are answered.
+    """Serve until SIGTERM or SIGINT, then return; calls `ready` once requests are accepted.
 
-    ConfigError when the port is taken, or the address is not the machine's own.
+    ConfigError when the port is in use or the address is not a loopback address.
     """
     app = create_app(settings)
     with listen(settings.api_host, settings.api_port) as listener:
@@ -37,7 +37,7 @@ def serve(settings: Settings, *, ready: Callable[[], None] | None = None) -> Non
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, so that nobody takes the port between a check and its use."""
+    """A listening socket: unlike a check, it reserves the port until the server uses it."""
     family, address = _loopback(host)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -54,15 +54,17 @@ def _loopback(host: str) -> tuple[socket.AddressFamily, str]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as exc:
-        raise ConfigError(f"VITRINE_API_HOST={host} is not an address of this machine", code="NO_ADDRESS") from exc
+        raise ConfigError(
+            f"VITRINE_API_HOST={host} is not an address of this machine; use 127.0.0.1", code="NO_ADDRESS"
+        ) from exc
     addresses = [(family, str(address[0])) for family, _, _, _, address in found]
     if not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in addresses):
         raise ConfigError(
-            f"VITRINE_API_HOST={host} can be reached from other machines, and the API has no access tokens yet:"
-            " it binds to loopback only, such as 127.0.0.1",
+            f"VITRINE_API_HOST={host} is reachable from other machines, and the API has no access tokens yet:"
+            " use a loopback address such as 127.0.0.1",
             code="NOT_LOOPBACK",
         )
-    # a name such as localhost has both; IPv4 is what clients try in doubt
+    # a name such as localhost has IPv4 and IPv6 addresses, and clients prefer IPv4
     return min(addresses, key=lambda found: found[0] is not socket.AF_INET)
 
 
@@ -70,12 +72,11 @@ def _refused(host: str, port: int, exc: OSError) -> ConfigError:
     other = port + 1 if port < 65535 else 8000
     if exc.errno == errno.EADDRINUSE:
         return ConfigError(
-            f"port {port} on {host} is taken by another program;"
-            f" stop it or choose another with VITRINE_API_PORT={other}",
+            f"port {port} on {host} is in use by another program; stop that program, or set VITRINE_API_PORT={other}",
             code="PORT_TAKEN",
         )
     return ConfigError(
-        f"cannot listen on port {port} of {host}: {exc.strerror}; choose another with VITRINE_API_PORT=8000",
+        f"cannot listen on port {port} of {host}: {exc.strerror}; set VITRINE_API_PORT to another port",
         code="PORT_REFUSED",
     )
 
@@ -92,7 +93,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Without raising the signal once more afterwards: the caller has things of its own to put away."""
+        """Unlike uvicorn, do not raise the signal again at the end: the caller must still release its resources."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from vitrine import changes, documents, reconcile
+from vitrine import pipeline_files, reconcile, revisions
 from vitrine.demo import cinema
 from vitrine.errors import VitrineError
 from vitrine.flow import Counts
@@ -38,11 +38,11 @@ class Built:
     executed: Executed
 
 
-def sample_documents() -> list[documents.Document]:
+def sample_documents() -> list[pipeline_files.Document]:
     """The demo's pipelines, as YAML files in the package."""
     folder = files("vitrine.demo").joinpath("pipelines")
     found = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    return [(file.name, documents.read_text(file.name, file.read_text("utf-8"))) for file in found]
+    return [(file.name, pipeline_files.parse_text(file.name, file.read_text("utf-8"))) for file in found]
 
 
 def prepare(console: Console, store: Connection, settings: Settings, *, films: int, ratings: int) -> list[Pipeline]:
@@ -57,7 +57,7 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
     sample = sample_documents()
     names = [str(document["name"]) for _, document in sample]
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
-    changes.apply_all(store, settings, [entry for entry in sample if entry[1]["name"] not in known], None)
+    revisions.apply_all(store, settings, [entry for entry in sample if entry[1]["name"] not in known], None)
     console.print(f"[green]✓[/] Pipelines: {', '.join(names)}")
     return [pipelines.get(store, name) for name in names]
 

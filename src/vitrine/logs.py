@@ -1,4 +1,4 @@
-"""Log lines: a sentence for people, a machine word and the ids for machines; never a secret, never a row."""
+"""Log lines: a sentence for people, an action word and ids for machines; no secrets and no row values."""
 
 import logging
 import re
@@ -16,22 +16,22 @@ LogFormat = Literal["auto", "json", "text"]
 Event = MutableMapping[str, Any]
 
 FIRST = ("timestamp", "level", "event", "action", "pipeline", "pipeline_id", "run_id")
-"""The order in which the fields of a line begin; the others follow as they were given."""
+"""The first fields of a line, in this order; the others follow in the order of the call."""
 
 _ACCOUNT = re.compile(r"(?<=://)[^/\s\"']*@")
 _PASSWORD = re.compile(r"(?i)\b(password|passwd|pwd)(=|%3D)[^\s&\"']+")
-_SHORTEST_SECRET = 8  # a shorter one is likely to be a part of innocent words
+_SHORTEST_SECRET = 8  # a shorter one is often a part of ordinary words
 
 
 def configure_logging(
-    level: str, form: LogFormat = "auto", *, secrets: Iterable[str] = (), stream: TextIO | None = None
+    level: str, log_format: LogFormat = "auto", *, secrets: Iterable[str] = (), stream: TextIO | None = None
 ) -> None:
-    """Lines of JSON where no terminal reads along, unless `form` says otherwise. `secrets` are blotted out."""
+    """Write text to a terminal and JSON to anything else, unless `log_format` decides; `secrets` are redacted."""
     output = stream or sys.stderr
-    as_text = form == "text" or (form == "auto" and output.isatty())
+    as_text = log_format == "text" or (log_format == "auto" and output.isatty())
     handler = logging.StreamHandler(output)
     handler.setFormatter(_formatter(as_text=as_text, colours=output.isatty(), secrets=secrets))
-    # the libraries' warnings come out in the same way, and as clean
+    # on the root logger, so that warnings of libraries have the same format and are redacted too
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -39,7 +39,7 @@ def configure_logging(
 
 
 def _formatter(*, as_text: bool, colours: bool, secrets: Iterable[str]) -> logging.Formatter:
-    # loaded here, because most commands write no log
+    # imported here, because most commands write no log
     import structlog
 
     renderer: Processor
@@ -49,51 +49,51 @@ def _formatter(*, as_text: bool, colours: bool, secrets: Iterable[str]) -> loggi
     else:
         renderer = structlog.processors.JSONRenderer(ensure_ascii=False)
         stamp = structlog.processors.TimeStamper("iso", utc=True)
-    blot = _Blot(secrets)
+    redact = _Redactor(secrets)
 
     class Formatter(structlog.stdlib.ProcessorFormatter):
         def format(self, record: logging.LogRecord) -> str:
-            # the last step of all, so that nothing comes after it
-            return blot(super().format(record))
+            # after every other step, so that no step can add a secret
+            return redact(super().format(record))
 
-    before: list[Processor] = [structlog.stdlib.ExtraAdder(), structlog.stdlib.add_log_level, stamp, _trace]
+    before: list[Processor] = [structlog.stdlib.ExtraAdder(), structlog.stdlib.add_log_level, stamp, _add_traceback]
     return Formatter(
         foreign_pre_chain=before,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _in_order, renderer],
     )
 
 
-class _Blot:
-    """Takes accounts and passwords out of a line: those in URLs, those after `password=`, and those it was told."""
+class _Redactor:
+    """Removes accounts in URLs, values after `password=`, and the given secrets from a line."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = sorted({one for one in secrets if len(one) >= _SHORTEST_SECRET}, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, known))) if known else None
+        long_enough = sorted({one for one in secrets if len(one) >= _SHORTEST_SECRET}, key=len, reverse=True)
+        self._secrets = re.compile("|".join(map(re.escape, long_enough))) if long_enough else None
 
     def __call__(self, line: str) -> str:
-        without = _PASSWORD.sub(r"\1\2***", _ACCOUNT.sub("", line))
-        return self._known.sub("***", without) if self._known else without
+        redacted = _PASSWORD.sub(r"\1\2***", _ACCOUNT.sub("", line))
+        return self._secrets.sub("***", redacted) if self._secrets else redacted
 
 
 def _in_order(logger: Any, method: str, event: Event) -> Event:
-    given = dict(event)
-    return {name: given.pop(name) for name in FIRST if name in given} | given
+    fields = dict(event)
+    return {name: fields.pop(name) for name in FIRST if name in fields} | fields
 
 
-def _trace(logger: Any, method: str, event: Event) -> Event:
-    """Where an exception came from, and of what kind; its own text may quote rows, unless it is one of ours."""
+def _add_traceback(logger: Any, method: str, event: Event) -> Event:
+    """The frames and types of an exception; without its text, which may quote rows, unless it is a VitrineError."""
     raised = event.pop("exc_info", None)
     if raised and raised[1] is not None:
-        event["exception"] = "\n".join(_places(raised[1]))
+        event["exception"] = "\n".join(_describe(raised[1]))
     return event
 
 
-def _places(raised: BaseException) -> Iterator[str]:
+def _describe(raised: BaseException) -> Iterator[str]:
     cause = raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__)
     if cause is not None:
-        yield from _places(cause)
+        yield from _describe(cause)
     for frame in traceback.extract_tb(raised.__traceback__):
         yield f"{frame.filename}:{frame.lineno} in {frame.name}"
-    state = getattr(raised, "sqlstate", None)
-    text = f": {raised}" if isinstance(raised, VitrineError) else f" ({state})" if state else ""
+    sqlstate = getattr(raised, "sqlstate", None)
+    text = f": {raised}" if isinstance(raised, VitrineError) else f" ({sqlstate})" if sqlstate else ""
     yield f"{type(raised).__name__}{text}"

@@ -1,4 +1,4 @@
-"""What a request body must be before a route sees it: small, JSON, and storable."""
+"""Limits that a request must meet before it reaches a route: size, media type, depth, storable values, origin."""
 
 import json
 import math
@@ -12,20 +12,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitrine.api import problems
 
-MOST_BYTES = 256 * 1024
-DEEPEST = 32
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 32
 
 
 class Refused(Exception):
-    """A body that goes no further, with the response that says why."""
+    """The request is refused with this response."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response = response
 
 
-class Intake:
-    """ASGI middleware: reads the body up to the limit, checks it, and hands it on whole."""
+class RequestLimits:
+    """ASGI middleware: reads the body up to the limit, checks it, and passes it on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -44,22 +44,22 @@ class Intake:
 
 
 async def _read(receive: Receive) -> bytes:
-    """Counted as it arrives: a Content-Length may be absent or false."""
+    """Count the bytes that arrive: a Content-Length may be missing or wrong."""
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
-        if len(body) > MOST_BYTES:
-            raise Refused(problems.respond(413, "BODY_TOO_LARGE", f"the body is larger than {MOST_BYTES // 1024} KB"))
+        if len(body) > MAX_BYTES:
+            raise Refused(problems.respond(413, "BODY_TOO_LARGE", f"the body is larger than {MAX_BYTES // 1024} KB"))
         if not message.get("more_body", False):
             return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        return waiting.pop() if waiting else await receive()
+        return messages.pop() if messages else await receive()
 
     return replay
 
@@ -69,29 +69,35 @@ def _check(request: Request, body: bytes) -> None:
     if not body:
         return
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # strict, because a page of another site can send text or a form to a loopback address, but not JSON
+    # strict, because a page of another site can make a browser send text or a form to this address, but not JSON
     if media_type != "application/json" and not (
         media_type.startswith("application/") and media_type.endswith("+json")
     ):
         raise Refused(
             problems.respond(415, "NOT_JSON", "send the body as JSON, with the header Content-Type: application/json")
         )
-    for reason in _complaints(_parse(body)):
+    for reason in _violations(_parse(body)):
         raise Refused(problems.respond(422, "INVALID", reason))
 
 
 def _check_origin(request: Request) -> None:
-    """A page of another site can send a request without a body to a loopback address; its browser tells whose it is."""
+    """A page of another site can make a browser send a request without a body; the browser adds the origin."""
     origin = request.headers.get("origin")
     if origin is None or request.method in ("GET", "HEAD", "OPTIONS"):
         return
     if urlsplit(origin).netloc != request.headers.get("host"):
-        raise Refused(problems.respond(403, "OTHER_ORIGIN", "a page of another site may not change anything here"))
+        raise Refused(
+            problems.respond(
+                403,
+                "OTHER_ORIGIN",
+                "a page of another site may not change anything; send the request from the API's own address",
+            )
+        )
 
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise Refused(problems.respond(400, "BAD_JSON", "the body is not JSON: it is not UTF-8 text")) from None
     except json.JSONDecodeError as exc:
@@ -99,31 +105,31 @@ def _parse(body: bytes) -> Any:
         raise Refused(problems.respond(400, "BAD_JSON", f"the body is not JSON: {where}")) from None
     except RecursionError:
         raise Refused(problems.respond(422, "INVALID", _TOO_DEEP)) from None
-    except ValueError:  # Python refuses to read integers of thousands of digits
+    except ValueError:  # NaN and Infinity, and integers of thousands of digits, which Python refuses to parse
         raise Refused(problems.respond(422, "INVALID", _NOT_A_NUMBER)) from None
 
 
-_TOO_DEEP = f"the body is nested deeper than {DEEPEST} levels"
-_NOT_A_NUMBER = "the body holds a number that cannot be stored (NaN, Infinity, or far too large)"
-_NOT_TEXT = "the body holds a text that cannot be stored (a NUL character or half of a surrogate pair)"
+_TOO_DEEP = f"the body is nested deeper than {MAX_DEPTH} levels"
+_NOT_A_NUMBER = "the body contains a number that cannot be stored (NaN, Infinity, or too large)"
+_NOT_TEXT = "the body contains a text that cannot be stored (a NUL character or half of a surrogate pair)"
 
 
-def _no_constant(_: str) -> NoReturn:
+def _refuse_constant(_: str) -> NoReturn:
     raise ValueError
 
 
-def _complaints(value: Any) -> Iterator[str]:
-    """Why a parsed body cannot be stored; without recursion, for it may be nested deeply."""
-    waiting: list[tuple[Any, int]] = [(value, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        if depth > DEEPEST:
+def _violations(value: Any) -> Iterator[str]:
+    """Why a parsed body cannot be stored; without recursion, because it may be nested deeply."""
+    pending: list[tuple[Any, int]] = [(value, 0)]
+    while pending:
+        item, depth = pending.pop()
+        if depth > MAX_DEPTH:
             yield _TOO_DEEP
         elif isinstance(item, dict):
             for key, inner in cast(dict[str, Any], item).items():
-                waiting += [(key, depth), (inner, depth + 1)]
+                pending += [(key, depth), (inner, depth + 1)]
         elif isinstance(item, list):
-            waiting += [(inner, depth + 1) for inner in cast(list[Any], item)]
+            pending += [(inner, depth + 1) for inner in cast(list[Any], item)]
         elif isinstance(item, float) and not math.isfinite(item):
             yield _NOT_A_NUMBER
         elif isinstance(item, str) and not _is_storable(item):

@@ -1,4 +1,4 @@
-"""What requests and responses carry."""
+"""Bodies of requests and responses."""
 
 from copy import copy
 from dataclasses import asdict
@@ -9,8 +9,8 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from vitrine.changes import Reload, StateChoice
 from vitrine.model import Definition, Duration, Pipeline, Run
+from vitrine.revisions import Reload, StateChoice
 from vitrine.status import RunStatus, Status
 from vitrine.store.checkpoints import State
 from vitrine.store.runs import Request, RequestState
@@ -82,16 +82,16 @@ PIPELINE_EXAMPLE: dict[str, Any] = {
 
 
 class PipelineBody(Definition):
-    """A pipeline: its definition, and what the store adds."""
+    """A pipeline: its definition, and the fields that the store adds."""
 
     model_config = _example(PIPELINE_EXAMPLE)
 
     id: UUID
     status: Status
-    config_version: int = Field(description="Grows with every change; also the ETag, for If-Match.")
+    config_version: int = Field(description="Increases with every change; also the ETag, for If-Match.")
     fresh_as_of: datetime | None = Field(
-        description="The mart shows every change committed before this time: when the read behind it began, for a full"
-        " load the first one. null before the first success."
+        description="The mart contains every change committed before this time: the start of its last read, or of the"
+        " first read of a full load. null before the first success."
     )
     next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     created_at: datetime
@@ -115,11 +115,11 @@ class PipelinePage(BaseModel):
     model_config = _example({"items": [PIPELINE_EXAMPLE], "next": None})
 
     items: list[PipelineBody]
-    next: str | None = Field(description="Give it as `after` to read on; null on the last page.")
+    next: str | None = Field(description="Give it as `after` for the next page; null on the last page.")
 
 
-class _Choice(BaseModel):
-    """Some fields of a pipeline: what is not said stays as it is."""
+class _PartialDefinition(BaseModel):
+    """Some fields of a pipeline; the others stay as they are."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"batch_size": 10_000, "schedule_interval": "1h"}]}
@@ -127,44 +127,44 @@ class _Choice(BaseModel):
 
     state: StateChoice | None = Field(
         default=None,
-        description="What becomes of the checkpoint when query, cursor, key or target change: keep it, or reset it.",
+        description="Keep or reset the checkpoint when the query, cursor, key or target changes.",
     )
 
 
 def _optional(field: FieldInfo) -> Any:
-    said = copy(field)
-    said.default = None
-    return (Optional[field.annotation], said)  # noqa: UP045 – the annotation is a value here, not a type
+    optional = copy(field)
+    optional.default = None
+    return (Optional[field.annotation], optional)  # noqa: UP045 – the annotation is a value here, not a type
 
 
 if TYPE_CHECKING:
 
-    class Change(_Choice): ...
+    class Change(_PartialDefinition): ...
 
 else:
-    # every field of a definition, optional: written out, the two would drift apart
+    # generated from Definition, so that a new field there is optional here
     Change = create_model(
         "Change",
-        __base__=_Choice,
-        __doc__=_Choice.__doc__,
+        __base__=_PartialDefinition,
+        __doc__=_PartialDefinition.__doc__,
         **{name: _optional(field) for name, field in Definition.model_fields.items()},
     )
 
 
 class RunOptionsBody(BaseModel):
-    """What one run may be told."""
+    """Options of one run."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"allow_shrink": False}]})
 
     allow_shrink: bool = Field(
-        default=False, description="Let this full load delete more of the mart than options.max_delete_ratio allows."
+        default=False, description="Allow this full load to delete more of the mart than options.max_delete_ratio."
     )
 
 
 class Requested(BaseModel):
     model_config = _example({"request_id": REQUEST_ID, "status": "RUN_REQUESTED", "pipeline": "top_genres"})
 
-    request_id: UUID = Field(description="Ask GET /requests/{request_id} what becomes of it.")
+    request_id: UUID = Field(description="GET /requests/{request_id} returns its state.")
     status: Status
     pipeline: str
 
@@ -177,7 +177,7 @@ class Paused(BaseModel):
 
 
 class Reloaded(BaseModel):
-    """What becomes of a changed configuration."""
+    """When the stored configuration takes effect."""
 
     model_config = _example(
         {
@@ -195,29 +195,31 @@ class Reloaded(BaseModel):
     pipeline: str
     status: Status
     config_version: int
-    applies: Literal["next_batch", "next_run"] = Field(description="When the pace is taken; next_run: nobody runs it.")
+    applies: Literal["next_batch", "next_run"] = Field(
+        description="When the pace takes effect; next_run: no run is active."
+    )
     batch_size: int
     max_rows_per_second: int | None
     pause_between_batches: Duration
-    waiting: list[str] = Field(description="Fields changed since the run began that only the next run takes.")
+    waiting: list[str] = Field(description="Fields that changed since the run started; only the next run uses them.")
 
     @classmethod
-    def of(cls, told: Reload) -> Self:
-        definition = told.pipeline.definition
+    def of(cls, reload: Reload) -> Self:
+        definition = reload.pipeline.definition
         return cls(
-            pipeline=told.pipeline.name,
-            status=told.pipeline.status,
-            config_version=told.pipeline.config_version,
-            applies="next_batch" if told.running else "next_run",
+            pipeline=reload.pipeline.name,
+            status=reload.pipeline.status,
+            config_version=reload.pipeline.config_version,
+            applies="next_batch" if reload.running else "next_run",
             batch_size=definition.batch_size,
             max_rows_per_second=definition.options.max_rows_per_second,
             pause_between_batches=definition.options.pause_between_batches,
-            waiting=list(told.waiting),
+            waiting=list(reload.waiting),
         )
 
 
 class RunBody(BaseModel):
-    """One attempt."""
+    """One attempt at a pipeline."""
 
     model_config = _example(RUN_EXAMPLE)
 
@@ -225,7 +227,7 @@ class RunBody(BaseModel):
     request_id: UUID | None
     attempt: int
     trigger: str = Field(description="api, cli or schedule.")
-    due_at: datetime | None = Field(description="The due time it runs for; null when somebody asked for it.")
+    due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
     kind: str
     status: RunStatus
     started_at: datetime
@@ -235,12 +237,12 @@ class RunBody(BaseModel):
     rows_written: int
     rows_deleted: int
     rows_rejected: int
-    rows_repeated: int = Field(description="Rows left out because their key came again, see on_duplicate_key.")
+    rows_repeated: int = Field(description="Rows skipped because their key occurred again; see on_duplicate_key.")
     batches: int
     rows_expected: int | None = Field(description="The planner's estimate; null when there is none.")
     rows_per_second: float | None
     lane: str | None = Field(
-        description="How rows travelled: copy (undecoded), rows or frames; null until it is known."
+        description="How rows were moved: copy (not decoded), rows or frames; null until the run is planned."
     )
     slowest_batch_seconds: float | None
     error_code: str | None
@@ -256,7 +258,7 @@ class RunPage(BaseModel):
     model_config = _example({"items": [RUN_EXAMPLE], "next": None})
 
     items: list[RunBody]
-    next: int | None = Field(description="Give it as `before` to read on; null on the last page.")
+    next: int | None = Field(description="Give it as `before` for the next page; null on the last page.")
 
 
 class Progress(BaseModel):
@@ -264,7 +266,7 @@ class Progress(BaseModel):
     rows_expected: int | None
     percent: float | None = Field(description="Of an estimate; null when there is none.")
     rows_per_second: float | None
-    seconds_left: float | None = Field(description="By the estimate and the pace so far; null when unknown.")
+    seconds_left: float | None = Field(description="From the estimate and the rate so far; null when unknown.")
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -279,7 +281,7 @@ class Progress(BaseModel):
 
 
 class StatusBody(BaseModel):
-    """Where a pipeline stands."""
+    """The status of a pipeline, its requests, its lease and its newest run."""
 
     model_config = _example(
         {
@@ -318,7 +320,7 @@ class StatusBody(BaseModel):
     next_due_at: datetime | None = Field(description="null: not scheduled, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     fresh_as_of: datetime | None = Field(
-        description="The mart shows every change committed before this time; null before the first success."
+        description="The mart contains every change committed before this time; null before the first success."
     )
     lease_owner: str | None
     lease_expires_at: datetime | None
@@ -347,7 +349,7 @@ class StatusBody(BaseModel):
 
 
 class StateBody(BaseModel):
-    """What is remembered of a pipeline's reads."""
+    """The checkpoint of a pipeline, and its unfinished full load."""
 
     model_config = _example(
         {
@@ -369,20 +371,24 @@ class StateBody(BaseModel):
     )
 
     pipeline: str
-    cursor: tuple[str, ...] | None = Field(description="Everything up to here is in the target; null before the first.")
+    cursor: tuple[str, ...] | None = Field(
+        description="The target contains every row up to here; null before the first run."
+    )
     last_processed_value: str | None
-    last_processed_id: str | None = Field(description="null: the next run reads last_processed_value once more.")
+    last_processed_id: str | None = Field(description="null: the next run reads last_processed_value again.")
     pending_cursor: tuple[str, ...] | None = Field(description="Becomes the cursor once older transactions have ended.")
     pending_since: datetime | None
-    generation: int = Field(description="Full loads begun so far.")
-    generation_open: bool = Field(description="A full load is half built.")
+    generation: int = Field(description="Full loads started so far.")
+    generation_open: bool = Field(description="A full load is unfinished.")
     generation_cursor: tuple[str, ...] | None
     generation_rows: int
     batch_seq: int
     horizon_lag_seconds: float | None = Field(
-        description="Age of the oldest transaction open in the last incremental run; null where none is waited for."
+        description="Age of the oldest transaction open in the last incremental run; null when the run does not wait."
     )
-    horizon_blocker: str | None = Field(description="Whose transaction holds the checkpoint back, if anybody's does.")
+    horizon_blocker: str | None = Field(
+        description="The session whose transaction holds the checkpoint back; null when there is none."
+    )
     updated_at: datetime | None
 
     @classmethod
@@ -407,7 +413,7 @@ class StateBody(BaseModel):
 
 
 class RequestBody(BaseModel):
-    """What has become of a run request."""
+    """The state of a run request."""
 
     model_config = _example(
         {
@@ -448,4 +454,4 @@ class Health(BaseModel):
     status: str = Field(description="ok, or unavailable.")
     database: str = Field(description="ok, or down.")
     runners: int = Field(description="Runner processes seen within the last 15 seconds.")
-    detail: str | None = Field(default=None, description="What is wrong, and what to do about it.")
+    detail: str | None = Field(default=None, description="What is wrong, and how to fix it.")

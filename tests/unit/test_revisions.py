@@ -1,4 +1,4 @@
-"""What a change of a definition means, before anything is stored."""
+"""The effect of a changed definition on its state, decided before anything is stored."""
 
 from datetime import timedelta
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from vitrine.changes import IDENTITY, QUERY, TEARING, StateChoice, changed_fields, merge, must_reset
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
+from vitrine.revisions import FIXED_WHILE_RUNNING, IDENTITY, QUERY, StateChoice, changed_fields, merge, must_reset
 
 OLD = Definition.model_validate(
     {
@@ -23,12 +23,12 @@ OLD = Definition.model_validate(
 )
 
 
-def test_nothing_merged_changes_nothing() -> None:
+def test_a_merge_of_no_fields_changes_nothing() -> None:
     assert merge(OLD, {}) == OLD
     assert changed_fields(OLD, merge(OLD, {})) == frozenset()
 
 
-def test_its_own_fields_merged_change_nothing() -> None:
+def test_a_merge_of_its_own_fields_changes_nothing() -> None:
     assert merge(OLD, OLD.model_dump(mode="json")) == OLD
 
 
@@ -90,14 +90,14 @@ REFUSED = "refused"
         ("target_table", False, "keep", False),
         ("target_table", False, "reset", True),
         ("batch_size", False, "reset", True),
-        # another query may go on from the checkpoint if its author says so
+        # another query may continue from the checkpoint if the user asks for it
         ("source_query", True, None, REFUSED),
         ("source_query", True, "keep", False),
         ("source_query", True, "reset", True),
         ("tasks", True, None, REFUSED),
         ("python_task", True, "keep", False),
         ("source", True, None, REFUSED),
-        # a checkpoint of another cursor, key or target means nothing
+        # a checkpoint has no meaning for another cursor, key or target
         ("target_table", True, None, REFUSED),
         ("target_table", True, "keep", REFUSED),
         ("target_table", True, "reset", True),
@@ -106,7 +106,7 @@ REFUSED = "refused"
         ("incremental_id_key", True, "keep", REFUSED),
         ("key_columns", True, "keep", REFUSED),
         ("source_query target_table", True, "keep", REFUSED),
-        # the rest does not touch it
+        # other fields do not concern the checkpoint
         ("batch_size", True, None, False),
         ("batch_size description enabled schedule_interval options", True, None, False),
         ("batch_size", True, "keep", False),
@@ -115,7 +115,7 @@ REFUSED = "refused"
         ("", True, "reset", True),
     ],
 )
-def test_what_becomes_of_the_checkpoint(
+def test_a_change_keeps_or_resets_the_checkpoint_or_is_refused(
     changed: str, has_checkpoint: bool, state: StateChoice | None, expected: bool | str
 ) -> None:
     fields = frozenset(changed.split())
@@ -127,7 +127,7 @@ def test_what_becomes_of_the_checkpoint(
         assert must_reset(fields, has_checkpoint=has_checkpoint, state=state) is expected
 
 
-def test_the_fields_that_tear_a_run_are_fields_of_a_definition() -> None:
+def test_the_fields_that_are_fixed_while_running_are_fields_of_a_definition() -> None:
     assert set(Definition.model_fields) >= QUERY | IDENTITY
-    assert {"state"} == TEARING - QUERY - IDENTITY  # a reset of it would tear a run as well
+    assert {"state"} == FIXED_WHILE_RUNNING - QUERY - IDENTITY  # a reset of the state during a run is refused too
     assert not QUERY & IDENTITY
