@@ -67,8 +67,12 @@ fmt: $(DEV) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 .PHONY: mutants
-mutants: $(DEV) ## Take each protection away in a scratch copy; its test must then fail
+mutants: $(DEV) ## Remove each protection in a scratch copy; the test that the table names must then fail
 	$(BIN)/python -m tests.mutants.run
+
+.PHONY: guarantees
+guarantees: $(DEV) ## Write docs/guarantees-tests.md, the tests behind each promise, from the marks in the tests
+	$(BIN)/python -m tests.guarantees
 
 .PHONY: chaos
 chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 SEED=1; every mart must be right

@@ -1,4 +1,4 @@
-"""One embedded PostgreSQL a session, a fresh migrated database with a small cinema for every test that asks."""
+"""Shared fixtures: one embedded PostgreSQL per session, and a fresh database with a small cinema per test."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the developer's shell or a `.env` says must not reach a test."""
+    """Settings from the developer's shell or from a `.env` file must not affect a test."""
     for name in list(os.environ):
         if name.startswith("VITRINE_") and not name.startswith("VITRINE_TEST"):
             monkeypatch.delenv(name)
@@ -54,8 +54,8 @@ def template(postgres: EmbeddedPostgres) -> str:
 
 
 @pytest.fixture(scope="session")
-def door(postgres: EmbeddedPostgres) -> Iterator[Proxy | None]:
-    """With VITRINE_TEST_POOLING set, the way to every test's database: sessions remember nothing (B10)."""
+def pooler(postgres: EmbeddedPostgres) -> Iterator[Proxy | None]:
+    """With VITRINE_TEST_POOLING set, every test reaches its database through transaction pooling; otherwise None."""
     if not os.environ.get("VITRINE_TEST_POOLING"):
         yield None
         return
@@ -65,20 +65,20 @@ def door(postgres: EmbeddedPostgres) -> Iterator[Proxy | None]:
 
 @pytest.fixture
 def proxy(postgres: EmbeddedPostgres) -> Iterator[Proxy]:
-    """A way to the server that can be cut, stalled and made to lose messages."""
+    """A proxy before the server that can cut connections, stall them and lose messages."""
     assert postgres.port is not None
-    with Proxy(postgres.port) as one:
-        yield one
+    with Proxy(postgres.port) as opened:
+        yield opened
 
 
 @pytest.fixture
-def database_url(postgres: EmbeddedPostgres, template: str, door: Proxy | None) -> Iterator[str]:
-    """A fresh, migrated database of its own, with a small cinema in it."""
+def database_url(postgres: EmbeddedPostgres, template: str, pooler: Proxy | None) -> Iterator[str]:
+    """A migrated database with a small cinema, for one test only."""
     name = f"test_{next(_numbers)}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
         url = postgres.tcp_url(name)
-        yield url if door is None else door.url(url)
+        yield url if pooler is None else pooler.url(url)
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 

@@ -77,6 +77,7 @@ def test_files_are_applied_and_applied_again_without_a_change(command: Command, 
     assert ok(command("apply", str(files))) == "genres: changed\nratings: unchanged\n"
 
 
+@pytest.mark.promise("D15")
 def test_one_bad_file_and_nothing_is_applied(command: Command, files: Path, connection: Connection) -> None:
     (files / "bad.yaml").write_text(GENRES.replace("genres", "films") + "batch_size: 0\nspeed: high\nsource_qurey: x\n")
     (files / "worse.yaml").write_text(
@@ -92,6 +93,7 @@ def test_one_bad_file_and_nothing_is_applied(command: Command, files: Path, conn
     assert pipelines.list_page(connection) == []
 
 
+@pytest.mark.promise("D15")
 def test_a_file_that_is_not_yaml_is_told_with_its_line(command: Command, files: Path, connection: Connection) -> None:
     (files / "z.yaml").write_text("name: z\ntarget_table: [\n")
     assert refused(command("apply", str(files))).startswith("z.yaml, line 3: ")
@@ -175,6 +177,7 @@ def test_a_run_of_a_pipeline_that_somebody_holds_ends_with_4(
     assert len(runs.list_page(connection, pipelines.get(connection, "ratings").id)) == 1
 
 
+@pytest.mark.promise("A2")
 def test_a_dead_runners_pipeline_can_be_run_in_the_foreground(
     database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
 ) -> None:

@@ -78,9 +78,10 @@ def is_there(connection: Connection, one: Started) -> None:
     wait_until(lambda: connection.execute(seen, [one.name]).fetchall(), what="a runner that looks for work")
 
 
+@pytest.mark.promise("A1")
 def test_a_run_whose_runner_is_killed_is_taken_over_within_a_lease_and_a_poll(
     database_url: str, connection: Connection, tmp_path: Path
-) -> None:  # A1
+) -> None:
     events = requested_events(connection)
     held = tmp_path / "held"
     with runner(
@@ -99,9 +100,10 @@ def test_a_run_whose_runner_is_killed_is_taken_over_within_a_lease_and_a_poll(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("A14")
 def test_a_runner_told_to_stop_while_it_waits_for_a_slow_query_hands_over_within_a_second(
     database_url: str, connection: Connection, tmp_path: Path
-) -> None:  # A14
+) -> None:
     slow = requested(connection, "slow", source_query=SLOW_QUERY)
     # it polls so rarely that only a word from the one who leaves can wake the other
     with runner(database_url, tmp_path) as stopped:
@@ -123,9 +125,10 @@ def two(found: list[Run]) -> tuple[Run, Run] | None:
     return (found[0], found[1]) if len(found) == 2 else None
 
 
+@pytest.mark.promise("A15")
 def test_a_runner_killed_while_it_is_about_to_stop_leaves_nothing_of_its_batch(
     database_url: str, connection: Connection, tmp_path: Path
-) -> None:  # A15
+) -> None:
     events = requested_events(connection)
     held = tmp_path / "held"
     points = f"before_commit=wait:{held}@2"
@@ -142,9 +145,10 @@ def test_a_runner_killed_while_it_is_about_to_stop_leaves_nothing_of_its_batch(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("A16")
 def test_a_runner_with_a_run_that_hangs_lets_the_others_go_fails_it_and_ends(
     database_url: str, connection: Connection, tmp_path: Path
-) -> None:  # A16
+) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     slow = requested(connection, "slow", source_query=SLOW_QUERY)
     events = requested_events(connection, python_task="hanging", options={"batch_timeout": "1s"})
@@ -161,9 +165,10 @@ def test_a_runner_with_a_run_that_hangs_lets_the_others_go_fails_it_and_ends(
     assert "run hangs" in hanging.output()
 
 
+@pytest.mark.promise("A16")
 def test_a_foreground_run_that_hangs_ends_with_its_reason(
     database_url: str, connection: Connection, tmp_path: Path
-) -> None:  # A16
+) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     events = requested_events(connection, python_task="hanging", options={"batch_timeout": "1s"})
     env = environment(database_url, VITRINE_TRANSFORM_MODULES="hanging", **QUICK)

@@ -59,10 +59,11 @@ def own(postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.mark.promise("B1")
 @pytest.mark.parametrize("mode", ["incremental", "full"])
 def test_a_run_survives_a_crash_of_its_database_in_the_middle_of_a_batch(
     own: EmbeddedPostgres, mode: str, tmp_path: Path
-) -> None:  # B1
+) -> None:
     held = tmp_path / "held"
     with connect(own.url(), name="tests") as connection:
         fill_events(connection, 500)
@@ -85,9 +86,10 @@ def test_a_run_survives_a_crash_of_its_database_in_the_middle_of_a_batch(
         assert one.stop() == 0
 
 
+@pytest.mark.promise("B11")
 def test_connections_that_were_cut_while_idle_are_replaced_without_a_word(
     database_url: str, connection: Connection, events: Pipeline, proxy: Proxy, tmp_path: Path
-) -> None:  # B11
+) -> None:
     with runner(proxy.url(database_url), tmp_path) as one:
         has_ticked(connection, one)
         assert proxy.cut() >= 2  # the one that polls, and the one that listens
@@ -100,9 +102,10 @@ def test_connections_that_were_cut_while_idle_are_replaced_without_a_word(
 # -- messages that do not come ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B12")
 def test_a_request_is_found_by_looking_where_nobody_tells_of_it(
     database_url: str, connection: Connection, events: Pipeline, proxy: Proxy, tmp_path: Path
-) -> None:  # B12
+) -> None:
     proxy.drop_notifications = True
     with runner(proxy.url(database_url), tmp_path) as one:
         has_ticked(connection, one)
@@ -160,9 +163,10 @@ def clock_of(variables: dict[str, str]) -> datetime:
     return datetime.fromisoformat(told.stdout.decode().strip())
 
 
+@pytest.mark.promise("B13")
 def test_a_runner_whose_clock_is_an_hour_wrong_keeps_and_loses_its_lease_like_any_other(
     database_url: str, connection: Connection, events: Pipeline, tmp_path: Path
-) -> None:  # B13
+) -> None:
     fast, slow, held = shifted(tmp_path, +1), shifted(tmp_path, -1), tmp_path / "held"
     assert 1.9 * 3600 < (clock_of(fast) - clock_of(slow)).total_seconds() < 2.1 * 3600
     folder = tmp_path / "runs"

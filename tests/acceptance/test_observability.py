@@ -141,9 +141,10 @@ def test_dashboard_and_rules_have_their_shape() -> None:
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("H3")
 def test_a_secret_reaches_no_log_no_metric_no_answer_and_no_history(
     database_url: str, settings: Settings, connection: Connection, tmp_path: Path
-) -> None:  # H3
+) -> None:
     canary = f"S3CR3T-{uuid4()}"
     secret_url = database_url.replace("postgres@", f"postgres:{canary}@")
     assert secret_url != database_url

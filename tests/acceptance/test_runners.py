@@ -102,6 +102,7 @@ def owner(connection: Connection, pipeline: Pipeline, *started: Started) -> tupl
     return next(one for one in started if one.name == name), [one for one in started if one.name != name]
 
 
+@pytest.mark.promise("A5")
 def test_two_runners_run_fifty_requested_pipelines_once_each(
     database_url: str, settings: Settings, connection: Connection, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_two_runners_run_fifty_requested_pipelines_once_each(
     journal.assert_legal(connection)
 
 
+@pytest.mark.promise("A1", "A2", "I1")
 def test_a_load_whose_runner_is_killed_is_finished_by_another(large: Connection, tmp_path: Path) -> None:
     pipeline = ratings(large)
     with runner(url_of(large), tmp_path) as a, runner(url_of(large), tmp_path) as b:
@@ -140,6 +142,7 @@ def test_a_load_whose_runner_is_killed_is_finished_by_another(large: Connection,
     assert_right(large, pipeline)
 
 
+@pytest.mark.promise("A14")
 def test_a_runner_that_is_stopped_hands_its_load_over_at_once(large: Connection, tmp_path: Path) -> None:
     pipeline = ratings(large)
     with runner(url_of(large), tmp_path) as a, runner(url_of(large), tmp_path) as b:
@@ -158,6 +161,7 @@ def test_a_runner_that_is_stopped_hands_its_load_over_at_once(large: Connection,
     assert_right(large, pipeline)
 
 
+@pytest.mark.promise("A14")
 def test_a_stopped_runner_leaves_its_load_requested_when_nobody_else_is_there(
     large: Connection, tmp_path: Path
 ) -> None:
@@ -169,6 +173,7 @@ def test_a_stopped_runner_leaves_its_load_requested_when_nobody_else_is_there(
     assert large.execute("SELECT FROM etl.etl_runners").fetchall() == []
 
 
+@pytest.mark.promise("D5")
 def test_a_paused_load_continues_where_it_stopped(large: Connection, tmp_path: Path) -> None:
     pipeline = ratings(large)
     with runner(url_of(large), tmp_path):
@@ -190,6 +195,7 @@ def test_a_paused_load_continues_where_it_stopped(large: Connection, tmp_path: P
     assert_right(large, pipeline)
 
 
+@pytest.mark.promise("A6")
 def test_a_runner_that_starts_leaves_a_living_one_alone(large: Connection, tmp_path: Path) -> None:
     pipeline = ratings(large)
     with runner(url_of(large), tmp_path) as first:
@@ -205,6 +211,7 @@ def test_a_runner_that_starts_leaves_a_living_one_alone(large: Connection, tmp_p
     assert_right(large, pipeline)
 
 
+@pytest.mark.promise("D8")
 def test_a_request_while_running_is_followed_by_exactly_one_more_run(
     database_url: str, settings: Settings, connection: Connection, tmp_path: Path
 ) -> None:
@@ -223,6 +230,7 @@ def test_a_request_while_running_is_followed_by_exactly_one_more_run(
     journal.assert_legal(connection)
 
 
+@pytest.mark.promise("A19")
 def test_a_runner_started_before_its_database_waits_and_then_works(
     database_url: str, settings: Settings, postgres: EmbeddedPostgres, connection: Connection, tmp_path: Path
 ) -> None:

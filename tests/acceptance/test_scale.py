@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import journal
 from tests.helpers.processes import runner
 from tests.helpers.running import create
@@ -14,6 +16,7 @@ PIPELINES = 200
 QUERY = "SELECT id, name FROM content.genre"
 
 
+@pytest.mark.promise("S8")
 def test_two_hundred_pipelines_on_two_runners_run_once_each(
     database_url: str, settings: Settings, connection: Connection, tmp_path: Path
 ) -> None:

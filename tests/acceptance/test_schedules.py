@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import journal
 from tests.helpers.processes import runner
 from tests.helpers.running import create
@@ -42,6 +44,7 @@ def rhythm(first: datetime, last: datetime) -> list[datetime]:
     return [first + number * EVERY for number in range((last - first) // EVERY + 1)]
 
 
+@pytest.mark.promise("S1")
 def test_three_runners_miss_no_due_time_and_run_none_twice(
     database_url: str, settings: Settings, connection: Connection, tmp_path: Path
 ) -> None:

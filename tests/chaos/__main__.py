@@ -1,6 +1,6 @@
-"""Three runners, a cinema at work, and everything that can go wrong; at the end every mart must equal its source.
+"""Random faults under three runners while writers commit; at the end every mart must equal its source.
 
-`make chaos SECONDS=60 SEED=1`. The seed chooses what is done; when it meets what, the machine decides.
+`make chaos SECONDS=60 SEED=1`. The seed chooses the actions; their timing differs from run to run.
 """
 
 import argparse
@@ -36,41 +36,41 @@ RUNNERS, WRITERS = 3, 6
 ROOT = Path(__file__).parents[2]
 
 EXPECTED_CODES = frozenset({None, "TRANSIENT", "LEASE_EXPIRED", "CRASH_LOOP", "RELEASED"})
-"""How a run may end in all this; anything else is a fault of ours."""
+"""Error codes that these faults may cause; any other is a defect."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
-    parser.add_argument("--keep", type=Path, help="leave the runners' logs in this folder")
-    wanted = parser.parse_args()
-    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # writers whose server crashes are no news
+    parser.add_argument("--keep", type=Path, help="write the runners' logs to this folder and keep them")
+    options = parser.parse_args()
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # server crashes are expected here
     with tempfile.TemporaryDirectory(prefix="vitrine-chaos-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        logs: Path = wanted.keep or folder / "logs"
+        logs: Path = options.keep or folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         with (
             EmbeddedPostgres(folder / "postgres", port=free_port(), fast=True) as server,
             Proxy(server.port or 0) as proxy,
         ):
             prepare(server)
-            return storm(server, proxy, logs, wanted.seconds, wanted.seed)
+            return run_chaos(server, proxy, logs, options.seconds, options.seed)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def prepare(server: EmbeddedPostgres) -> None:
-    """A cinema, its pipelines, and the journal."""
+    """Create the source tables, the pipelines and the journal of status changes."""
     server.ensure_database("vitrine")
     migrate(server.url())
     sys.path.append(str(ROOT))
     settings = Settings.model_validate({"database_url": server.url(), "transform_modules": "tests.chaos.tasks"})
     with connect(server.url(), name="chaos") as connection:
-        # a token that was given must not be given again, whatever crashes; only batches may be lost, and are read again
+        # A lease token must never be issued twice, even after a crash. Only batches may be lost; they are read again.
         connection.execute("ALTER DATABASE vitrine SET synchronous_commit = on")
         cinema.create_schema(connection)
         connection.execute(TABLES)
@@ -79,9 +79,9 @@ def prepare(server: EmbeddedPostgres) -> None:
             mart.create(connection, settings)
 
 
-def storm(server: EmbeddedPostgres, proxy: Proxy, logs: Path, seconds: float, seed: int) -> int:
-    rest, over = threading.Event(), threading.Event()
-    writers = [Writer(server.url(), seed * 100 + number, rest) for number in range(WRITERS)]
+def run_chaos(server: EmbeddedPostgres, proxy: Proxy, logs: Path, seconds: float, seed: int) -> int:
+    writers_stop, over = threading.Event(), threading.Event()
+    writers = [Writer(server.url(), seed * 100 + number, writers_stop) for number in range(WRITERS)]
     operator = Operator(server.url(), seed, over)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     runners = Runners(
@@ -93,59 +93,59 @@ def storm(server: EmbeddedPostgres, proxy: Proxy, logs: Path, seconds: float, se
             thread.start()
         timer = threading.Timer(seconds, over.set)
         timer.start()
-        faults.go_on(over)
-        rest.set()
+        faults.inject(until=over)
+        writers_stop.set()
         for thread in (*writers, operator):
             thread.join()
-        proxy.forget_drops()
+        proxy.cancel_drops()
         with connect(server.url(), name="chaos") as connection:
             settle(connection)
-            say(f"seed {seed}, {seconds:g} s, {RUNNERS} runners, {sum(one.commits for one in writers)} commits")
-            say(f"faults: {told(faults.done)}")
-            say(f"asked:  {told(operator.asked)}")
+            report(f"seed {seed}, {seconds:g} s, {RUNNERS} runners, {sum(one.commits for one in writers)} commits")
+            report(f"faults: {listed(faults.done)}")
+            report(f"requests: {listed(operator.requested)}")
             return judge(connection)
     finally:
         over.set()
-        rest.set()
+        writers_stop.set()
         runners.close()
 
 
 class Operator(threading.Thread):
-    """Asks for runs all the time, and for a pause now and then."""
+    """Requests runs all the time, and sometimes a pause."""
 
     def __init__(self, url: str, seed: int, over: threading.Event) -> None:
         super().__init__(name="operator", daemon=True)
         self._url = url
         self._random = random.Random(seed)
         self._over = over
-        self.asked: Counter[str] = Counter()
+        self.requested: Counter[str] = Counter()
 
     def run(self) -> None:
         while not self._over.is_set():
             with suppress(VitrineError), connect(self._url, name="chaos:operator") as connection:
                 while not self._over.wait(self._random.uniform(0.02, 0.2)):
-                    self._ask(connection)
+                    self._request(connection)
 
-    def _ask(self, connection: Connection) -> None:
+    def _request(self, connection: Connection) -> None:
         name = self._random.choice(MARTS).name
         if self._random.random() < 0.1:
             pipelines.request_pause(connection, name)
-            self.asked["pause"] += 1
+            self.requested["pause"] += 1
         else:
             pipelines.request_run(connection, name, trigger="api")
-            self.asked["run"] += 1
+            self.requested["run"] += 1
 
 
 def settle(connection: Connection) -> None:
-    """Everything runs once more, undisturbed, until it succeeds."""
+    """Run every pipeline once more, without faults, until it succeeds."""
     for mart in MARTS:
         for _ in range(5):
-            wait_until(lambda: pipelines.get(connection, mart.name).status not in LEASED, 60, f"{mart.name} at rest")  # noqa: B023
+            wait_until(lambda: pipelines.get(connection, mart.name).status not in LEASED, 60, f"the end of {mart.name}")  # noqa: B023
             _, request = pipelines.request_run(connection, mart.name, trigger="api")
             if ended(connection, request) == "succeeded":
                 break
     busy = "SELECT FROM etl.etl_pipelines WHERE status <> 'IDLE'"
-    wait_until(lambda: not connection.execute(busy).fetchall(), 60, "every pipeline at rest")
+    wait_until(lambda: not connection.execute(busy).fetchall(), 60, "the end of every run")
 
 
 def ended(connection: Connection, request: UUID) -> str:
@@ -157,29 +157,29 @@ def ended(connection: Connection, request: UUID) -> str:
 
 
 def judge(connection: Connection) -> int:
-    """0 when every mart equals its source, every status moved as it may, and no run ended in a way of its own."""
+    """0 if every mart equals its source, every status change is legal, and no run ended with an unexpected error."""
     rows = connection.execute("SELECT status, error_code, count(*) AS n FROM etl.etl_runs GROUP BY 1, 2 ORDER BY 1, 2")
     ends = {(row["status"], row["error_code"]): row["n"] for row in rows}
-    say("runs:   " + told({f"{status} {code or ''}".strip(): n for (status, code), n in ends.items()}))
-    wrong = [f"a run ended in {code}" for _, code in ends if code not in EXPECTED_CODES]
+    report("runs:   " + listed({f"{status} {code or ''}".strip(): n for (status, code), n in ends.items()}))
+    wrong = [f"a run ended with {code}" for _, code in ends if code not in EXPECTED_CODES]
     for mart in MARTS:
         differing = mart.wrong_rows(connection)
-        say(f"  {mart.name:<20} {mart.count(connection):>7} rows, {len(differing)} wrong")
+        report(f"  {mart.name:<20} {mart.count(connection):>7} rows, {len(differing)} wrong")
         wrong += [f"{mart.name}: {row}" for row in differing[:3]]
     illegal = set(journal.moves(connection)) - journal.LEGAL
-    wrong += [f"a status moved from {old} to {new}" for old, new in illegal]
+    wrong += [f"a status changed from {old} to {new}, which is not legal" for old, new in illegal]
     for one in wrong:
-        say(f"WRONG: {one}")
-    say("every mart equals its source" if not wrong else "this must not be")
+        report(f"WRONG: {one}")
+    report("every mart equals its source" if not wrong else f"{len(wrong)} defects found")
     return 1 if wrong else 0
 
 
-def told(counts: "Counter[str] | dict[str, int]") -> str:
+def listed(counts: "Counter[str] | dict[str, int]") -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 
 if __name__ == "__main__":
     began = time.monotonic()
     code = main()
-    say(f"{time.monotonic() - began:.0f} s in all")
+    report(f"{time.monotonic() - began:.0f} s in total")
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What goes wrong: runners die or freeze, connections are cut, commits lose their answer, the server crashes."""
+"""The faults: killed and frozen runners, cut connections, lost commits and replies, server crashes."""
 
 import random
 import signal
@@ -17,7 +17,7 @@ BATCH = b"UPDATE etl.etl_state"
 
 
 class Runners:
-    """Some runner processes; one that dies is replaced."""
+    """Runner processes; a dead one is replaced."""
 
     def __init__(self, url: str, folder: Path, number: int, **variables: str) -> None:
         self._url = url
@@ -34,7 +34,7 @@ class Runners:
         self.replace_the_dead()
 
     def replace_the_dead(self) -> int:
-        """How many were there: a runner may end itself, too."""
+        """Returns their number; a runner can also exit by itself."""
         dead = [one for one in self.alive if one.process.poll() is not None]
         self.alive = [one for one in self.alive if one not in dead] + [self._start() for _ in dead]
         return len(dead)
@@ -44,7 +44,7 @@ class Runners:
 
 
 class Faults:
-    """One fault after another, chosen by a seed."""
+    """Injects faults one by one, in an order that the seed determines."""
 
     def __init__(self, seed: int, server: EmbeddedPostgres, proxy: Proxy, runners: Runners) -> None:
         self._random = random.Random(seed)
@@ -64,8 +64,8 @@ class Faults:
             "crash the server": (2, lambda: server.restart("immediate")),
         }
 
-    def go_on(self, until: threading.Event) -> None:
-        """Break things until the event is set; afterwards everything lives again."""
+    def inject(self, *, until: threading.Event) -> None:
+        """Inject faults until the event is set; afterwards all runners work again."""
         names, weights = list(self._kinds), [weight for weight, _ in self._kinds.values()]
         while not until.wait(self._random.uniform(0.1, 1.2)):
             (name,) = self._random.choices(names, weights)
@@ -84,14 +84,14 @@ class Faults:
         self._timers[-1].start()
 
     def _freeze(self) -> None:
-        """Shorter or longer than a lease lives."""
+        """For a shorter or a longer time than the lease lasts."""
         one = self._one()
         one.process.send_signal(signal.SIGSTOP)
         self._later(self._random.choice((0.5, 1.5, 3.0, 5.0)), lambda: one.process.send_signal(signal.SIGCONT))
 
     def _stall(self) -> None:
         self._proxy.stall()
-        self._later(self._random.choice((0.5, 3.0)), self._proxy.go_on)
+        self._later(self._random.choice((0.5, 3.0)), self._proxy.resume)
 
     def _terminate(self) -> None:
         pick = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^vitrine:[0-9]' ORDER BY pid"

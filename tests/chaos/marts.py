@@ -1,4 +1,4 @@
-"""The sources of the chaos, the pipelines over them, and the check that every mart equals its source."""
+"""Source tables, pipelines, and the check that every mart equals its source."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ _BY_TIME: dict[str, Any] = {
     "mode": "incremental",
     "incremental_key": "modified",
     "incremental_id_key": "id",
-    # every time is the start of its transaction: the horizon alone must do
+    # Every time is the start of its transaction, so the horizon needs no margin
     "options": {"horizon_margin": "0s"},
 }
 _BY_NUMBER: dict[str, Any] = {"mode": "incremental", "incremental_key": "id", "options": {"horizon_margin": "0s"}}
@@ -36,7 +36,7 @@ _BY_NUMBER: dict[str, Any] = {"mode": "incremental", "incremental_key": "id", "o
 
 @dataclass(frozen=True)
 class Mart:
-    """A pipeline of one kind, and the query that its mart must equal."""
+    """A pipeline, and the query that its mart must equal."""
 
     name: str
     query: str

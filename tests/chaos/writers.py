@@ -1,4 +1,4 @@
-"""The cinema at work: sessions that insert, change, think for a while, take back, and commit late."""
+"""Writer sessions that insert, update, wait, roll back and commit late."""
 
 import random
 import threading
@@ -21,29 +21,29 @@ _INSIDE: tuple[LiteralString, ...] = (
 
 
 class Writer(threading.Thread):
-    """One session after another, each with one transaction after another, until told to rest."""
+    """Runs transactions until stopped; reconnects when its session is lost."""
 
-    def __init__(self, url: str, seed: int, rest: threading.Event) -> None:
+    def __init__(self, url: str, seed: int, stop: threading.Event) -> None:
         super().__init__(name=f"writer-{seed}", daemon=True)
         self._url = url
         self._random = random.Random(seed)
-        self._rest = rest
+        self._stop_requested = stop
         self.commits = 0
 
     def run(self) -> None:
-        while not self._rest.is_set():
-            # the server may be down, or go down under us
+        while not self._stop_requested.is_set():
+            # the server may be down or crash at any time
             with suppress(psycopg.Error, psycopg.Rollback), psycopg.connect(self._url, autocommit=True) as connection:
-                while not self._rest.is_set():
+                while not self._stop_requested.is_set():
                     self._transact(connection)
-            self._rest.wait(0.1)
+            self._stop_requested.wait(0.1)
 
     def _transact(self, connection: psycopg.Connection) -> None:
         with suppress(psycopg.errors.DeadlockDetected):
             with connection.transaction():
                 for _ in range(self._random.randint(1, 4)):
                     self._change(connection)
-                    self._think()
+                    self._wait()
                 if self._random.random() < 0.1:
                     raise psycopg.Rollback
             self.commits += 1
@@ -55,6 +55,6 @@ class Writer(threading.Thread):
             if self._random.random() < 0.2:
                 raise psycopg.Rollback(savepoint)
 
-    def _think(self) -> None:
-        """Mostly short; now and then so long that others commit in between."""
-        self._rest.wait(self._random.choice((0.0, 0.0, 0.0, 0.01, 0.02, 0.05, 0.3, 1.0)))
+    def _wait(self) -> None:
+        """Mostly short; sometimes long enough for other writers to commit in between."""
+        self._stop_requested.wait(self._random.choice((0.0, 0.0, 0.0, 0.01, 0.02, 0.05, 0.3, 1.0)))

@@ -1,4 +1,4 @@
-"""The table of events `ugc.events`, its pipeline, and the check that its mart is right."""
+"""The table `ugc.events`, its pipeline, and the check that its mart equals it."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ def create_events(connection: Connection, settings: Settings, mode: str, **field
 
 
 def create_target(connection: Connection, key: str = "id integer PRIMARY KEY") -> None:
-    """An empty one: changes then go into it batch by batch, where a missing one would be loaded as a whole."""
+    """Create an empty target: changes are then merged batch by batch, while a missing target gets a first load."""
     connection.execute(raw(f"CREATE TABLE analytics.events ({key}, note text, modified timestamptz)"))
 
 
 def create_filled(connection: Connection, settings: Settings, mode: str, count: int, **fields: Any) -> Pipeline:
-    """Events in the source and their pipeline; an incremental one goes batch by batch into a target that is there."""
+    """Fill the source and create its pipeline; an incremental one gets an empty target, so it merges batch by batch."""
     fill_events(connection, count)
     if mode == "incremental":
         create_target(connection)
@@ -43,7 +43,7 @@ def create_filled(connection: Connection, settings: Settings, mode: str, count: 
 def fill_events(
     connection: Connection, count: int, *, note: str = "n::text", modified: str = "n * interval '1 s'"
 ) -> None:
-    """Events 1 to count; `note` and `modified` (after the start of 2024) are expressions over their number n."""
+    """Create events 1 to count; `note` and `modified` (added to the start of 2024) are SQL expressions over n."""
     connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL)")
     values = raw(f"SELECT n, {note}, '2024-01-01'::timestamptz + {modified} FROM generate_series(1, {count}) n")
     connection.execute(sql.SQL("INSERT INTO ugc.events {}").format(values))

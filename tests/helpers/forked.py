@@ -1,4 +1,4 @@
-"""Work in a process of its own that a test may kill, stop and wake: a fork of this one, so that it begins at once."""
+"""Work in a child process that a test can kill, freeze and wake; a fork, because it starts at once."""
 
 import json
 import os
@@ -21,30 +21,30 @@ from vitrine.store import pipelines
 
 @dataclass
 class Forked:
-    """A child process; what its work answers comes through a pipe."""
+    """A child process; the result of its work arrives through a pipe."""
 
     pid: int
     answers: int
-    code: int | None = None  # None: it has not ended; negative: the signal that killed it
+    code: int | None = None  # None: still running; negative: the signal that killed it
 
     def ended(self) -> int:
-        """The exit code, once it has one; the signal's number below zero if it was killed."""
-        return wait_until(self._look, what="the end of the child")[0]
+        """Wait for the end; returns the exit code, or the negative signal number if the child was killed."""
+        return wait_until(self._poll, what="the end of the child")[0]
 
     def stopped(self) -> None:
-        """Once it has stopped itself."""
-        wait_until(lambda: os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)[0], what="a child that stops")
+        """Wait until the child has stopped itself."""
+        wait_until(lambda: os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)[0], what="the stop of the child")
 
     def wake(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def answer(self) -> Any:
-        """What the work came to."""
+        """Wait for the end; returns the result of the work."""
         assert self.ended() == 0
         with os.fdopen(os.dup(self.answers)) as pipe:
             return json.load(pipe)
 
-    def _look(self) -> tuple[int] | None:
+    def _poll(self) -> tuple[int] | None:
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.code = os.waitstatus_to_exitcode(status) if pid else None
@@ -53,7 +53,7 @@ class Forked:
 
 @contextmanager
 def forked(work: Callable[[], Any], points: str = "") -> Generator[Forked]:
-    """The work, in a child with these failpoints; nothing is left of it when the block ends."""
+    """Runs the work in a child with these failpoints; the child is killed when the block ends."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -62,7 +62,7 @@ def forked(work: Callable[[], Any], points: str = "") -> Generator[Forked]:
             os.write(writing, json.dumps(work()).encode())
             os._exit(0)
         finally:
-            os._exit(70)  # never back into the tests
+            os._exit(70)  # the child must never continue with the tests
     os.close(writing)
     child = Forked(pid, reading)
     try:
@@ -75,13 +75,13 @@ def forked(work: Callable[[], Any], points: str = "") -> Generator[Forked]:
 
 
 def dispatched(settings: Settings, claim: Claim) -> list[str | None]:
-    """The claim's run from start to end, here: the code of its error, and the status it left behind."""
+    """Runs the claim in this process; returns its error code and the status of the pipeline afterwards."""
     executed, status = PipelineDispatcher(settings, PipelineExecutor(settings, threading.Event())).dispatch(claim)
     return [executed.error.code if executed.error else None, status]
 
 
 def claimed(settings: Settings, runner: str = "forked") -> Claim:
-    """The next claim, through a connection of its own."""
+    """Claims the next pipeline, through a separate connection."""
     with connect(settings.store_url, name="tests:claim") as store:
         claim = pipelines.claim_next(store, runner=runner, ttl=settings.lease_ttl)
     assert claim is not None

@@ -1,4 +1,4 @@
-"""Every change of a status, written down by the database itself."""
+"""A journal of every status change, written by a trigger in the database."""
 
 from vitrine.postgres import Connection
 from vitrine.status import NEXT, Event, Status, next_status
@@ -24,12 +24,12 @@ _TRIGGER = """
 
 
 def start(connection: Connection) -> None:
-    """From now on every change is noted."""
+    """Start the journal in this database."""
     connection.execute(_TRIGGER)
 
 
 def moves(connection: Connection, name: str | None = None) -> list[tuple[Status, Status]]:
-    """What happened to a pipeline, or to all of them, in order."""
+    """Status changes of a pipeline, or of all pipelines, in order."""
     rows = connection.execute(
         "SELECT old, new FROM public.status_journal WHERE name = coalesce(%s, name) ORDER BY id", [name]
     )

@@ -1,4 +1,4 @@
-"""Transforms that change nothing, one for every lane that rows can take."""
+"""Transforms that change nothing, one for each lane."""
 
 import copy
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ def types_untouched(rows: Sequence[Row]) -> Sequence[Row]:
 
 @registry.transforms.register("types_seen")
 def types_seen(rows: Sequence[Row]) -> Sequence[Row]:
-    """Every value is decoded, none is changed."""
+    """Decodes every value and changes none."""
     return [{**row} for row in rows]
 
 
 @registry.transforms.register("types_copied")
 def types_copied(rows: Sequence[Row]) -> Sequence[Row]:
-    """Every value is an equal one, none is the same."""
+    """Replaces every value by an equal copy."""
     return [copy.deepcopy(dict(row)) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""What the store says about pipelines and runners that live in other processes."""
+"""What the store records about pipelines and runners of other processes."""
 
 from tests.helpers.processes import Started
 from tests.helpers.waiting import wait_until
@@ -21,6 +21,6 @@ def wait_for(connection: Connection, pipeline: Pipeline, wanted: Status) -> None
 
 
 def has_ticked(connection: Connection, one: Started, over: str = "0.1 s") -> None:
-    """The runner has looked for work for at least this long."""
+    """Wait until the runner has polled for at least this long."""
     seen = "SELECT FROM etl.etl_runners WHERE name = %s AND seen_at - started_at > %s::interval"
-    wait_until(lambda: connection.execute(seen, [one.name, over]).fetchall(), what="a runner that looks for work")
+    wait_until(lambda: connection.execute(seen, [one.name, over]).fetchall(), what="a runner that polls")

@@ -1,4 +1,4 @@
-"""Vitrine as real processes: started, listened to, and stopped again."""
+"""Starts and stops Vitrine as real processes and reads their output."""
 
 import os
 import signal
@@ -16,21 +16,21 @@ QUICK = {"VITRINE_LEASE_TTL": "2s", "VITRINE_HEARTBEAT_INTERVAL": "300ms", "VITR
 
 @dataclass(frozen=True)
 class Started:
-    """A command in a process of its own; what it says goes to a file."""
+    """A command in a separate process; its output goes to a file."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     @property
     def name(self) -> str:
-        """As a runner calls itself in the store."""
+        """The name of a runner in the store."""
         return f"{socket.gethostname()}:{self.process.pid}"
 
     def output(self) -> str:
         return self.log.read_text("utf-8", errors="replace")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code after a signal."""
+        """Send a signal and wait; returns the exit code."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
         return self.process.wait(GRACE_SECONDS)
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def environment(url: str | None, **variables: str) -> dict[str, str]:
-    """Ours without any setting of Vitrine, then these."""
+    """The environment of this process without settings of Vitrine, plus these variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("VITRINE_", "DATABASE_URL"))}
     database = {} if url is None else {"VITRINE_DATABASE_URL": url}
     return {**inherited, "COLUMNS": "200", **database, **variables}
@@ -51,7 +51,7 @@ def environment(url: str | None, **variables: str) -> dict[str, str]:
 
 @contextmanager
 def started(arguments: Sequence[str], folder: Path, env: dict[str, str]) -> Generator[Started]:
-    """`vitrine …` until the block ends; SIGTERM then, and SIGKILL for one that does not listen."""
+    """Runs `vitrine …` until the block ends, then sends SIGTERM, and SIGKILL if it does not exit."""
     log = folder / f"{arguments[0]}-{len(list(folder.iterdir()))}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -70,13 +70,13 @@ def started(arguments: Sequence[str], folder: Path, env: dict[str, str]) -> Gene
 
 @contextmanager
 def runner(url: str, folder: Path, *, concurrency: int = 4, **variables: str) -> Generator[Started]:
-    """A runner with a short lease."""
+    """Runs a runner with a short lease."""
     env = environment(url, **(QUICK | variables))
     with started(["runner", "--concurrency", str(concurrency)], folder, env) as one:
         yield one
 
 
 def vitrine(*arguments: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """One command from start to end."""
+    """Runs one command and waits for it."""
     command = [sys.executable, "-m", "vitrine", *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that breaks connections on purpose, and knows just enough of the protocol for it."""
+"""A TCP proxy before PostgreSQL that injects network faults at chosen messages of the protocol."""
 
 import re
 import socket
@@ -13,24 +13,24 @@ _ENCRYPTION_REQUESTS = (80877103, 80877104)
 _COMMIT = re.compile(rb"(?:^|;)\s*commit\s*(?:;|$)", re.IGNORECASE)
 _END = re.compile(rb"(?:^|;)\s*(?:commit|rollback)\s*(?:;|$)", re.IGNORECASE)
 _DISCARD = b"Q" + struct.pack("!i", 4 + len(b"DISCARD ALL\0")) + b"DISCARD ALL\0"
-_TEXTS = [b"Q", b"P"]  # messages that hold SQL: a simple query, or the parse of an extended one
+_WITH_SQL = [b"Q", b"P"]  # messages that contain SQL: Query and Parse
 
 
 @dataclass
 class Drop:
-    """Waits for a commit in a transaction that said `marker`, and cuts its session before or after it."""
+    """Cuts a session before or after the commit of a transaction whose SQL contains `marker`."""
 
     what: Literal["request", "reply"]
     marker: bytes
-    skip: int  # so many of them pass
+    skip: int  # matching commits that pass first
     done: threading.Event = field(default_factory=threading.Event)
 
 
 class Proxy:
-    """A port of 127.0.0.1 that leads to another one. Nobody listens on it before `open`.
+    """Forwards a port of 127.0.0.1 to another one; connections are refused before `open`.
 
-    `drop_notifications` swallows what NOTIFY sends; `pooling` sends DISCARD ALL between any two transactions of a
-    session, as if each of them met another server process.
+    `drop_notifications` drops the messages of NOTIFY. `pooling` sends DISCARD ALL between any two transactions of a
+    session, as if each transaction used another server process.
     """
 
     def __init__(self, target: int, *, drop_notifications: bool = False, pooling: bool = False) -> None:
@@ -45,7 +45,7 @@ class Proxy:
         self._sessions: set[_Session] = set()
         self._lock = threading.Lock()
         self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))  # taken, but refusing
+        self._listener.bind(("127.0.0.1", 0))  # reserves the port; connections are refused until listen()
         self.port: int = self._listener.getsockname()[1]
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class Proxy:
         self.close()
 
     def url(self, url: str) -> str:
-        """The same database, through this proxy."""
+        """The URL of the same database through this proxy."""
         return url.replace(f":{self._target}/", f":{self.port}/")
 
     def open(self) -> None:
@@ -69,13 +69,13 @@ class Proxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.go_on()
+        self.resume()
         self.cut()
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def cut(self) -> int:
-        """End every connection as it stands; how many there were."""
+        """Close every connection at once; returns their number."""
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
@@ -83,22 +83,22 @@ class Proxy:
         return len(sessions)
 
     def stall(self) -> None:
-        """From now on nothing passes, and nobody is told."""
+        """Hold back all data from now on, with all connections open."""
         self._gate.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._gate.set()
 
     def drop_commit_request(self, marker: bytes, *, skip: int = 0) -> Drop:
-        """The server never gets the commit, the client sees its connection end."""
+        """The commit does not reach the server, and the client loses its connection."""
         return self._arm(Drop("request", marker, skip))
 
     def drop_commit_reply(self, marker: bytes, *, skip: int = 0) -> Drop:
-        """The server has committed, and the client sees its connection end."""
+        """The server commits, and the client loses its connection before the reply."""
         return self._arm(Drop("reply", marker, skip))
 
-    def forget_drops(self) -> None:
-        """What has not happened yet will not happen."""
+    def cancel_drops(self) -> None:
+        """Cancel the drops that have not happened yet."""
         with self._lock:
             self._drops.clear()
 
@@ -107,15 +107,15 @@ class Proxy:
             self._drops.append(drop)
         return drop
 
-    # -- what sessions ask --------------------------------------------------------------------------------------------
+    # -- called by sessions --------------------------------------------------------------------------------------------
 
     def wait_for_gate(self) -> None:
         self._gate.wait()
 
-    def drop_for(self, said: bytes) -> Drop | None:
-        """What is to happen to a commit after all this was said in its transaction."""
+    def drop_for(self, statements: bytes) -> Drop | None:
+        """The drop that applies to the commit of a transaction with these statements, if any."""
         with self._lock:
-            for drop in [drop for drop in self._drops if drop.marker in said]:
+            for drop in [drop for drop in self._drops if drop.marker in statements]:
                 if drop.skip:
                     drop.skip -= 1
                 else:
@@ -148,7 +148,7 @@ class Proxy:
 
 
 class _Session:
-    """One connection of a client, and ours to the server on its behalf."""
+    """A connection of a client, and the matching connection to the server."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
@@ -156,10 +156,10 @@ class _Session:
         self._server = server
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._lone_bytes = 0  # answers of one byte that are still to come, to requests before the start
-        self._said = b""  # in the transaction that is open
+        self._pending_bytes = 0  # one-byte replies to encryption requests that have not arrived yet
+        self._statements = b""  # of the open transaction
         self._drop: Drop | None = None
-        self._idle = False  # the server waits outside a transaction, and may remember the one before
+        self._idle = False  # outside a transaction; session state of the last one may remain
         self._discarding = False
         self._discarded = threading.Event()
 
@@ -189,22 +189,22 @@ class _Session:
             while True:
                 kind = _read(incoming, 1)
                 body = _read_body(incoming)
-                self._forget_the_past(kind)
-                self._listen_to(kind, body[4:])
+                self._discard_session_state(kind)
+                self._inspect(kind, body[4:])
                 self._pass(self._server, kind + body)
         self.end()
 
     def _start_up(self, incoming: IO[bytes]) -> None:
-        """Packets without a type: requests for encryption, each answered by one byte, then the start itself."""
+        """Packets without a type byte: encryption requests, each answered by one byte, then the startup message."""
         while True:
             packet = _read_body(incoming)
             before_start = struct.unpack("!i", packet[4:8])[0] in _ENCRYPTION_REQUESTS
-            self._lone_bytes += before_start
+            self._pending_bytes += before_start
             self._pass(self._server, packet)
             if not before_start:
                 return
 
-    def _forget_the_past(self, kind: bytes) -> None:
+    def _discard_session_state(self, kind: bytes) -> None:
         if self._proxy.pooling and self._idle and kind != b"X":
             self._discarding = True
             self._server.sendall(_DISCARD)
@@ -213,18 +213,18 @@ class _Session:
             self._proxy.discarded += 1
         self._idle = False
 
-    def _listen_to(self, kind: bytes, body: bytes) -> None:
-        if kind not in _TEXTS:
+    def _inspect(self, kind: bytes, body: bytes) -> None:
+        if kind not in _WITH_SQL:
             return
-        text = body.split(b"\0")[_TEXTS.index(kind)]  # a parse has the statement's name before it
-        self._said += text
-        if _COMMIT.search(text) and (drop := self._proxy.drop_for(self._said)) is not None:
+        text = body.split(b"\0")[_WITH_SQL.index(kind)]  # in a Parse message the statement's name comes first
+        self._statements += text
+        if _COMMIT.search(text) and (drop := self._proxy.drop_for(self._statements)) is not None:
             if drop.what == "request":
                 drop.done.set()
                 raise EOFError
             self._drop = drop
         if _END.search(text):
-            self._said = b""
+            self._statements = b""
 
     # -- from the server ----------------------------------------------------------------------------------------------
 
@@ -232,16 +232,16 @@ class _Session:
         with suppress(OSError, EOFError), self._server.makefile("rb") as incoming:
             while True:
                 kind = _read(incoming, 1)
-                if self._lone_bytes:
-                    self._lone_bytes -= 1
+                if self._pending_bytes:
+                    self._pending_bytes -= 1
                     self._pass(self._client, kind)
                     continue
                 body = _read_body(incoming)
-                if not self._is_swallowed(kind, body[4:]):
+                if not self._is_dropped(kind, body[4:]):
                     self._pass(self._client, kind + body)
         self.end()
 
-    def _is_swallowed(self, kind: bytes, body: bytes) -> bool:
+    def _is_dropped(self, kind: bytes, body: bytes) -> bool:
         if self._discarding:
             if kind == b"Z":
                 self._discarding = False
@@ -269,6 +269,6 @@ def _read(incoming: IO[bytes], length: int) -> bytes:
 
 
 def _read_body(incoming: IO[bytes]) -> bytes:
-    """A length, which counts itself, and what it announces."""
+    """A length, which includes itself, and as many bytes as it says."""
     length = _read(incoming, 4)
     return length + _read(incoming, struct.unpack("!i", length)[0] - 4)

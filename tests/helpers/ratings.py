@@ -1,4 +1,4 @@
-"""The incremental pipeline of the cinema's ratings, and the check that its mart is right."""
+"""The incremental pipeline of the cinema's ratings, and the check that its mart equals them."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,7 +13,7 @@ TARGET = "analytics.ratings"
 SLOW_QUERY = """
     SELECT a.id, count(*) AS n FROM ugc.ratings a CROSS JOIN ugc.ratings b CROSS JOIN ugc.ratings c GROUP BY a.id
 """
-"""Takes minutes before its first row."""
+"""Returns its first row after minutes."""
 
 
 def create_ratings(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
@@ -30,7 +30,7 @@ def create_ratings(connection: Connection, settings: Settings, **fields: Any) ->
 
 
 def rate(connection: Connection, modified: str = "now()", *, count: int = 1) -> UUID:
-    """New ratings with this expression as `modified`; the id of the last."""
+    """Insert ratings with this SQL expression as `modified`; returns the id of the last one."""
     rating = uuid4()
     for number in range(count):
         rating = uuid4()

@@ -1,4 +1,4 @@
-"""Pipelines run in this process, and the check that a mart equals its query."""
+"""Runs pipelines in this process and checks that a mart equals its query."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from vitrine.store import pipelines
 
 
 def create(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
-    """A pipeline with short defaults for everything a test does not care about."""
+    """Create a pipeline, with defaults for the fields that the test does not set."""
     return revisions.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
 
 
@@ -31,7 +31,7 @@ def run(
     allow_shrink: bool = False,
     waits: Sequence[float] = (),
 ) -> Executed:
-    """One run, here and now; it tries again after these waits, and not at all without any."""
+    """Runs the pipeline once; transient errors are retried after these waits, never without any."""
     pipelines.request_run(connection, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
     claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None
@@ -41,7 +41,7 @@ def run(
 
 
 def run_one_batch(connection: Connection, settings: Settings, pipeline: Pipeline) -> Executed:
-    """A run that is told to stop while its first batch is written, and released after it."""
+    """Runs until the first batch is written, then stops; the run is released."""
     stop = threading.Event()
 
     def watch(counts: Counts, expected: int | None) -> None:
@@ -60,7 +60,7 @@ def succeed(connection: Connection, settings: Settings, pipeline: Pipeline, **op
 
 
 def once_read(rows: int, action: Callable[[], object]) -> Callable[[Counts, int | None], None]:
-    """A watch that acts once, when this many rows have been read."""
+    """A watch that calls the action once, when this many rows have been read."""
     waiting = [action]
 
     def watch(counts: Counts, expected: int | None) -> None:
@@ -71,7 +71,7 @@ def once_read(rows: int, action: Callable[[], object]) -> Callable[[Counts, int 
 
 
 def differences(connection: Connection, query: str, target: str, key: str) -> list[dict[str, Any]]:
-    """Rows missing in the target, extra in it, or with another image; none when the mart is right."""
+    """Rows that are missing, extra or different in the target; empty when it equals the query."""
     schema, table = target.split(".")
     statement = sql.SQL(
         "SELECT coalesce(s.{key}, t.{key})::text AS key, s IS NULL AS extra, t IS NULL AS missing"

@@ -1,4 +1,4 @@
-"""What a process tells Prometheus, as Prometheus would read it."""
+"""Reads the metrics of a process as Prometheus does."""
 
 from dataclasses import dataclass, field
 from urllib.error import HTTPError
@@ -9,18 +9,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass
 class Scraped:
-    """Every sample by its name, and the labels it bears."""
+    """All samples by name and labels."""
 
     samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = field(
         default_factory=dict[str, dict[tuple[tuple[str, str], ...], float]]
     )
 
     def value(self, name: str, **labels: str) -> float | None:
-        """None: there is no such sample."""
+        """The value of a sample; None if there is none."""
         return self.samples.get(name, {}).get(tuple(sorted(labels.items())))
 
     def labels(self, name: str) -> set[str]:
-        """Names of the labels that a metric bears."""
+        """Names of the labels of a metric."""
         return {label for labels in self.samples.get(name, {}) for label, _ in labels}
 
     @property
@@ -39,7 +39,7 @@ def parse(*texts: str) -> Scraped:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """Status and text of an answer; (0, "") while nobody listens."""
+    """Status and body of a response; (0, "") while no process listens."""
     try:
         with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return answer.status, answer.read().decode()

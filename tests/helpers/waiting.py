@@ -8,9 +8,9 @@ Seen = TypeVar("Seen")
 
 
 def wait_until(condition: Callable[[], Seen | None], timeout: float = 20, what: str = "the condition") -> Seen:
-    """What the condition gives once it is true of something; an AssertionError when the time is over."""
+    """Poll until the condition returns something true, and return that; AssertionError after the timeout."""
     deadline = time.monotonic() + timeout
     while not (seen := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout:g} s"
+        assert time.monotonic() < deadline, f"{what} was not reached within {timeout:g} s"
         time.sleep(0.02)
     return seen

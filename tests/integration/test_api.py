@@ -152,6 +152,7 @@ def test_pipelines_are_listed_page_by_page_in_the_order_of_names(client: TestCli
     assert client.get("/pipelines", params={"limit": 5}).json()["next"] is None
 
 
+@pytest.mark.promise("H10")
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
@@ -206,6 +207,7 @@ def test_a_misspelled_field_is_answered_with_the_right_name(client: TestClient, 
     assert {error["field"] for error in body["errors"]} == {"key_columns", "options.lookbak", "source_qurey"}
 
 
+@pytest.mark.promise("H5", "H8")
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
@@ -241,6 +243,7 @@ def test_every_reason_is_told_at_once(client: TestClient) -> None:
     assert "nothing" in detail
 
 
+@pytest.mark.promise("D18")
 def test_one_name_and_one_target_belong_to_one_pipeline(client: TestClient, genres: str) -> None:
     problem(client.post("/pipelines", json=GENRES | {"target_table": "analytics.x"}), 409, "NAME_TAKEN")
     problem(client.post("/pipelines", json=GENRES | {"name": "other"}), 409, "TARGET_TAKEN")
@@ -283,6 +286,7 @@ def test_a_change_of_nothing_changes_nothing(client: TestClient, genres: str) ->
         assert answer.headers["etag"] == '"1"'
 
 
+@pytest.mark.promise("D12")
 @pytest.mark.parametrize(
     ("tag", "status"),
     [('"1"', 200), ("1", 200), ('W/"1"', 200), ("*", 200), ('"2"', 412), ('"99999999999999999999"', 412), ('"x"', 412)],
@@ -295,6 +299,7 @@ def test_if_match_refuses_to_change_another_version(client: TestClient, genres: 
     assert client.get(f"/pipelines/{genres}").json()["batch_size"] == (7 if status == 200 else 5000)
 
 
+@pytest.mark.promise("D13")
 def test_of_two_editors_of_one_version_one_is_refused(client: TestClient, connection: Connection, genres: str) -> None:
     def edit(size: int) -> Any:
         return client.patch(f"/pipelines/{genres}", json={"batch_size": size}, headers={"If-Match": '"1"'})
@@ -305,6 +310,7 @@ def test_of_two_editors_of_one_version_one_is_refused(client: TestClient, connec
     assert client.get(f"/pipelines/{genres}").json() == winner.json()
 
 
+@pytest.mark.promise("D10", "D12")
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.PAUSE_REQUESTED])
 def test_a_running_pipeline_is_neither_torn_nor_deleted(
     client: TestClient, connection: Connection, genres: str, status: Status
@@ -326,6 +332,7 @@ def test_disabling_a_running_pipeline_pauses_it(client: TestClient, connection: 
     assert client.patch(f"/pipelines/{genres}", json={"enabled": False}).json()["status"] == "PAUSE_REQUESTED"
 
 
+@pytest.mark.promise("C18")
 def test_a_new_query_needs_a_word_about_the_checkpoint(client: TestClient, connection: Connection) -> None:
     film_id = client.post("/pipelines", json=FILMS).json()["id"]
     connection.execute(
@@ -381,6 +388,7 @@ def test_run_is_accepted_in_every_status(
     assert answer.json()["request_id"] in {str(stored.request_id), str(stored.rerun_request_id)}
 
 
+@pytest.mark.promise("D1")
 @pytest.mark.parametrize(
     ("status", "code", "becomes"),
     [
@@ -406,6 +414,7 @@ def test_pause_says_whether_it_holds_already(
     assert len(client.get(f"/pipelines/{genres}/runs").json()["items"]) == attempts
 
 
+@pytest.mark.promise("D1")
 def test_a_paused_pipeline_is_not_claimed_until_it_is_resumed(
     client: TestClient, connection: Connection, genres: str
 ) -> None:
@@ -417,6 +426,7 @@ def test_a_paused_pipeline_is_not_claimed_until_it_is_resumed(
     assert claim(connection).definition.name == genres
 
 
+@pytest.mark.promise("D9")
 def test_two_parallel_requests_are_one_run(client: TestClient, connection: Connection, genres: str) -> None:
     def run() -> Any:
         return client.post(f"/pipelines/{genres}/run")
@@ -465,6 +475,7 @@ def test_a_request_while_running_brings_exactly_one_more_run(
         assert (body["state"], body["run"]["status"]) == ("succeeded", "SUCCESS")
 
 
+@pytest.mark.promise("D16")
 def test_a_failed_pipeline_runs_again_from_its_first_attempt(
     client: TestClient, connection: Connection, genres: str
 ) -> None:
@@ -578,6 +589,7 @@ UNKNOWN = [
 ]
 
 
+@pytest.mark.promise("H9")
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_an_unknown_pipeline_is_not_found(client: TestClient, genres: str, method: str, path: str) -> None:
     body = {"batch_size": 1} if method == "PATCH" else None
@@ -588,12 +600,14 @@ def test_an_unknown_pipeline_is_not_found(client: TestClient, genres: str, metho
     assert client.get(f"/pipelines/{genres}").status_code == 200
 
 
+@pytest.mark.promise("H9")
 def test_an_unknown_request_is_not_found(client: TestClient) -> None:
     problem(client.get(f"/requests/{uuid4()}"), 404, "NOT_FOUND")
     for wrong in ("x", str(2**70), "%00"):
         problem(client.get(f"/requests/{wrong}"), 422, "INVALID")
 
 
+@pytest.mark.promise("H21")
 @pytest.mark.parametrize(
     ("path", "params"),
     [
@@ -610,6 +624,7 @@ def test_paging_has_bounds(client: TestClient, genres: str, path: str, params: d
     assert [error["field"] for error in body["errors"]] == list(params)
 
 
+@pytest.mark.promise("H6", "H9")
 @pytest.mark.parametrize(
     ("content", "status", "code"),
     [
@@ -648,6 +663,7 @@ def test_a_body_that_is_no_definition_is_refused_with_a_sentence(
     assert client.get(f"/pipelines/{genres}").json()["config_version"] == 1
 
 
+@pytest.mark.promise("H6")
 def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> None:
     sent = 0
 
@@ -682,6 +698,7 @@ def test_unknown_addresses_and_methods_are_problems_too(client: TestClient, genr
         assert answer.headers["allow"]
 
 
+@pytest.mark.promise("H13")
 def test_other_origins_get_no_permission(client: TestClient) -> None:
     headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     for answer in (client.get("/pipelines", headers=headers), client.options("/pipelines", headers=headers)):
@@ -739,6 +756,7 @@ def test_the_api_starts_and_says_so_while_the_database_is_away(
             assert "S3CR3T" not in refused.text
 
 
+@pytest.mark.promise("B11")
 def test_lost_connections_are_replaced(client: TestClient, connection: Connection) -> None:
     assert client.get("/pipelines").status_code == 200
     ended = connection.execute(
@@ -865,6 +883,7 @@ def test_a_port_in_use_is_reported_before_anything_starts(settings: Settings) ->
     assert refusal.value.code == "PORT_TAKEN"
 
 
+@pytest.mark.promise("H20")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_without_tokens_only_loopback_is_served(settings: Settings, host: str) -> None:
     with pytest.raises(ConfigError, match="no access tokens yet") as refusal:
@@ -880,6 +899,7 @@ print("put away", flush=True)
 """
 
 
+@pytest.mark.promise("H6")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_process_answers_until_it_is_told_to_stop(database_url: str, number: signal.Signals, tmp_path: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -911,6 +931,7 @@ def test_the_process_answers_until_it_is_told_to_stop(database_url: str, number:
         assert process.stderr.read() == ""
 
 
+@pytest.mark.promise("H13")
 def test_a_page_of_another_site_changes_nothing(client: TestClient) -> None:
     client.post("/pipelines", json=GENRES)
     refused = client.post("/pipelines/top_genres/run", headers={"Origin": "http://evil.example"})

@@ -86,9 +86,10 @@ def held(settings: Settings, connection: Connection, pipeline: Pipeline, point: 
 # -- pauses -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D2")
 def test_a_pause_that_waits_for_a_claim_is_not_lost(
     connection: Connection, settings: Settings, other: Connection
-) -> None:  # D2
+) -> None:
     events = create_filled(connection, settings, "full", 1)
     request(connection, events)
     waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
@@ -102,9 +103,10 @@ def test_a_pause_that_waits_for_a_claim_is_not_lost(
     assert pipelines.leave(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
 
 
+@pytest.mark.promise("D2")
 def test_of_a_pause_and_a_claim_at_once_neither_is_lost(
     connection: Connection, settings: Settings, other: Connection
-) -> None:  # D2
+) -> None:
     events = create_filled(connection, settings, "full", 1)
     seen = set[Status]()
     with ThreadPoolExecutor(1) as thread:
@@ -123,9 +125,10 @@ def test_of_a_pause_and_a_claim_at_once_neither_is_lost(
     assert Status.PAUSE_REQUESTED in seen
 
 
+@pytest.mark.promise("D3")
 def test_a_pause_between_two_attempts_holds_at_once_and_drops_those_to_come(
     connection: Connection, settings: Settings
-) -> None:  # D3
+) -> None:
     events = create_filled(connection, settings, "incremental", EVENTS)
     request(connection, events)
     for attempt in (1, 2):
@@ -142,9 +145,10 @@ def test_a_pause_between_two_attempts_holds_at_once_and_drops_those_to_come(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("D4")
 def test_a_runner_that_dies_with_a_pause_to_come_leaves_a_paused_pipeline(
     connection: Connection, settings: Settings, tmp_path: Path
-) -> None:  # D4
+) -> None:
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH)
     with held(settings, connection, events, "after_commit", tmp_path):
         assert pipelines.request_pause(connection, events.id) is Status.PAUSE_REQUESTED
@@ -155,10 +159,11 @@ def test_a_runner_that_dies_with_a_pause_to_come_leaves_a_paused_pipeline(
     assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
 
 
+@pytest.mark.promise("D6")
 @pytest.mark.parametrize("point", ["staging_built", "before_swap"])
 def test_a_pause_while_a_load_is_published_lets_it_finish(
     connection: Connection, settings: Settings, other: Connection, point: str, tmp_path: Path
-) -> None:  # D6
+) -> None:
     events = create_filled(connection, settings, "full", EVENTS, batch_size=BATCH)
     with held(settings, connection, events, point, tmp_path) as run, ThreadPoolExecutor(1) as thread:
         pausing = thread.submit(pipelines.request_pause, other, events.id)
@@ -172,9 +177,10 @@ def test_a_pause_while_a_load_is_published_lets_it_finish(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("D7")
 def test_a_pause_that_is_withdrawn_before_the_batch_ends_leaves_the_same_run_running(
     connection: Connection, settings: Settings, tmp_path: Path
-) -> None:  # D7
+) -> None:
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH)
     with held(settings, connection, events, "after_commit", tmp_path) as run:
         pipelines.request_pause(connection, events.id)
@@ -199,10 +205,11 @@ def heard(connection: Connection, pipeline: Pipeline) -> None:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D8")
 @both_modes
 def test_a_request_while_running_is_followed_by_one_run_that_sees_what_was_there_before_it(
     connection: Connection, settings: Settings, mode: str, tmp_path: Path
-) -> None:  # D8
+) -> None:
     events = create_filled(connection, settings, mode, EVENTS, batch_size=BATCH)
     with held(settings, connection, events, "after_commit", tmp_path) as run:
         connection.execute("INSERT INTO ugc.events VALUES (0, 'new', now())")
@@ -215,9 +222,10 @@ def test_a_request_while_running_is_followed_by_one_run_that_sees_what_was_there
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("D20")
 def test_a_client_that_dies_after_its_request_leaves_a_run_that_it_finds_again(
     connection: Connection, settings: Settings, database_url: str, tmp_path: Path
-) -> None:  # D20
+) -> None:
     events = create_filled(connection, settings, "full", EVENTS, name="events")
     port = free_port()
     with started(["api"], tmp_path, environment(database_url, VITRINE_API_PORT=str(port))):
@@ -259,11 +267,12 @@ def ask(port: int, method: str, path: str) -> Any:
 # -- deletions --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D10")
 @both_modes
 @pytest.mark.parametrize("point", ["after_read", "after_sink_write", "after_commit"])
 def test_a_pipeline_deleted_by_force_leaves_its_runner_nothing_to_commit(
     connection: Connection, settings: Settings, mode: str, point: str, tmp_path: Path
-) -> None:  # D10
+) -> None:
     events = create_filled(connection, settings, mode, EVENTS, batch_size=BATCH)
     with held(settings, connection, events, point, tmp_path) as run, TestClient(create_app(settings)) as client:
         assert client.delete(f"/pipelines/{events.name}").status_code == 409

@@ -63,9 +63,10 @@ def standby(version: int) -> Generator[str]:
             yield server.tcp_url("source")
 
 
+@pytest.mark.promise("C6")
 def test_a_standby_refuses_the_horizon_unless_a_lookback_is_given(
     connection: Connection, settings: Settings, postgres: EmbeddedPostgres
-) -> None:  # C6
+) -> None:
     with standby(postgres.version) as url:
         replica = settings.model_copy(update={"sources": {"default": SecretStr(url)}})
         refused = run(connection, replica, create_events(connection, replica, "incremental")).error
@@ -82,7 +83,8 @@ def test_a_standby_refuses_the_horizon_unless_a_lookback_is_given(
         assert succeed(connection, replica, patient).counts.written == 10
 
 
-def test_a_logical_subscription_refuses_the_horizon(connection: Connection) -> None:  # C6
+@pytest.mark.promise("C6")
+def test_a_logical_subscription_refuses_the_horizon(connection: Connection) -> None:
     with connection.transaction(force_rollback=True):
         connection.execute("CREATE SUBSCRIPTION elsewhere CONNECTION '' PUBLICATION films WITH (connect = false)")
         assert horizon.read(connection).at is not None
@@ -95,9 +97,10 @@ def test_a_logical_subscription_refuses_the_horizon(connection: Connection) -> N
 # -- rows that move while they are read -------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("C8")
 def test_a_hundred_thousand_rows_of_one_time_are_read_in_steps_and_resumed_between_them(
     connection: Connection, settings: Settings
-) -> None:  # C8
+) -> None:
     fill_events(connection, 100_000, note="repeat('x', 500)", modified="interval '1 day'")
     create_target(connection)
     events = create_events(connection, settings, "incremental", batch_size=1000)
@@ -113,9 +116,10 @@ def test_a_hundred_thousand_rows_of_one_time_are_read_in_steps_and_resumed_betwe
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("C12")
 def test_a_row_updated_between_two_batches_arrives_with_the_next_run(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C12
+) -> None:
     fill_events(connection, 500)
     events = create_events(connection, settings, "incremental")
 
@@ -129,9 +133,10 @@ def test_a_row_updated_between_two_batches_arrives_with_the_next_run(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("C12")
 def test_a_row_that_commits_below_the_cursor_between_two_snapshots_is_not_lost(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C12: the run reads on in a new snapshot, and passes the row while nobody sees it
+) -> None:  # the run reads on in a new snapshot, and passes the row while nobody sees it
     fill_events(connection, 10)
     options = {"snapshot_max_age": "0s", "horizon_margin": "0s"}
     events = create_events(connection, settings, "incremental", batch_size=1, options=options)
@@ -154,9 +159,10 @@ def test_a_row_that_commits_below_the_cursor_between_two_snapshots_is_not_lost(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("C20")
 def test_the_long_read_of_another_pipeline_costs_reading_again_and_nothing_else(
     connection: Connection, settings: Settings
-) -> None:  # C20
+) -> None:
     fill_events(connection, 5)
     options = {"horizon_margin": "0s"}
     events = create_events(connection, settings, "incremental", options=options)
@@ -177,12 +183,13 @@ def test_the_long_read_of_another_pipeline_costs_reading_again_and_nothing_else(
     assert is_right(connection)
 
 
+@pytest.mark.promise("C20")
 @pytest.mark.parametrize(
     ("grant", "held"), [("SELECT", False), ("SELECT, UPDATE (note)", True), ("SELECT, DELETE", True)]
 )
 def test_the_transaction_of_a_role_that_cannot_write_holds_nothing_back(
     connection: Connection, settings: Settings, database_url: str, grant: str, held: bool
-) -> None:  # C20
+) -> None:
     fill_events(connection, 5, modified="interval '1 year' + n * interval '1 s'")
     with role(connection, "bookkeeper") as name, role(connection, "analyst") as member:
         connection.execute(raw(f"GRANT USAGE ON SCHEMA ugc TO {name}; GRANT {grant} ON ugc.events TO {name}"))
@@ -209,6 +216,7 @@ def role(connection: Connection, name: str) -> Generator[str]:
         connection.execute(raw(f"DROP ROLE {name}"))
 
 
+@pytest.mark.promise("C12")
 @both_modes
 def test_a_snapshot_that_grows_old_is_left_and_reading_goes_on_from_the_cursor(
     connection: Connection, settings: Settings, mode: str
@@ -228,10 +236,11 @@ def test_a_snapshot_that_grows_old_is_left_and_reading_goes_on_from_the_cursor(
 # -- targets that vanish, keys that repeat ----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("E4")
 @pytest.mark.parametrize("statement", ["DROP TABLE analytics.events", "ALTER TABLE analytics.events RENAME TO away"])
 def test_a_target_that_vanished_is_not_built_anew_from_the_latest_rows_alone(
     connection: Connection, settings: Settings, statement: Any
-) -> None:  # E4
+) -> None:
     fill_events(connection, 300)
     events = create_events(connection, settings, "incremental")
     succeed(connection, settings, events)
@@ -248,10 +257,11 @@ def test_a_target_that_vanished_is_not_built_anew_from_the_latest_rows_alone(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("E4")
 @both_modes
 def test_a_target_that_vanishes_during_a_run_fails_it_at_once(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # E4
+) -> None:
     fill_events(connection, 1000)
     create_target(connection)
     events = create_events(connection, settings, mode)
@@ -267,10 +277,11 @@ def test_a_target_that_vanishes_during_a_run_fails_it_at_once(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("E6")
 @pytest.mark.parametrize("batch_size", [7, 100])
 def test_one_key_twice_fails_an_incremental_run_with_examples(
     connection: Connection, settings: Settings, batch_size: int
-) -> None:  # E6
+) -> None:
     fill_events(connection, 10)
     repeated = "SELECT id / 2 AS pair, id, note, modified FROM ugc.events"
     create_target(connection, key="pair integer PRIMARY KEY, id integer")
@@ -301,10 +312,11 @@ def test_a_key_that_comes_again_in_a_later_batch_is_taken_for_a_newer_version(
     assert differences(connection, newest, "analytics.events", "pair") == []
 
 
+@pytest.mark.promise("H4")
 @both_modes
 def test_a_value_that_the_source_cannot_read_is_not_quoted(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # H4
+) -> None:
     fill_events(connection, 10, note="CASE n WHEN 5 THEN 'S3CR3T' ELSE n::text END")
     query = "SELECT id, note::integer AS note, modified FROM ugc.events"
     events = create_events(connection, settings, mode, source_query=query)
@@ -343,13 +355,14 @@ def faulty_result(rows: Sequence[Row]) -> Any:
     return None if any(row["note"] == "S3CR3T" for row in rows) else rows
 
 
+@pytest.mark.promise("D16", "E10")
 @both_modes
 @pytest.mark.parametrize(
     ("task", "told"), [("faulty_raise", "250"), ("faulty_key", "id"), ("faulty_shape", "250"), ("faulty_result", "201")]
 )
 def test_a_transform_that_goes_wrong_leaves_nothing_of_its_batch(
     connection: Connection, settings: Settings, mode: str, task: str, told: str
-) -> None:  # E10
+) -> None:
     fill_events(connection, 500, note="CASE n WHEN 250 THEN 'S3CR3T' ELSE n::text END")
     if mode == "incremental":
         create_target(connection)
@@ -373,28 +386,31 @@ def test_a_transform_that_goes_wrong_leaves_nothing_of_its_batch(
 # -- batches and rows of any size -------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("E11")
 @pytest.mark.parametrize("size", [0, -1, 50_001, 10**9, "10", 1.5, None])
-def test_a_batch_size_out_of_bounds_is_refused(size: Any) -> None:  # E11
+def test_a_batch_size_out_of_bounds_is_refused(size: Any) -> None:
     fields = {"name": "events", "source_query": EVENTS, "target_table": "analytics.events", "batch_size": size}
     with pytest.raises(ValidationError):
         Definition.model_validate(fields)
 
 
+@pytest.mark.promise("E11")
 @pytest.mark.parametrize("size", [0, -1, 50_001, 10**9, None])
 def test_the_database_refuses_a_batch_size_out_of_bounds_too(
     connection: Connection, settings: Settings, size: int | None
-) -> None:  # E11
+) -> None:
     fill_events(connection, 1)
     create_events(connection, settings, "full")
     with pytest.raises(psycopg.errors.IntegrityError):
         connection.execute("UPDATE etl.etl_pipelines SET batch_size = %s", [size])
 
 
+@pytest.mark.promise("E11")
 @both_modes
 @pytest.mark.parametrize("task", [None, "faulty_result"])
 def test_wide_rows_are_cut_into_batches_by_their_bytes(
     connection: Connection, settings: Settings, mode: str, task: str | None
-) -> None:  # E11
+) -> None:
     fill_events(connection, 20, note="repeat('x', 10000)")
     events = create_events(
         connection, settings, mode, batch_size=50_000, python_task=task, options={"max_batch_bytes": 25_000}
@@ -403,23 +419,25 @@ def test_wide_rows_are_cut_into_batches_by_their_bytes(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("E11")
 @pytest.mark.parametrize(
     ("task", "options", "batches"),
     [(None, {}, 1), ("faulty_result", {}, 3), ("faulty_result", {"max_batch_bytes": 2**24}, 2)],
 )
 def test_rows_that_become_values_of_python_are_cut_into_smaller_batches_unless_told_otherwise(
     connection: Connection, settings: Settings, task: str | None, options: dict[str, int], batches: int
-) -> None:  # E11
+) -> None:
     fill_events(connection, 20, note="repeat('x', 1048576)")
     events = create_events(connection, settings, "full", python_task=task, options=options)
     assert succeed(connection, settings, events).batches == batches
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("E12")
 @both_modes
 def test_a_row_wider_than_a_batch_travels_alone_in_a_small_process(
     connection: Connection, settings: Settings, mode: str, tmp_path: Path
-) -> None:  # E12
+) -> None:
     megabytes = 50
     fill_events(connection, 3)
     events = create_events(connection, settings, mode)

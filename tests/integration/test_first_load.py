@@ -55,9 +55,10 @@ def test_a_stopped_first_load_goes_on_from_its_staging(connection: Connection, s
     assert checkpoints.load(connection, events.id).position.cursor == LAST
 
 
+@pytest.mark.promise("C1")
 def test_a_row_that_commits_late_during_a_first_load_is_not_lost(
     connection: Connection, settings: Settings, database_url: str
-) -> None:  # C1
+) -> None:
     connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL)")
     with psycopg.connect(database_url) as late:
         late.execute("INSERT INTO ugc.events VALUES (1, 'late', now())")
@@ -85,6 +86,7 @@ def test_a_first_load_that_is_stopped_goes_on_under_the_horizon_it_began_with(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("C12")
 @pytest.mark.parametrize("task", [None, "first_load_without_time"])
 def test_a_row_that_changes_between_two_halves_of_a_first_load_is_not_taken_for_two(
     connection: Connection, settings: Settings, task: str | None
@@ -104,6 +106,7 @@ def test_a_row_that_changes_between_two_halves_of_a_first_load_is_not_taken_for_
     assert differences(connection, query, "analytics.events", "id") == []
 
 
+@pytest.mark.promise("C12")
 def test_a_row_that_changes_between_two_snapshots_of_a_first_load_is_not_taken_for_two(
     connection: Connection, settings: Settings
 ) -> None:
@@ -154,9 +157,10 @@ def test_a_table_made_while_its_first_load_was_half_done_is_filled_and_not_repla
     assert left == {"n": 0}
 
 
+@pytest.mark.promise("E6")
 def test_one_key_twice_in_a_first_load_fails_whichever_batches_it_comes_in(
     connection: Connection, settings: Settings
-) -> None:  # E6
+) -> None:
     fill_events(connection, 300)
     query = "SELECT (id - 1) % 250 + 1 AS id, id AS number, note, modified FROM ugc.events"
     fields: dict[str, Any] = {"source_query": query, "incremental_id_key": "number"}
@@ -168,8 +172,9 @@ def test_one_key_twice_in_a_first_load_fails_whichever_batches_it_comes_in(
     assert checkpoints.load(connection, events.id).position.cursor is None
 
 
+@pytest.mark.promise("C9")
 @pytest.mark.parametrize("policy", ["fail", "ignore"])
-def test_a_row_without_a_time_is_treated_as_ever(connection: Connection, settings: Settings, policy: str) -> None:  # C9
+def test_a_row_without_a_time_is_treated_as_ever(connection: Connection, settings: Settings, policy: str) -> None:
     fill_events(connection, 300)
     query = "SELECT id, note, nullif(modified, '2024-01-01 00:00:10+00') AS modified FROM ugc.events"
     events = create_events(connection, settings, "incremental", source_query=query, options={"on_null_cursor": policy})

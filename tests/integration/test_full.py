@@ -74,9 +74,8 @@ def test_a_second_load_writes_exactly_the_difference(
     assert is_right(connection)
 
 
-def test_what_the_user_put_on_the_target_stays(
-    connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # I5
+@pytest.mark.promise("I5")
+def test_what_the_user_put_on_the_target_stays(connection: Connection, settings: Settings, films: Pipeline) -> None:
     connection.execute(
         "CREATE TABLE analytics.films (id uuid PRIMARY KEY, title text, rating double precision, creation_date date,"
         " note text DEFAULT 'mine')"
@@ -91,9 +90,10 @@ def test_what_the_user_put_on_the_target_stays(
     assert is_right(connection)
 
 
+@pytest.mark.promise("E9")
 def test_a_column_of_somebody_else_is_not_overwritten(
     connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # E9
+) -> None:
     succeed(connection, settings, films)
     connection.execute("ALTER TABLE analytics.films ADD note text; UPDATE analytics.films SET note = 'kept'")
     connection.execute("UPDATE content.film_work SET rating = 1.5")
@@ -112,10 +112,11 @@ def test_the_touch_column_changes_only_with_its_row(connection: Connection, sett
     assert rows == {"n": changed}
 
 
+@pytest.mark.promise("D5", "I1")
 @pytest.mark.parametrize("batches", [0, 1, 4, 8])
 def test_a_stopped_load_continues_where_it_stopped(
     connection: Connection, settings: Settings, films: Pipeline, batches: int
-) -> None:  # D5
+) -> None:
     stop = threading.Event()
     seen: list[int] = []
 
@@ -133,9 +134,10 @@ def test_a_stopped_load_continues_where_it_stopped(
     assert staging_tables(connection) == []
 
 
+@pytest.mark.promise("D5")
 def test_a_pause_between_batches_leaves_the_mart_untouched_and_a_run_resumes(
     connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # D5
+) -> None:
     def watch(counts: Counts, expected: int | None) -> None:
         if counts.read == 14 and expected is None:
             pipelines.request_pause(connection, films.id)
@@ -148,9 +150,10 @@ def test_a_pause_between_batches_leaves_the_mart_untouched_and_a_run_resumes(
     assert is_right(connection)
 
 
+@pytest.mark.promise("I1")
 def test_another_query_does_not_continue_an_old_staging(
     connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # I1
+) -> None:
     run_one_batch(connection, settings, films)
     assert len(staging_tables(connection)) == 1
     changed = QUERY.replace("title", "upper(title) AS title")
@@ -161,7 +164,8 @@ def test_another_query_does_not_continue_an_old_staging(
     assert staging_tables(connection) == []
 
 
-def test_another_key_does_not_continue_an_old_staging(connection: Connection, settings: Settings) -> None:  # I1
+@pytest.mark.promise("I1")
+def test_another_key_does_not_continue_an_old_staging(connection: Connection, settings: Settings) -> None:
     numbers = create_films(
         connection,
         settings,
@@ -189,9 +193,10 @@ def test_staged_rows_that_cannot_be_applied_are_read_anew_once_the_source_is_rep
     assert differences(connection, "SELECT id, title FROM content.shelf", TARGET, "id") == []
 
 
+@pytest.mark.promise("I5")
 def test_a_missing_target_gets_the_rights_that_its_schema_gives_by_default(
     connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # I5
+) -> None:
     connection.execute("DROP ROLE IF EXISTS analyst")
     connection.execute("CREATE ROLE analyst")
     try:
@@ -207,7 +212,8 @@ def test_a_missing_target_gets_the_rights_that_its_schema_gives_by_default(
         connection.execute("DROP ROLE analyst")
 
 
-def test_an_old_staging_starts_anew(connection: Connection, settings: Settings) -> None:  # I1
+@pytest.mark.promise("I1")
+def test_an_old_staging_starts_anew(connection: Connection, settings: Settings) -> None:
     films = create_films(connection, settings, options={"max_staging_age": "1h"})
     run_one_batch(connection, settings, films)
     connection.execute("UPDATE etl.etl_state SET generation_started_at = now() - interval '2 hours'")
@@ -234,10 +240,11 @@ def test_a_staging_that_somebody_changed_is_not_applied(
     assert failed.code == "STAGING_MISMATCH"
 
 
+@pytest.mark.promise("I6")
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_a_source_that_shrinks_too_much_is_refused_and_can_be_allowed_once(
     connection: Connection, settings: Settings, films: Pipeline, share: float
-) -> None:  # I6
+) -> None:
     succeed(connection, settings, films)
     connection.execute("DELETE FROM content.person_film_work; DELETE FROM content.genre_film_work")
     connection.execute(
@@ -253,9 +260,8 @@ def test_a_source_that_shrinks_too_much_is_refused_and_can_be_allowed_once(
     succeed(connection, settings, films)
 
 
-def test_the_same_key_twice_fails_with_examples_and_changes_nothing(
-    connection: Connection, settings: Settings
-) -> None:  # E6
+@pytest.mark.promise("E6")
+def test_the_same_key_twice_fails_with_examples_and_changes_nothing(connection: Connection, settings: Settings) -> None:
     films = create_films(
         connection,
         settings,
@@ -318,16 +324,16 @@ def test_values_are_cast_as_an_assignment_does(connection: Connection, settings:
     assert differences(connection, wanted, TARGET, "id") == []
 
 
-def test_a_column_the_target_lacks_is_named(connection: Connection, settings: Settings, films: Pipeline) -> None:  # E3
+@pytest.mark.promise("E3")
+def test_a_column_the_target_lacks_is_named(connection: Connection, settings: Settings, films: Pipeline) -> None:
     connection.execute("CREATE TABLE analytics.films (id uuid PRIMARY KEY, title text)")
     failed = run(connection, settings, films).error
     assert failed is not None
     assert (failed.code, "'rating'" in str(failed)) == ("TARGET_SCHEMA", True)
 
 
-def test_a_key_without_a_unique_index_is_refused(
-    connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # E5
+@pytest.mark.promise("E5")
+def test_a_key_without_a_unique_index_is_refused(connection: Connection, settings: Settings, films: Pipeline) -> None:
     connection.execute(
         "CREATE TABLE analytics.films (id uuid, title text, rating double precision, creation_date date)"
     )
@@ -336,9 +342,8 @@ def test_a_key_without_a_unique_index_is_refused(
     assert failed.code == "KEY_NOT_UNIQUE"
 
 
-def test_a_failed_batch_does_not_show_row_values(
-    connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # E7
+@pytest.mark.promise("E7", "H4")
+def test_a_failed_batch_does_not_show_row_values(connection: Connection, settings: Settings, films: Pipeline) -> None:
     connection.execute(
         "CREATE TABLE analytics.films (id uuid PRIMARY KEY, title text CHECK (title NOT LIKE 'S3CR3T%'),"
         " rating double precision, creation_date date)"
@@ -390,9 +395,10 @@ def test_a_transform_runs_between_reading_and_writing(connection: Connection, se
     assert succeed(connection, settings, segments).counts.written == 0
 
 
+@pytest.mark.promise("I7")
 def test_rows_that_change_while_a_full_load_is_read_arrive_in_the_same_run(
     connection: Connection, settings: Settings
-) -> None:  # I7
+) -> None:
     query = "SELECT id, title, modified FROM content.film_work"
     films = create_films(connection, settings, source_query=query, incremental_key="modified")
     changed = "UPDATE content.film_work SET title = 'Renamed', modified = now() WHERE title LIKE 'Star Wars%'"
@@ -408,9 +414,10 @@ def test_rows_that_change_while_a_full_load_is_read_arrive_in_the_same_run(
     assert differences(connection, query, TARGET, "id") == []
 
 
+@pytest.mark.promise("I7")
 def test_without_a_cursor_column_the_next_full_load_brings_what_changed(
     connection: Connection, settings: Settings, films: Pipeline
-) -> None:  # I7
+) -> None:
     def watch(counts: Counts, expected: int | None) -> None:
         if counts.read == 21 and expected is None:
             connection.execute("UPDATE content.film_work SET title = 'Renamed'")
@@ -421,9 +428,8 @@ def test_without_a_cursor_column_the_next_full_load_brings_what_changed(
     assert is_right(connection)
 
 
-def test_a_catch_up_asks_nothing_that_a_full_load_does_not_need(
-    connection: Connection, settings: Settings
-) -> None:  # I7
+@pytest.mark.promise("I7")
+def test_a_catch_up_asks_nothing_that_a_full_load_does_not_need(connection: Connection, settings: Settings) -> None:
     connection.execute("ALTER TABLE content.film_work ALTER modified DROP NOT NULL")
     connection.execute("UPDATE content.film_work SET modified = NULL WHERE title LIKE 'Star Wars%'")
     films = create_films(

@@ -35,18 +35,18 @@ def test_the_first_run_delivers_everything_and_the_second_writes_nothing(
     assert second.counts.written == 0
 
 
+@pytest.mark.promise("C23")
 def test_an_empty_delta_is_a_success_that_moves_nothing(
     connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # C23
+) -> None:
     succeed(connection, settings, ratings)
     before = checkpoints.load(connection, ratings.id).position
     executed = succeed(connection, settings, ratings)
     assert (executed.counts.read, checkpoints.load(connection, ratings.id).position) == (0, before)
 
 
-def test_an_empty_source_creates_an_empty_mart(
-    connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # C23
+@pytest.mark.promise("C23")
+def test_an_empty_source_creates_an_empty_mart(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
     connection.execute("TRUNCATE ugc.ratings")
     assert succeed(connection, settings, ratings).counts.read == 0
     assert is_right(connection)
@@ -55,10 +55,11 @@ def test_an_empty_source_creates_an_empty_mart(
 in_the_first_run_and_later = pytest.mark.parametrize("later", [False, True], ids=["first load", "changes"])
 
 
+@pytest.mark.promise("C1")
 @in_the_first_run_and_later
 def test_a_row_that_commits_late_with_an_older_time_is_not_lost(
     connection: Connection, settings: Settings, ratings: Pipeline, writer: Connection, later: bool
-) -> None:  # C1
+) -> None:
     if later:
         succeed(connection, settings, ratings)
     with writer.transaction():
@@ -70,9 +71,10 @@ def test_a_row_that_commits_late_with_an_older_time_is_not_lost(
     assert is_right(connection)
 
 
+@pytest.mark.promise("C2")
 def test_a_transaction_that_has_only_begun_holds_the_checkpoint_too(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C2: no transaction id yet when the run reads
+) -> None:  # no transaction id yet when the run reads
     ratings = create_ratings(connection, settings, options={"horizon_margin": "0s"})
     with writer.transaction():
         writer.execute("SELECT now()")
@@ -84,9 +86,10 @@ def test_a_transaction_that_has_only_begun_holds_the_checkpoint_too(
     assert is_right(connection)
 
 
+@pytest.mark.promise("C3")
 def test_rows_arrive_at_once_while_a_transaction_stays_open(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C3
+) -> None:
     ratings = create_ratings(connection, settings, options={"horizon_margin": "0s"})
     with writer.transaction():
         writer.execute("SELECT now()")
@@ -102,9 +105,10 @@ def test_rows_arrive_at_once_while_a_transaction_stays_open(
     assert checkpoints.load(connection, ratings.id).position != standing
 
 
+@pytest.mark.promise("C4")
 def test_a_prepared_transaction_holds_the_checkpoint_until_it_ends(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C4
+) -> None:
     ratings = create_ratings(connection, settings, options={"horizon_margin": "0s"})
     writer.execute("BEGIN")
     rate(writer)
@@ -117,9 +121,10 @@ def test_a_prepared_transaction_holds_the_checkpoint_until_it_ends(
     assert is_right(connection)
 
 
+@pytest.mark.promise("C5")
 def test_hidden_sessions_refuse_the_horizon_unless_a_lookback_is_given(
     connection: Connection, settings: Settings, writer: Connection, database_url: str
-) -> None:  # C5
+) -> None:
     connection.execute("DROP ROLE IF EXISTS blind")
     connection.execute("CREATE ROLE blind LOGIN")
     try:
@@ -143,9 +148,10 @@ def test_hidden_sessions_refuse_the_horizon_unless_a_lookback_is_given(
         connection.execute("DROP ROLE blind")
 
 
+@pytest.mark.promise("C5")
 def test_a_session_that_tells_nothing_of_itself_refuses_the_horizon(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C5
+) -> None:
     writer.execute("SET track_activities = off")
     refused = run(connection, settings, create_ratings(connection, settings)).error
     assert refused is not None
@@ -153,9 +159,8 @@ def test_a_session_that_tells_nothing_of_itself_refuses_the_horizon(
     assert "track_activities" in str(refused)
 
 
-def test_equal_times_across_a_batch_boundary_are_all_read_once(
-    connection: Connection, settings: Settings
-) -> None:  # C7
+@pytest.mark.promise("C7")
+def test_equal_times_across_a_batch_boundary_are_all_read_once(connection: Connection, settings: Settings) -> None:
     ratings = create_ratings(connection, settings, batch_size=3)
     connection.execute("DELETE FROM ugc.ratings WHERE id NOT IN (SELECT id FROM ugc.ratings LIMIT 10)")
     connection.execute("UPDATE ugc.ratings SET modified = '2024-05-05 05:05:05.000005+00'")
@@ -165,9 +170,10 @@ def test_equal_times_across_a_batch_boundary_are_all_read_once(
     assert succeed(connection, settings, ratings).counts.read == 0
 
 
+@pytest.mark.promise("C9")
 def test_rows_without_a_time_fail_the_run_with_their_count(
     connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # C9
+) -> None:
     connection.execute("ALTER TABLE ugc.ratings ALTER modified DROP NOT NULL")
     rate(connection, "NULL", count=2)
     failed = run(connection, settings, ratings).error
@@ -175,7 +181,8 @@ def test_rows_without_a_time_fail_the_run_with_their_count(
     assert (failed.code, str(failed).startswith("2 row(s)")) == ("NULL_CURSOR", True)
 
 
-def test_rows_without_a_time_can_be_ignored(connection: Connection, settings: Settings) -> None:  # C9
+@pytest.mark.promise("C9")
+def test_rows_without_a_time_can_be_ignored(connection: Connection, settings: Settings) -> None:
     connection.execute("ALTER TABLE ugc.ratings ALTER modified DROP NOT NULL")
     rate(connection, "NULL")
     ratings = create_ratings(connection, settings, options={"on_null_cursor": "ignore"})
@@ -183,7 +190,8 @@ def test_rows_without_a_time_can_be_ignored(connection: Connection, settings: Se
     assert differences(connection, QUERY + " WHERE modified IS NOT NULL", TARGET, "id") == []
 
 
-def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connection, settings: Settings) -> None:  # C10
+@pytest.mark.promise("C10")
+def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connection, settings: Settings) -> None:
     connection.execute("CREATE TABLE analytics.ratings (id uuid PRIMARY KEY, rating smallint, modified timestamptz)")
     twice = create_ratings(
         connection,
@@ -196,10 +204,11 @@ def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connect
     assert failed.code == "DUPLICATE_KEY"
 
 
+@pytest.mark.promise("C11")
 @in_the_first_run_and_later
 def test_a_future_time_is_delivered_and_does_not_carry_the_checkpoint_away(
     connection: Connection, settings: Settings, ratings: Pipeline, later: bool
-) -> None:  # C11
+) -> None:
     if later:
         succeed(connection, settings, ratings)
     rate(connection, "'2099-01-01'")
@@ -210,6 +219,7 @@ def test_a_future_time_is_delivered_and_does_not_carry_the_checkpoint_away(
     assert is_right(connection)
 
 
+@pytest.mark.promise("C11")
 def test_an_infinite_time_is_delivered_too(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
     rate(connection, "'infinity'")
     succeed(connection, settings, ratings)
@@ -218,9 +228,10 @@ def test_an_infinite_time_is_delivered_too(connection: Connection, settings: Set
     assert is_right(connection)
 
 
+@pytest.mark.promise("C14")
 def test_times_of_an_application_clock_that_is_behind_are_covered_by_the_margin(
     connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # C14
+) -> None:
     rate(connection)
     succeed(connection, settings, ratings)
     rate(connection, "now() - interval '3 seconds'")
@@ -228,9 +239,10 @@ def test_times_of_an_application_clock_that_is_behind_are_covered_by_the_margin(
     assert is_right(connection)
 
 
+@pytest.mark.promise("C22")
 def test_an_integer_cursor_does_not_skip_a_number_that_commits_late(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C22
+) -> None:
     connection.execute("CREATE TABLE ugc.events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text)")
     connection.execute("INSERT INTO ugc.events (note) SELECT n::text FROM generate_series(1, 10) n")
     events = create_ratings(
@@ -261,9 +273,10 @@ def test_an_integer_cursor_does_not_skip_a_number_that_commits_late(
     assert succeed(connection, settings, events).counts.read == 0
 
 
+@pytest.mark.promise("C22")
 def test_a_transaction_begun_between_horizon_and_snapshot_is_waited_for(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # C22: it draws a lower number than one that the snapshot sees
+) -> None:  # it draws a lower number than one that the snapshot sees
     connection.execute("CREATE TABLE ugc.events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
     events = create_ratings(
         connection,
@@ -290,9 +303,8 @@ def test_a_cursor_that_does_not_grow_with_time_is_refused(connection: Connection
     assert failed.code == "CURSOR_TYPE"
 
 
-def test_microseconds_survive_in_the_checkpoint(
-    connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # C16
+@pytest.mark.promise("C16")
+def test_microseconds_survive_in_the_checkpoint(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
     connection.execute("UPDATE ugc.ratings SET modified = '2024-01-01 00:00:00.000001+00'")
     rate(connection, "'2024-01-01 00:00:00.000003+00'")
     succeed(connection, settings, ratings)
@@ -301,7 +313,8 @@ def test_microseconds_survive_in_the_checkpoint(
     assert cursor[0] == "2024-01-01 00:00:00.000003+00"
 
 
-def test_a_text_tie_breaker_orders_as_its_column_does(connection: Connection, settings: Settings) -> None:  # C17
+@pytest.mark.promise("C17")
+def test_a_text_tie_breaker_orders_as_its_column_does(connection: Connection, settings: Settings) -> None:
     connection.execute('CREATE TABLE ugc.named (name text COLLATE "ucs_basic" PRIMARY KEY, modified timestamptz)')
     names = ["ähre", "Zebra", "apfel", "Apfel", "zebra", "Ähre", "apfel pie", "éclair", "E", "e"]
     for name in names:
@@ -320,9 +333,10 @@ def test_a_text_tie_breaker_orders_as_its_column_does(connection: Connection, se
     assert differences(connection, "SELECT name, modified FROM ugc.named", "analytics.named", "name") == []
 
 
+@pytest.mark.promise("C18")
 def test_another_cursor_type_under_an_old_checkpoint_fails(
     connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # C18
+) -> None:
     succeed(connection, settings, ratings)
     connection.execute("ALTER TABLE ugc.ratings ALTER modified TYPE timestamp USING modified AT TIME ZONE 'UTC'")
     failed = run(connection, settings, ratings).error
@@ -330,9 +344,8 @@ def test_another_cursor_type_under_an_old_checkpoint_fails(
     assert failed.code == "STATE_MISMATCH"
 
 
-def test_a_query_that_loses_its_cursor_column_fails_before_writing(
-    connection: Connection, settings: Settings
-) -> None:  # C19
+@pytest.mark.promise("C19")
+def test_a_query_that_loses_its_cursor_column_fails_before_writing(connection: Connection, settings: Settings) -> None:
     connection.execute("CREATE VIEW ugc.seen AS SELECT id, rating, modified FROM ugc.ratings")
     seen = create_ratings(connection, settings, source_query="SELECT * FROM ugc.seen")
     succeed(connection, settings, seen)
@@ -343,9 +356,8 @@ def test_a_query_that_loses_its_cursor_column_fails_before_writing(
     assert failed.code == "SCHEMA_CHANGED"
 
 
-def test_the_order_of_columns_does_not_matter(
-    connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # C19
+@pytest.mark.promise("C19")
+def test_the_order_of_columns_does_not_matter(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
     connection.execute("CREATE TABLE analytics.ratings (modified timestamptz, id uuid PRIMARY KEY, rating smallint)")
     succeed(connection, settings, ratings)
     assert is_right(connection)
@@ -370,9 +382,10 @@ def test_a_new_event_refreshes_the_row_of_its_user_only(connection: Connection, 
     assert differences(connection, whole, "analytics.features", "user_id") == []
 
 
+@pytest.mark.promise("E9")
 def test_unchanged_rows_are_neither_written_nor_locked(
     connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # E9
+) -> None:
     rate(connection, count=5)
     succeed(connection, settings, ratings)
     versions = "SELECT id, xmin::text, xmax::text FROM analytics.ratings ORDER BY id"
@@ -382,9 +395,10 @@ def test_unchanged_rows_are_neither_written_nor_locked(
     assert connection.execute(versions).fetchall() == before
 
 
+@pytest.mark.promise("E4")
 def test_a_target_that_vanished_under_a_checkpoint_is_not_built_from_new_rows_only(
     connection: Connection, settings: Settings, ratings: Pipeline
-) -> None:  # E4
+) -> None:
     succeed(connection, settings, ratings)
     before = checkpoints.load(connection, ratings.id).position
     connection.execute("ALTER TABLE analytics.ratings RENAME TO ratings_moved")

@@ -122,10 +122,11 @@ def start_over(connection: Connection, pipeline: Pipeline, *, staged: bool) -> N
     checkpoints.reset(connection, pipeline.id)
 
 
+@pytest.mark.promise("A1", "A2", "A3")
 @pytest.mark.parametrize("mode", ["full", "incremental", "first load"])
 def test_a_process_killed_anywhere_leaves_rows_and_checkpoint_in_step(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # A1, A2, A3
+) -> None:
     staged = mode != "incremental"
     if mode == "first load":  # of an incremental pipeline
         fill_events(connection, EVENTS)
@@ -159,6 +160,7 @@ def test_a_process_killed_anywhere_leaves_rows_and_checkpoint_in_step(
 # -- stopped, and awake again -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A7", "A17", "A18")
 @pytest.mark.parametrize(
     ("point", "mode"),
     [
@@ -171,7 +173,7 @@ def test_a_process_killed_anywhere_leaves_rows_and_checkpoint_in_step(
 )
 def test_a_process_that_wakes_after_its_pipeline_was_taken_over_changes_nothing(
     connection: Connection, settings: Settings, mode: str, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # A7, A17, A18
+) -> None:
     quick = postgres_writer._UNIT.replace("session_timeout = '10s'", "session_timeout = '4s'")  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(postgres_writer, "_UNIT", quick)
     events = create_filled(connection, settings, mode, EVENTS, batch_size=BATCH)
@@ -210,9 +212,10 @@ def take_over(connection: Connection, *, holds_the_row: bool) -> None:
     wait_until(lambda: freed or pipelines.expire_leases(connection), what="a lease that can be taken away")
 
 
+@pytest.mark.promise("A18")
 def test_a_writer_and_a_store_transaction_rest_for_less_than_a_lease(
     connection: Connection, settings: Settings
-) -> None:  # A18
+) -> None:
     with checkpoints.transaction(connection):
         limit = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert limit == {"idle_in_transaction_session_timeout": "10s"}
@@ -223,10 +226,11 @@ def test_a_writer_and_a_store_transaction_rest_for_less_than_a_lease(
 # -- leases that are not kept -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A9", "A11")
 @pytest.mark.parametrize(("fault", "mode"), [("raise", "incremental"), ("wait", "full")])
 def test_a_run_whose_heartbeats_fail_stops_before_its_next_write(
     connection: Connection, settings: Settings, mode: str, fault: str, tmp_path: Path
-) -> None:  # A9, A11
+) -> None:
     brief = settings.model_copy(
         update={"lease_ttl": timedelta(milliseconds=1500), "heartbeat_interval": timedelta(milliseconds=100)}
     )
@@ -250,9 +254,10 @@ def test_a_run_whose_heartbeats_fail_stops_before_its_next_write(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("A9")
 def test_a_run_that_begins_after_its_lease_has_expired_writes_nothing(
     connection: Connection, settings: Settings, tmp_path: Path
-) -> None:  # A9
+) -> None:
     brief = settings.model_copy(update={"lease_ttl": timedelta(milliseconds=500)})
     events = create_filled(connection, settings, "incremental", EVENTS)
     failpoints.install(f"after_claim=wait:{tmp_path / 'held'}")
@@ -281,9 +286,10 @@ def let_go_once_expired(connection: Connection, *files: Path) -> None:
 # -- crash loops ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A13")
 def test_a_batch_that_kills_its_process_three_times_fails_the_pipeline(
     connection: Connection, settings: Settings
-) -> None:  # A13
+) -> None:
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH)
     request(connection, events)
     die(connection, settings, "after_read=kill@2")
@@ -299,9 +305,10 @@ def test_a_batch_that_kills_its_process_three_times_fails_the_pipeline(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("A13")
 def test_reading_the_same_rows_again_before_each_death_is_no_progress(
     connection: Connection, settings: Settings
-) -> None:  # A13
+) -> None:
     # an integer leaves no checkpoint before its first run is over: each attempt begins with the first batch
     events = create_filled(
         connection, settings, "incremental", EVENTS, batch_size=BATCH, incremental_key="id", incremental_id_key="id"
@@ -357,10 +364,11 @@ def create_slow(connection: Connection, settings: Settings, **fields: Any) -> Pi
     return create(connection, settings, **defaults | fields)
 
 
+@pytest.mark.promise("A13")
 @pytest.mark.parametrize("order", ["together", "culprit first", "culprit last"])
 def test_a_death_is_charged_to_the_run_that_was_in_user_code_and_not_to_those_beside_it(
     connection: Connection, settings: Settings, order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # A13
+) -> None:
     monkeypatch.setenv("VITRINE_TEST_STORE", settings.store_url)
     culprit = create_filled(connection, settings, "incremental", EVENTS, python_task="deadly_in_company")
     beside = [
@@ -389,7 +397,8 @@ def expire_in(connection: Connection, order: str, culprit: Pipeline) -> None:
     take_dead_leases(connection)
 
 
-def test_a_run_without_user_code_that_dies_alone_is_charged(connection: Connection, settings: Settings) -> None:  # A13
+@pytest.mark.promise("A13")
+def test_a_run_without_user_code_that_dies_alone_is_charged(connection: Connection, settings: Settings) -> None:
     deadly = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH, python_task="harmless")
     request(connection, deadly)
     die(connection, settings, "after_transform=kill")  # an earlier death in user code, by a runner of the same name
@@ -404,9 +413,8 @@ def test_a_run_without_user_code_that_dies_alone_is_charged(connection: Connecti
 # -- batches that take too long ---------------------------------------------------------------------------------------
 
 
-def test_a_query_that_takes_too_long_is_cancelled_and_fails_its_run(
-    connection: Connection, settings: Settings
-) -> None:  # A16
+@pytest.mark.promise("A16")
+def test_a_query_that_takes_too_long_is_cancelled_and_fails_its_run(connection: Connection, settings: Settings) -> None:
     slow = create_slow(connection, settings, options={"batch_timeout": "1s"})
     failed = run(connection, settings, slow)
     assert failed.error is not None
@@ -421,9 +429,10 @@ def assert_nothing_reads(connection: Connection) -> None:
     wait_until(lambda: not connection.execute(reading).fetchall(), what="the end of the query")
 
 
+@pytest.mark.promise("A16")
 def test_a_write_that_takes_too_long_is_cancelled_and_fails_its_run(
     connection: Connection, settings: Settings, database_url: str
-) -> None:  # A16
+) -> None:
     events = create_filled(connection, settings, "incremental", EVENTS, options={"batch_timeout": "1s"})
     succeed(connection, settings, events)
     connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id = 7")
@@ -435,9 +444,10 @@ def test_a_write_that_takes_too_long_is_cancelled_and_fails_its_run(
     assert succeed(connection, settings, events).counts.written == 1
 
 
+@pytest.mark.promise("A16")
 def test_only_batches_are_timed_and_neither_the_run_nor_its_publishing(
     connection: Connection, settings: Settings, tmp_path: Path
-) -> None:  # A16
+) -> None:
     events = create_filled(connection, settings, "full", EVENTS, batch_size=BATCH, options={"batch_timeout": "1s"})
     held = tmp_path / "held"
     failpoints.install(f"staging_built=wait:{held}")
@@ -450,7 +460,8 @@ def test_only_batches_are_timed_and_neither_the_run_nor_its_publishing(
     assert events_are_right(connection)
 
 
-def test_a_rest_between_two_batches_is_no_time_of_either(connection: Connection, settings: Settings) -> None:  # A16
+@pytest.mark.promise("A16")
+def test_a_rest_between_two_batches_is_no_time_of_either(connection: Connection, settings: Settings) -> None:
     slowly = {"batch_timeout": "1s", "pause_between_batches": "1500ms"}
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH, options=slowly)
     assert succeed(connection, settings, events).seconds > 3
@@ -466,10 +477,11 @@ def let_go_after(connection: Connection, claim: Claim, file: Path, least: timede
 # -- pauses and stops while nothing comes -----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A14", "D5")
 @pytest.mark.parametrize("how", ["pause", "stop"])
 def test_a_pause_and_a_stop_do_not_wait_for_a_slow_query(
     connection: Connection, settings: Settings, database_url: str, how: str
-) -> None:  # A14, D5
+) -> None:
     rare = settings.model_copy(update={"lease_ttl": timedelta(seconds=30), "heartbeat_interval": timedelta(seconds=10)})
     slow = create_slow(connection, rare)
     request(connection, slow)

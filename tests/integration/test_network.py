@@ -32,12 +32,13 @@ def far(settings: Settings, database_url: str, proxy: Proxy) -> Settings:
 # -- the answer of a commit -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B2", "B3")
 @both_modes
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("batch", [1, 3, 5])
 def test_a_batch_whose_commit_is_cut_off_is_counted_once_and_no_row_is_read_twice(
     connection: Connection, far: Settings, proxy: Proxy, mode: str, lost: str, batch: int
-) -> None:  # B2, B3
+) -> None:
     fill_events(connection, 500)
     create_target(connection)
     events = create_events(connection, far, mode)
@@ -51,10 +52,11 @@ def test_a_batch_whose_commit_is_cut_off_is_counted_once_and_no_row_is_read_twic
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("B2", "B3")
 @pytest.mark.parametrize("lost", ["reply", "request"])
 def test_a_load_whose_last_commit_is_cut_off_is_neither_read_nor_applied_again(
     connection: Connection, far: Settings, proxy: Proxy, lost: str
-) -> None:  # B2, B3
+) -> None:
     fill_events(connection, 500)
     events = create_events(connection, far, "full", incremental_key="modified")
     drop = (proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request)(PUBLISHED)
@@ -66,10 +68,11 @@ def test_a_load_whose_last_commit_is_cut_off_is_neither_read_nor_applied_again(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("B2", "B3")
 @pytest.mark.parametrize("lost", ["reply", "request"])
 def test_a_run_whose_end_is_cut_off_is_ended_once(
     connection: Connection, far: Settings, proxy: Proxy, lost: str
-) -> None:  # B2, B3
+) -> None:
     journal.start(connection)
     fill_events(connection, 10)
     events = create_events(connection, far, "incremental")
@@ -85,9 +88,10 @@ def test_a_run_whose_end_is_cut_off_is_ended_once(
     journal.assert_legal(connection)
 
 
+@pytest.mark.promise("B2")
 def test_a_run_that_was_taken_over_does_not_count_the_commit_of_another(
     connection: Connection, far: Settings, proxy: Proxy
-) -> None:  # B2: the same number under another token is not mine
+) -> None:  # the same number under another token is not mine
     fill_events(connection, 500)
     events = create_events(connection, far, "incremental")
     proxy.drop_commit_request(BATCH, skip=2)
@@ -110,6 +114,7 @@ def test_a_run_that_was_taken_over_does_not_count_the_commit_of_another(
 # -- cut in the middle ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B9")
 @both_modes
 def test_a_run_whose_connections_are_all_cut_goes_on(
     connection: Connection, far: Settings, proxy: Proxy, mode: str
@@ -132,9 +137,10 @@ def test_a_run_whose_connections_are_all_cut_goes_on(
 # -- a server that remembers nothing ----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B10")
 def test_everything_works_where_a_session_lasts_for_one_transaction_only(
     connection: Connection, far: Settings, proxy: Proxy
-) -> None:  # B10
+) -> None:
     proxy.pooling = True
     migrate(far.store_url)
     fill_events(connection, 500, note="CASE n WHEN 250 THEN NULL ELSE n::text END")

@@ -86,6 +86,7 @@ def patient(settings: Settings) -> Settings:
 # -- the pace ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S5")
 def test_a_run_keeps_to_its_rows_per_second(connection: Connection, settings: Settings) -> None:
     executed = succeed(connection, settings, ratings(connection, settings, 500, max_rows_per_second=600))
     assert executed.counts.read == RATINGS == 900
@@ -99,6 +100,7 @@ def test_batches_are_no_larger_than_a_second_allows(connection: Connection, sett
     assert executed.seconds >= 1
 
 
+@pytest.mark.promise("S5")
 def test_a_run_rests_between_its_batches_and_not_after_the_last(connection: Connection, settings: Settings) -> None:
     executed = succeed(connection, settings, ratings(connection, settings, 300, pause_between_batches="400ms"))
     assert executed.batches == 3
@@ -130,6 +132,7 @@ def disable(connection: Connection, pipeline: Pipeline, one: UnderWay) -> None:
     pipelines.update(connection, pipeline.id, pipeline.definition.model_copy(update={"enabled": False}))
 
 
+@pytest.mark.promise("D14", "S5")
 @pytest.mark.parametrize(
     ("interrupt", "outcome", "left"),
     [
@@ -155,6 +158,7 @@ def test_a_resting_run_ends_within_a_second(
     assert one.batches() == 1
 
 
+@pytest.mark.promise("S5")
 def test_a_resting_run_that_lost_its_lease_ends_and_touches_nothing(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
     with under_way(connection, patient(settings), pipeline) as one:
@@ -183,6 +187,7 @@ def test_no_transaction_stays_open_at_the_target_while_a_run_rests(connection: C
 # -- another pace on the way -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D12")
 def test_a_running_pipeline_takes_another_pace_when_it_is_told_to(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, 10, pause_between_batches="100ms")
     with under_way(connection, settings, pipeline) as one, TestClient(create_app(settings)) as client:
@@ -201,6 +206,7 @@ def test_a_running_pipeline_takes_another_pace_when_it_is_told_to(connection: Co
     assert differences(connection, QUERY, "analytics.ratings", "id") == []
 
 
+@pytest.mark.promise("D12")
 def test_a_change_alone_does_not_reach_the_run_under_way(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
     with under_way(connection, settings, pipeline) as one:
@@ -234,6 +240,7 @@ READING = """
 """
 
 
+@pytest.mark.promise("S6")
 @pytest.mark.parametrize("rest", ["200ms", "1200ms"])
 def test_a_paced_run_reads_from_no_snapshot_older_than_it_may(
     connection: Connection, settings: Settings, rest: str
@@ -256,6 +263,7 @@ def wide(connection: Connection) -> None:
     connection.execute("UPDATE ugc.ratings SET filler = repeat('x', 20000)")
 
 
+@pytest.mark.promise("S6")
 def test_a_writer_is_never_blocked_by_a_read(connection: Connection, settings: Settings, database_url: str) -> None:
     wide(connection)
     pipeline = create(
@@ -285,6 +293,7 @@ def test_a_writer_is_never_blocked_by_a_read(connection: Connection, settings: S
                 writer.execute(sql.SQL(statement))
 
 
+@pytest.mark.promise("S6")
 def test_a_table_can_be_altered_while_a_run_rests_beyond_its_snapshot(
     connection: Connection, settings: Settings, database_url: str
 ) -> None:
@@ -294,6 +303,7 @@ def test_a_table_can_be_altered_while_a_run_rests_beyond_its_snapshot(
         writer.execute("ALTER TABLE ugc.ratings ADD COLUMN note text")
 
 
+@pytest.mark.promise("S6")
 def test_reads_cannot_write(connection: Connection, settings: Settings) -> None:
     connection.execute("CREATE TABLE ugc.seen (id uuid)")
     connection.execute(

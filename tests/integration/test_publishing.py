@@ -89,10 +89,11 @@ BEFORE_THE_FIRST_CHANGE = "LOCK TABLE analytics.shelf IN SHARE MODE"
 AMONG_THE_CHANGES = "SELECT FROM analytics.shelf WHERE id = 249 FOR UPDATE"
 
 
+@pytest.mark.promise("I2", "I3")
 @pytest.mark.parametrize("moment", [BEFORE_THE_FIRST_CHANGE, AMONG_THE_CHANGES])
 def test_a_load_that_dies_while_it_is_applied_leaves_the_old_rows_and_is_applied_without_reading_again(
     connection: Connection, settings: Settings, shelf: Pipeline, threads: ThreadPoolExecutor, moment: str
-) -> None:  # I2, I3
+) -> None:
     with held(connection, settings, shelf, threads, moment) as (running, pid):
         assert versions(connection) == [(1, ROWS)]
         terminate(connection, pid)
@@ -107,9 +108,10 @@ def test_a_load_that_dies_while_it_is_applied_leaves_the_old_rows_and_is_applied
     assert is_right(connection)
 
 
+@pytest.mark.promise("I2")
 def test_a_load_that_dies_after_its_last_batch_is_applied_without_reading_again(
     connection: Connection, settings: Settings, shelf: Pipeline
-) -> None:  # I2: before the key of staging is built
+) -> None:  # before the key of staging is built
     def watch(counts: Counts, expected: int | None) -> None:
         if counts.read == ROWS and not counts.written:
             connection.execute(
@@ -123,18 +125,20 @@ def test_a_load_that_dies_after_its_last_batch_is_applied_without_reading_again(
     assert is_right(connection)
 
 
+@pytest.mark.promise("I4")
 def test_a_reader_sees_the_old_rows_until_it_sees_the_new_ones(
     connection: Connection, settings: Settings, shelf: Pipeline, threads: ThreadPoolExecutor
-) -> None:  # I4
+) -> None:
     with held(connection, settings, shelf, threads, AMONG_THE_CHANGES) as (running, _):
         assert versions(connection) == [(1, ROWS)]
     assert running.result().error is None
     assert versions(connection) == [(2, ROWS)]
 
 
+@pytest.mark.promise("I4")
 def test_a_reader_never_sees_a_mixture_however_often_it_looks(
     connection: Connection, settings: Settings, shelf: Pipeline, threads: ThreadPoolExecutor
-) -> None:  # I4
+) -> None:
     ended = threading.Event()
 
     def look() -> list[list[tuple[int, int]]]:
@@ -156,9 +160,10 @@ def test_a_reader_never_sees_a_mixture_however_often_it_looks(
         assert seen == sorted(seen)
 
 
+@pytest.mark.promise("I7")
 def test_rows_that_change_during_a_load_arrive_with_the_next_one(
     connection: Connection, settings: Settings, shelf: Pipeline
-) -> None:  # I7
+) -> None:
     def watch(counts: Counts, expected: int | None) -> None:
         if counts.read == 30 and expected is None:
             put_on_shelf(connection, version=3)
@@ -169,9 +174,10 @@ def test_rows_that_change_during_a_load_arrive_with_the_next_one(
     assert is_right(connection)
 
 
+@pytest.mark.promise("I7")
 def test_rows_that_change_between_two_halves_of_a_load_arrive_with_the_next_one(
     connection: Connection, settings: Settings, shelf: Pipeline
-) -> None:  # I7
+) -> None:
     run_one_batch(connection, settings, shelf)
     put_on_shelf(connection, version=3)
     succeed(connection, settings, shelf)
@@ -179,9 +185,10 @@ def test_rows_that_change_between_two_halves_of_a_load_arrive_with_the_next_one(
     assert is_right(connection)
 
 
+@pytest.mark.promise("I7")
 def test_rows_that_change_between_two_halves_of_a_load_with_a_cursor_arrive_with_the_second(
     connection: Connection, settings: Settings, shelf: Pipeline
-) -> None:  # I7: from the horizon of the first half on
+) -> None:  # from the horizon of the first half on
     connection.execute("ALTER TABLE content.shelf ADD modified timestamptz NOT NULL DEFAULT '2024-01-01'")
     query = QUERY.replace("version", "version, modified")
     dated = create(
@@ -200,9 +207,10 @@ def test_rows_that_change_between_two_halves_of_a_load_with_a_cursor_arrive_with
     assert differences(connection, query, "analytics.dated", "id") == []
 
 
+@pytest.mark.promise("E9")
 def test_a_load_of_equal_rows_neither_writes_nor_locks_one(
     connection: Connection, settings: Settings, shelf: Pipeline
-) -> None:  # E9
+) -> None:
     succeed(connection, settings, shelf)
     images = "SELECT id, ctid::text, xmin::text, xmax::text FROM analytics.shelf ORDER BY id"
     before = connection.execute(images).fetchall()

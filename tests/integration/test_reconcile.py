@@ -32,6 +32,7 @@ def test_a_fresh_mart_equals_its_source(connection: Connection, settings: Settin
     assert {"n": comparison.source.rows, "low": comparison.source.lowest} == row
 
 
+@pytest.mark.promise("C13")
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -53,6 +54,7 @@ def test_a_difference_is_noticed(connection: Connection, settings: Settings, cha
     assert told in comparison.sentence()
 
 
+@pytest.mark.promise("C13")
 def test_swapped_values_are_noticed(connection: Connection, settings: Settings) -> None:
     films = create_films(connection, settings)
     succeed(connection, settings, films)

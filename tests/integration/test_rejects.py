@@ -53,10 +53,11 @@ def create_payments(
 both_modes = pytest.mark.parametrize("mode", ["full", "incremental"])
 
 
+@pytest.mark.promise("E1")
 @both_modes
 def test_a_row_that_does_not_fit_fails_the_run_by_key_and_column(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # E1
+) -> None:
     pipeline = create_payments(connection, settings, mode)
     failed = run(connection, settings, pipeline).error
     assert failed is not None
@@ -69,10 +70,11 @@ def test_a_row_that_does_not_fit_fails_the_run_by_key_and_column(
     assert row == {"n": 0}
 
 
+@pytest.mark.promise("E1")
 @both_modes
 def test_quarantine_puts_the_row_aside_and_writes_all_others(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # E1
+) -> None:
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
@@ -94,11 +96,12 @@ def lengthen_frame(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@pytest.mark.promise("E1")
 @both_modes
 @pytest.mark.parametrize(("kind", "function"), [(Kind.ROW, lengthen_row), (Kind.FRAME, lengthen_frame)])
 def test_a_row_that_a_transform_made_too_long_is_put_aside_too(
     connection: Connection, settings: Settings, mode: str, kind: Kind, function: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:  # E1
+) -> None:
     monkeypatch.setitem(vars(registry.transforms)["_tasks"], "lengthen", Task("lengthen", kind, function, None))
     # the query says the length too: not even a table of the columns of the query takes this text
     connection.execute("ALTER TABLE analytics.payments DROP amount, ALTER note TYPE varchar(10)")
@@ -139,10 +142,9 @@ def test_a_row_rejected_again_stays_one_open_reject(connection: Connection, sett
     assert len(rejects.list_open(connection, pipeline.id)) == 1
 
 
+@pytest.mark.promise("E2")
 @both_modes
-def test_too_many_rejects_fail_the_run_and_its_batch(
-    connection: Connection, settings: Settings, mode: str
-) -> None:  # E2
+def test_too_many_rejects_fail_the_run_and_its_batch(connection: Connection, settings: Settings, mode: str) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1e30 WHERE id BETWEEN 500 AND 505")
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine", max_rejects=5)
     failed = run(connection, settings, pipeline).error
@@ -151,6 +153,7 @@ def test_too_many_rejects_fail_the_run_and_its_batch(
     assert connection.execute("SELECT count(*) AS n FROM etl.etl_rejects").fetchone() == {"n": 0}
 
 
+@pytest.mark.promise("E7")
 @both_modes
 @pytest.mark.parametrize(
     "rule",
@@ -165,7 +168,7 @@ def test_too_many_rejects_fail_the_run_and_its_batch(
 )
 def test_a_row_that_breaks_a_rule_of_the_target_is_put_aside(
     connection: Connection, settings: Settings, mode: str, rule: Any
-) -> None:  # E7
+) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1, note = NULL WHERE id IN (500, 501)")
     connection.execute(rule)
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
@@ -174,9 +177,10 @@ def test_a_row_that_breaks_a_rule_of_the_target_is_put_aside(
     assert {reject["key"] for reject in rejects.list_open(connection, pipeline.id)} == {"500", "501"}
 
 
+@pytest.mark.promise("E3")
 def test_a_target_column_that_vanished_fails_at_once_and_the_run_goes_on_when_it_is_back(
     connection: Connection, settings: Settings
-) -> None:  # E3
+) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1")
     pipeline = create_payments(connection, settings, "incremental")
     succeed(connection, settings, pipeline)
@@ -205,10 +209,11 @@ def test_a_new_column_of_the_query_is_added_where_that_is_wanted(
     assert row == {"n": 1000}
 
 
+@pytest.mark.promise("E13")
 @both_modes
 def test_a_source_column_of_another_kind_is_a_change_of_schema(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # E13
+) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1")
     pipeline = create_payments(connection, settings, mode)
     succeed(connection, settings, pipeline)
@@ -234,6 +239,7 @@ def test_swapped_unique_values_do_not_stand_in_each_others_way(connection: Conne
     assert rows == [{"note": "note 2", "mine": "kept"}, {"note": "note 1", "mine": "mine"}]
 
 
+@pytest.mark.promise("E7")
 @both_modes
 def test_a_row_that_another_unique_rule_refuses_is_never_lost_in_silence(
     connection: Connection, settings: Settings, mode: str

@@ -17,12 +17,13 @@ NEWEST = f"SELECT DISTINCT ON (pair) * FROM ({PAIRS}) AS q ORDER BY pair, modifi
 TARGET = "CREATE TABLE analytics.events (pair integer PRIMARY KEY, id integer, note text, modified timestamptz)"
 
 
+@pytest.mark.promise("E6")
 @pytest.mark.parametrize("mode", ["full", "incremental"])
 @pytest.mark.parametrize("exists", [False, True], ids=["new target", "old target"])
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 def test_the_last_of_the_rows_with_one_key_is_kept_and_the_others_are_counted(
     connection: Connection, settings: Settings, mode: str, exists: bool, batch_size: int
-) -> None:  # E6
+) -> None:
     fill_events(connection, 21)
     if exists:
         connection.execute(TARGET)

@@ -103,6 +103,7 @@ def only_run(connection: Connection, pipeline: Pipeline) -> Run:
 # -- inside a run -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B1")
 @both_modes
 @pytest.mark.parametrize("point", ["after_read", "after_sink_write", "before_commit", "after_commit"])
 def test_a_run_goes_on_from_what_is_stored_and_counts_every_row_once(
@@ -161,6 +162,7 @@ def test_a_run_that_gets_somewhere_may_fail_as_often_as_it_likes(connection: Con
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("B6")
 def test_reading_the_same_rows_again_is_no_progress(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 500)
     # an integer cursor stands still during its first run: every try reads from the start
@@ -232,9 +234,10 @@ def patient(settings: Settings) -> Settings:
     )
 
 
+@pytest.mark.promise("D3")
 def test_a_pause_ends_the_wait_before_another_try(
     connection: Connection, patient: Settings, threads: ThreadPoolExecutor, tmp_path: Path
-) -> None:  # D3
+) -> None:
     fill_events(connection, 500)
     events = create_changes(connection, patient)
     with waiting_run(connection, patient, events, threads, tmp_path) as running:
@@ -279,6 +282,7 @@ def test_a_lost_lease_ends_the_wait_before_another_try(
 # -- giving up --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B6")
 def test_three_attempts_of_four_tries_are_made_before_a_person_must_look(
     connection: Connection, settings: Settings
 ) -> None:
@@ -293,6 +297,7 @@ def test_three_attempts_of_four_tries_are_made_before_a_person_must_look(
     assert "not now (53100)" in (made[-1].error_message or "")
 
 
+@pytest.mark.promise("B7", "B13")
 def test_another_attempt_waits_for_its_time_by_the_clock_of_the_database(
     connection: Connection, settings: Settings
 ) -> None:
@@ -314,6 +319,7 @@ def test_another_attempt_waits_for_its_time_by_the_clock_of_the_database(
     assert again.attempt == 2
 
 
+@pytest.mark.promise("B6")
 def test_progress_starts_the_count_of_attempts_anew(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 600)
     events = create_changes(connection, settings)
@@ -326,10 +332,11 @@ def test_progress_starts_the_count_of_attempts_anew(connection: Connection, sett
 # -- by kind of error -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B5", "B7")
 @pytest.mark.parametrize("sqlstate", ["40P01", "40001", "53100", "53300", "08006", "55006"])
 def test_a_target_that_refuses_for_a_while_is_not_taken_for_one_that_rows_do_not_fit(
     connection: Connection, settings: Settings, sqlstate: str
-) -> None:  # B5, B7
+) -> None:
     fill_events(connection, 200)
     refuse(connection, sqlstate, times=len(AT_ONCE))
     events = create_changes(connection, settings, options={"on_reject": "quarantine"})
@@ -339,9 +346,10 @@ def test_a_target_that_refuses_for_a_while_is_not_taken_for_one_that_rows_do_not
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("B5")
 def test_a_deadlock_with_somebody_else_repeats_the_whole_batch(
     connection: Connection, settings: Settings, threads: ThreadPoolExecutor
-) -> None:  # B5
+) -> None:
     fill_events(connection, 200)
     events = create_changes(connection, settings)
     succeed(connection, settings, events)
@@ -371,10 +379,11 @@ def only_run_after(connection: Connection, pipeline: Pipeline) -> Run:
     return latest
 
 
+@pytest.mark.promise("B6")
 @both_modes
 def test_a_locked_target_ends_in_its_own_code_and_the_checkpoint_stays(
     connection: Connection, settings: Settings, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # B6
+) -> None:
     shorter = writer._UNIT.replace("lock_timeout = '10s'", "lock_timeout = '50ms'")  # pyright: ignore[reportPrivateUsage]
     assert shorter != writer._UNIT  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(writer, "_UNIT", shorter)
@@ -400,7 +409,8 @@ def limit_statements(connection: Connection, limit: str) -> None:
     connection.execute(sql.SQL("ALTER DATABASE {} SET statement_timeout = {}").format(name, limit))
 
 
-def test_a_limit_on_statements_is_named_after_every_try(connection: Connection, settings: Settings) -> None:  # B8
+@pytest.mark.promise("B8")
+def test_a_limit_on_statements_is_named_after_every_try(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 200)
     refuse(connection, "57014", times=0, when="pg_sleep(1) IS NOT NULL")
     limit_statements(connection, "100ms")
@@ -410,9 +420,10 @@ def test_a_limit_on_statements_is_named_after_every_try(connection: Connection, 
     assert "statement timeout (57014); raise that limit" in (made[-1].error_message or "")
 
 
+@pytest.mark.promise("B8")
 def test_a_query_that_is_cancelled_before_its_first_row_is_tried_again(
     connection: Connection, settings: Settings, threads: ThreadPoolExecutor
-) -> None:  # B8
+) -> None:
     fill_events(connection, 5)
     connection.execute("CREATE VIEW ugc.slow AS SELECT e.*, pg_sleep(60) IS NULL AS slept FROM ugc.events e")
     events = create_events(
@@ -437,10 +448,11 @@ def test_a_query_that_is_cancelled_before_its_first_row_is_tried_again(
     assert (error.code, "user request (57014)" in str(error)) == ("QUERY_CANCELED", True)
 
 
+@pytest.mark.promise("B8")
 @both_modes
 def test_a_read_that_drains_slowly_is_not_ended_by_a_limit_on_statements(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # B8
+) -> None:
     fill_events(connection, 20)
     connection.execute("CREATE VIEW ugc.slow AS SELECT e.*, pg_sleep(0.02) IS NULL AS slept FROM ugc.events e")
     limit_statements(connection, "100ms")
@@ -449,10 +461,11 @@ def test_a_read_that_drains_slowly_is_not_ended_by_a_limit_on_statements(
     assert succeed(connection, settings, events).counts.read == 20
 
 
+@pytest.mark.promise("B9")
 @both_modes
 def test_a_source_connection_that_is_lost_is_read_on_from_the_checkpoint(
     connection: Connection, settings: Settings, mode: str, threads: ThreadPoolExecutor, tmp_path: Path
-) -> None:  # B9
+) -> None:
     rows = 20_000
     fill_events(connection, rows, note="repeat('x', 1000)")
     events = create_events(connection, settings, mode, batch_size=1000)

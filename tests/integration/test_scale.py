@@ -37,6 +37,7 @@ MANY = """
 """
 
 
+@pytest.mark.promise("S8")
 @pytest.mark.parametrize("waiting", [0, 1, 5000])
 @pytest.mark.parametrize("crowded", [[], ["billing"]], ids=["unlimited", "limited"])
 def test_a_claim_among_ten_thousand_pipelines_goes_by_the_index(
@@ -62,6 +63,7 @@ def claim(connection: Connection, limits: dict[str, int]) -> Claim | None:
     return pipelines.claim_next(connection, runner="w", ttl=TTL, runs_per_source=limits)
 
 
+@pytest.mark.promise("S7")
 def test_a_source_at_its_limit_is_passed_over_without_a_lease(connection: Connection) -> None:
     for number, source in enumerate(["default", "default", "billing"]):
         pipeline = create(connection, f"p{number}", source=source)
@@ -80,6 +82,7 @@ def test_a_source_at_its_limit_is_passed_over_without_a_lease(connection: Connec
     assert third.definition.name == "p1"
 
 
+@pytest.mark.promise("S7")
 def test_many_runners_at_once_do_not_exceed_a_limit(database_url: str, connection: Connection) -> None:
     connection.execute(MANY, {"count": 40, "waiting": 40})
     gate = threading.Barrier(8)
@@ -115,6 +118,7 @@ def prune(connection: Connection, max_runs: int = 1000, limit: int = 500) -> int
     return runs.prune(connection, max_age=30 * DAY, max_runs=max_runs, limit=limit)
 
 
+@pytest.mark.promise("S9")
 def test_runs_beyond_their_age_go(connection: Connection) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, "FAILED", "SUCCESS", "PAUSED", days=31)
@@ -124,6 +128,7 @@ def test_runs_beyond_their_age_go(connection: Connection) -> None:
     assert prune(connection) == 0
 
 
+@pytest.mark.promise("S9")
 def test_runs_beyond_their_number_go_pipeline_by_pipeline(connection: Connection) -> None:
     busy, quiet = create(connection, "busy"), create(connection, "quiet")
     remember(connection, busy, *["SUCCESS"] * 7)
@@ -132,6 +137,7 @@ def test_runs_beyond_their_number_go_pipeline_by_pipeline(connection: Connection
     assert (left(connection, busy), left(connection, quiet)) == (["SUCCESS"] * 3, ["SUCCESS"] * 2)
 
 
+@pytest.mark.promise("S9")
 def test_the_newest_run_and_the_newest_success_stay_however_old(connection: Connection) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, "SUCCESS", "SUCCESS", "FAILED", "FAILED", days=400)
@@ -140,6 +146,7 @@ def test_the_newest_run_and_the_newest_success_stay_however_old(connection: Conn
     assert prune(connection, max_runs=1) == 0
 
 
+@pytest.mark.promise("S9")
 def test_a_run_under_way_stays_however_long_it_takes(connection: Connection) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, "RUNNING", days=400)

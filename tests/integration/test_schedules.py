@@ -58,6 +58,7 @@ def due_times(connection: Connection, pipeline: Pipeline) -> list[tuple[str, dat
     return [(one.trigger, one.due_at) for one in reversed(runs.list_page(connection, pipeline.id))]
 
 
+@pytest.mark.promise("S3")
 def test_a_cron_line_is_due_by_the_databases_clock_in_its_zone(connection: Connection) -> None:
     pipeline = create(connection, "30 6 * * *")
     row = connection.execute(
@@ -84,6 +85,7 @@ def test_the_zone_of_the_settings_is_the_zone_of_the_schedules(connection: Conne
     assert moved.next_due_at.astimezone(UTC).strftime("%H:%M") == "07:00"
 
 
+@pytest.mark.promise("S1")
 def test_a_due_time_somebody_else_has_consumed_is_passed_over(connection: Connection) -> None:
     pipeline = create(connection)
     make_due(connection)
@@ -98,6 +100,7 @@ def test_a_due_time_somebody_else_has_consumed_is_passed_over(connection: Connec
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
 
 
+@pytest.mark.promise("S2")
 def test_after_days_of_silence_one_run_catches_up_and_the_rhythm_stays(connection: Connection) -> None:
     pipeline = create(connection, "7m")
     due = make_due(connection, timedelta(days=3))
@@ -123,6 +126,7 @@ def test_more_due_times_than_are_looked_at_at_once_are_all_consumed(connection: 
     assert pipelines.fire_schedules(connection) == []
 
 
+@pytest.mark.promise("S4")
 def test_every_attempt_tells_the_due_time_it_runs_for(connection: Connection) -> None:
     pipeline = create(connection)
     due = make_due(connection)
@@ -138,6 +142,7 @@ def test_every_attempt_tells_the_due_time_it_runs_for(connection: Connection) ->
     assert request is not None
 
 
+@pytest.mark.promise("S4")
 @pytest.mark.parametrize("ending", [Event.FINISH, Event.FAIL])
 def test_a_run_that_somebody_asks_for_has_no_due_time(connection: Connection, ending: Event) -> None:
     pipeline = create(connection)
@@ -149,6 +154,7 @@ def test_a_run_that_somebody_asks_for_has_no_due_time(connection: Connection, en
     assert due_times(connection, pipeline) == [("schedule", due), ("cli", None)]
 
 
+@pytest.mark.promise("S4")
 def test_a_rerun_after_a_scheduled_run_is_not_a_second_run_for_the_due_time(connection: Connection) -> None:
     pipeline = create(connection)
     due = make_due(connection)
@@ -160,6 +166,7 @@ def test_a_rerun_after_a_scheduled_run_is_not_a_second_run_for_the_due_time(conn
     assert due_times(connection, pipeline) == [("schedule", due), ("api", None)]
 
 
+@pytest.mark.promise("D14")
 def test_a_disabled_pipeline_is_never_due_and_gets_a_fresh_due_time_when_it_is_enabled(connection: Connection) -> None:
     pipeline = create(connection)
     make_due(connection, timedelta(days=2))
@@ -217,6 +224,7 @@ def test_a_runner_that_looks_seldom_still_wakes_for_every_due_time(connection: C
     assert not thread.is_alive()
 
 
+@pytest.mark.promise("S8")
 @pytest.mark.parametrize("name", ["list_due", "seconds_until_due"])
 def test_ten_thousand_scheduled_pipelines_cost_no_more_than_ten(connection: Connection, name: str) -> None:
     connection.execute(

@@ -138,6 +138,7 @@ def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event)
             return pipelines.leave(connection, held, event, LEAVING[event]) is not None
 
 
+@pytest.mark.promise("D19")
 @pytest.mark.parametrize("event", Event)
 def test_the_database_answers_every_status_and_event_as_the_table_does(connection: Connection, event: Event) -> None:
     start(connection)
@@ -168,6 +169,7 @@ def test_the_database_answers_every_status_and_event_as_the_table_does(connectio
     assert_legal(connection)
 
 
+@pytest.mark.promise("A7")
 @pytest.mark.parametrize("event", LEAVING)
 @pytest.mark.parametrize("old", sorted(LEASED))
 def test_only_the_holder_of_the_token_can_leave(connection: Connection, event: Event, old: Status) -> None:
@@ -183,6 +185,7 @@ def test_only_the_holder_of_the_token_can_leave(connection: Connection, event: E
 # -- what the database refuses by itself ------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D19")
 @pytest.mark.parametrize(
     ("old", "statement"),
     [
@@ -212,6 +215,7 @@ def test_a_lease_where_none_belongs_or_none_where_one_does_is_refused(
     assert status(connection, pipeline) is old
 
 
+@pytest.mark.promise("D19")
 @pytest.mark.parametrize(
     "statement",
     [
@@ -241,6 +245,7 @@ def test_a_pipeline_has_one_running_run_at_most(connection: Connection) -> None:
     connection.execute(copy, [held.run_id])
 
 
+@pytest.mark.promise("D18")
 def test_one_target_has_one_enabled_pipeline(connection: Connection) -> None:
     create(connection, "a", target_table="analytics.mart")
     with pytest.raises(VitrineError, match="one pipeline per target") as refused:
@@ -254,6 +259,7 @@ def test_one_target_has_one_enabled_pipeline(connection: Connection) -> None:
 # -- claims, tokens, leases -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A5")
 def test_sixteen_threads_claim_fifty_pipelines_once_each(database_url: str, connection: Connection) -> None:
     for number in range(50):
         request(connection, create(connection, f"p{number}"))
@@ -275,6 +281,7 @@ def test_sixteen_threads_claim_fifty_pipelines_once_each(database_url: str, conn
     assert len({found.run_id for found in claims}) == 50
 
 
+@pytest.mark.promise("A5")
 def test_a_claim_in_flight_is_passed_over_without_waiting(database_url: str, connection: Connection) -> None:
     first, second = create(connection, "first"), create(connection, "second")
     request(connection, first)
@@ -305,6 +312,7 @@ def test_a_token_never_comes_back_after_delete_and_recreate(connection: Connecti
     assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.promise("D12")
 def test_a_claim_captures_the_configuration_it_runs_with(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
@@ -325,6 +333,7 @@ def test_a_heartbeat_prolongs_the_lease_and_tells_the_status(connection: Connect
     assert pipelines.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
 
 
+@pytest.mark.promise("A11")
 def test_an_expired_lease_does_not_revive_itself(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
@@ -369,6 +378,7 @@ def publish(state: PostgresState, unit: OneUnit) -> None:
     state.publish(unit, 0, Counts(written=1))
 
 
+@pytest.mark.promise("A7")
 @pytest.mark.parametrize(("full", "commit"), [(False, save), (True, save), (True, publish)])
 def test_a_zombie_can_save_nothing_and_its_rows_vanish(
     connection: Connection, full: bool, commit: Callable[[PostgresState, OneUnit], None]
@@ -399,6 +409,7 @@ def test_a_zombie_can_save_nothing_and_its_rows_vanish(
     assert status(connection, pipeline) is Status.RUNNING
 
 
+@pytest.mark.promise("A17")
 def test_nobody_takes_a_pipeline_over_while_its_batch_commits(database_url: str, connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
@@ -416,6 +427,7 @@ def test_nobody_takes_a_pipeline_over_while_its_batch_commits(database_url: str,
 # -- expiry -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A6")
 def test_a_live_lease_is_left_alone(connection: Connection) -> None:
     pipeline = create(connection)
     run(connection, pipeline)
@@ -424,6 +436,7 @@ def test_a_live_lease_is_left_alone(connection: Connection) -> None:
     assert row(connection, pipeline) == before
 
 
+@pytest.mark.promise("A1")
 def test_a_dead_lease_goes_back_to_the_queue_under_the_same_request(connection: Connection) -> None:
     pipeline = create(connection)
     asked = request(connection, pipeline)
@@ -445,6 +458,7 @@ def test_a_dead_lease_expires_whatever_enabled_says(connection: Connection) -> N
     assert status(connection, pipeline) is Status.RUN_REQUESTED
 
 
+@pytest.mark.promise("D4")
 def test_a_runner_that_dies_after_a_pause_leaves_a_paused_pipeline(connection: Connection) -> None:
     pipeline = create(connection)
     bring_to(connection, pipeline, Status.PAUSE_REQUESTED)
@@ -455,6 +469,7 @@ def test_a_runner_that_dies_after_a_pause_leaves_a_paused_pipeline(connection: C
     assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
 
 
+@pytest.mark.promise("A13")
 def test_three_deaths_without_progress_are_a_crash_loop(connection: Connection) -> None:
     start(connection)
     pipeline = create(connection)
@@ -472,6 +487,7 @@ def test_three_deaths_without_progress_are_a_crash_loop(connection: Connection) 
     assert_legal(connection)
 
 
+@pytest.mark.promise("A13")
 def test_progress_of_one_batch_resets_the_count_of_deaths(connection: Connection) -> None:
     pipeline = create(connection)
     request(connection, pipeline)
@@ -486,6 +502,7 @@ def test_progress_of_one_batch_resets_the_count_of_deaths(connection: Connection
     assert (status(connection, pipeline), claim(connection, pipeline).attempt) == (Status.RUN_REQUESTED, 1)
 
 
+@pytest.mark.promise("A18")
 def test_what_is_left_of_a_dead_holders_sessions_is_ended(database_url: str, connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
@@ -499,6 +516,7 @@ def test_what_is_left_of_a_dead_holders_sessions_is_ended(database_url: str, con
 # -- attempts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A14")
 def test_a_release_costs_no_attempt(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
@@ -517,6 +535,7 @@ def test_a_retry_is_not_claimed_before_its_time(connection: Connection) -> None:
     assert claim(connection, pipeline).attempt == 2
 
 
+@pytest.mark.promise("D16")
 def test_a_failed_pipeline_starts_again_with_a_fresh_count(connection: Connection) -> None:
     pipeline = create(connection)
     bring_to(connection, pipeline, Status.FAILED)
@@ -539,6 +558,7 @@ def test_a_request_keeps_its_id_until_its_run_starts(connection: Connection) -> 
     assert request(connection, pipeline) != first
 
 
+@pytest.mark.promise("D9")
 def test_two_requests_at_once_get_one_id(database_url: str, connection: Connection) -> None:
     pipeline = create(connection)
     gate = threading.Barrier(8)
@@ -554,6 +574,7 @@ def test_two_requests_at_once_get_one_id(database_url: str, connection: Connecti
     assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
 
 
+@pytest.mark.promise("D8")
 def test_a_request_while_running_is_one_more_run_under_an_id_of_its_own(connection: Connection) -> None:
     start(connection)
     pipeline = create(connection)
@@ -573,6 +594,7 @@ def test_a_request_while_running_is_one_more_run_under_an_id_of_its_own(connecti
     assert_legal(connection)
 
 
+@pytest.mark.promise("D8")
 def test_a_resumed_pipeline_goes_on_with_its_request(connection: Connection) -> None:
     pipeline = create(connection)
     asked = request(connection, pipeline)
@@ -596,6 +618,7 @@ def test_a_rerun_that_was_asked_for_survives_a_pause_and_a_success(connection: C
     assert finish(connection, claim(connection, pipeline)) is Status.IDLE
 
 
+@pytest.mark.promise("D7")
 def test_a_pause_that_is_withdrawn_leaves_the_same_run_running(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
@@ -605,6 +628,7 @@ def test_a_pause_that_is_withdrawn_leaves_the_same_run_running(connection: Conne
     assert finish(connection, held) is Status.IDLE
 
 
+@pytest.mark.promise("D7")
 def test_a_pause_withdrawn_after_the_run_has_seen_it_costs_nothing_but_a_new_claim(
     settings: Settings, connection: Connection
 ) -> None:
@@ -644,6 +668,7 @@ def test_a_new_schedule_is_due_one_interval_from_now(connection: Connection) -> 
     assert pipelines.fire_schedules(connection) == ["genres"]
 
 
+@pytest.mark.promise("S1")
 def test_two_runners_at_once_fire_a_due_time_once(database_url: str, connection: Connection) -> None:
     create(connection, schedule_interval="1h")
     make_due(connection)
@@ -655,6 +680,7 @@ def test_two_runners_at_once_fire_a_due_time_once(database_url: str, connection:
         assert pipelines.fire_schedules(other) == []
 
 
+@pytest.mark.promise("S1")
 def test_eight_threads_fire_twenty_due_times_once_each(database_url: str, connection: Connection) -> None:
     for number in range(20):
         create(connection, f"p{number}", schedule_interval="1h")
@@ -695,6 +721,7 @@ def test_a_disabled_schedule_rests(connection: Connection) -> None:
     assert pipelines.fire_schedules(connection) == []
 
 
+@pytest.mark.promise("D1")
 def test_a_due_time_does_not_wake_a_paused_pipeline(connection: Connection) -> None:
     pipeline = create(connection, schedule_interval="1h")
     pipelines.request_pause(connection, pipeline.id)
@@ -711,6 +738,7 @@ def enable(connection: Connection, pipeline: Pipeline, yes: bool) -> Status:
     return pipelines.update(connection, pipeline.id, definition).status
 
 
+@pytest.mark.promise("D14")
 def test_disabling_a_running_pipeline_pauses_it(connection: Connection) -> None:
     start(connection)
     pipeline = create(connection)
@@ -721,6 +749,7 @@ def test_disabling_a_running_pipeline_pauses_it(connection: Connection) -> None:
     assert_legal(connection)
 
 
+@pytest.mark.promise("D14")
 def test_a_disabled_pipeline_keeps_its_request_but_is_not_claimed(connection: Connection) -> None:
     pipeline = create(connection)
     asked = request(connection, pipeline)
@@ -733,6 +762,7 @@ def test_a_disabled_pipeline_keeps_its_request_but_is_not_claimed(connection: Co
     assert pipelines.get(connection, pipeline.id).request_id == asked
 
 
+@pytest.mark.promise("D10")
 def test_a_held_pipeline_is_not_deleted(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
@@ -809,7 +839,8 @@ def test_a_connection_that_fails_never_shows_the_password(postgres: EmbeddedPost
         assert "\n" not in str(refused.value)
 
 
-def test_a_row_put_past_the_checks_ends_failed_and_stops_no_runner(connection: Connection) -> None:  # G, H8
+@pytest.mark.promise("H8")
+def test_a_row_put_past_the_checks_ends_failed_and_stops_no_runner(connection: Connection) -> None:
     broken, healthy = create(connection, "broken"), create(connection, "healthy", target_table="analytics.healthy")
     connection.execute("UPDATE etl.etl_pipelines SET options = '{\"no_such_option\": 1}' WHERE id = %s", [broken.id])
     connection.execute(
@@ -823,7 +854,8 @@ def test_a_row_put_past_the_checks_ends_failed_and_stops_no_runner(connection: C
     assert ended.fetchall() == [{"status": "FAILED", "error_code": "CONFIG"}]
 
 
-def test_a_run_whose_own_connection_died_is_still_ended(settings: Settings, connection: Connection) -> None:  # B1
+@pytest.mark.promise("B1")
+def test_a_run_whose_own_connection_died_is_still_ended(settings: Settings, connection: Connection) -> None:
     class Cut(PipelineExecutor):
         def execute(self, *_: object, **__: object) -> Executed:
             connection.execute(

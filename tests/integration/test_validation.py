@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import succeed
-from vitrine import validation
+from vitrine import revisions, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect, raw
@@ -43,7 +43,8 @@ def test_a_cascade_on_the_target_is_warned_of(connection: Connection, settings: 
     assert warning.startswith("analytics.notes refers to the target with ON DELETE CASCADE")
 
 
-def test_an_open_transaction_is_named(settings: Settings, database_url: str) -> None:  # C3
+@pytest.mark.promise("C3")
+def test_an_open_transaction_is_named(settings: Settings, database_url: str) -> None:
     with connect(database_url, name="blocker") as blocker, blocker.transaction():
         blocker.execute("SELECT 1")
         (warning,) = validation.validate(definition(**INCREMENTAL), settings).warnings
@@ -72,7 +73,8 @@ def test_what_could_not_run_is_refused(settings: Settings, fields: dict[str, Any
     assert refused.value.code == code
 
 
-def test_leftover_staging_is_removed_and_nothing_else(connection: Connection, settings: Settings) -> None:  # I9
+@pytest.mark.promise("I9")
+def test_leftover_staging_is_removed_and_nothing_else(connection: Connection, settings: Settings) -> None:
     films = revisions.create(connection, settings, definition())
     half_built = staging.name_of(films.id, 3)
     connection.execute(raw(f"CREATE TABLE etl.{half_built} ()"))

@@ -62,13 +62,14 @@ def now(connection: Connection) -> datetime:
 # -- the horizon ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("C3")
 def test_a_transaction_that_stays_open_is_told_with_its_age_its_pid_and_its_role(
     connection: Connection,
     database_url: str,
     settings: Settings,
     client: TestClient,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # C3
+) -> None:
     def lag() -> float:
         told = scraped(client).value("vitrine_horizon_lag_seconds", pipeline="under_test")
         assert told is not None
@@ -125,6 +126,7 @@ def watched_as_it_is(rows: Sequence[Row]) -> Sequence[Row]:
     return rows
 
 
+@pytest.mark.promise("C11")
 @pytest.mark.parametrize("task", [None, "watched_as_it_is"])
 @pytest.mark.parametrize("kind", ["timestamptz", "timestamp", "date"])
 @pytest.mark.parametrize("lookback", [None, "1h"])
@@ -135,7 +137,7 @@ def test_rows_from_the_future_are_counted_and_no_others(
     kind: str,
     task: str | None,
     lookback: str | None,
-) -> None:  # C11
+) -> None:
     connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, modified timestamptz NOT NULL)")
     connection.execute(
         "INSERT INTO ugc.events SELECT n, now() - n * interval '1 s' FROM generate_series(1, 50) n"
@@ -188,10 +190,11 @@ def test_an_incremental_mart_is_as_fresh_as_the_start_of_its_last_good_run(
     assert fresh_as_of(connection, ratings) == fresh  # a run that failed makes nothing fresher
 
 
+@pytest.mark.promise("I7")
 @pytest.mark.parametrize("mode", ["full", "incremental"])
 def test_a_load_is_as_fresh_as_its_first_snapshot_however_often_it_was_stopped(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # I7; the first load of an incremental mart is one, too
+) -> None:  # the first load of an incremental mart is one, too
     ratings = create_ratings(connection, settings, mode=mode)
     stop = threading.Event()
 

@@ -1,64 +1,144 @@
-"""Proves the guards: each patch takes one protection away, and the test it names must then fail.
+"""Removes one protection after the other in a copy of the code, and expects the test that the table names to fail.
 
-A patch begins with a line `# test: <pytest id>`. `make mutants` runs all, `python -m tests.mutants.run C1 E6` some.
+`make mutants` runs the whole table, `python -m tests.mutants.run C1 E6` some entries of it.
 """
 
+import argparse
+import compileall
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import repeat
 from pathlib import Path
+from py_compile import PycInvalidationMode
+from queue import SimpleQueue
 
-FOLDER = Path(__file__).parent
-ROOT = FOLDER.parent.parent
-TEST_FAILED = 1  # what pytest answers when a test failed; anything else is not a proof
+from tests.mutants.table import ROOT, TABLE, Mutant, load, problems
 
+AT_ONCE = 2
+MUTANT_SECONDS = 120
+UNMODIFIED_SECONDS = 900
+GRACE_SECONDS = 30  # an interrupted pytest stops the PostgreSQL that it has started
+TESTS_FAILED = 1  # the exit code of pytest
 
-def main(wanted: list[str]) -> int:
-    patches = sorted(FOLDER.glob("*.patch"))
-    if unknown := set(wanted) - {patch.stem for patch in patches}:
-        sys.exit(f"no such mutant: {', '.join(sorted(unknown))}")
-    chosen = [patch for patch in patches if not wanted or patch.stem in wanted]
-    if run(ROOT, *sorted({test_of(patch) for patch in chosen})):
-        sys.exit("the tests named by the mutants do not pass as they are: nothing can be proven")
-    survivors = [patch.stem for patch in chosen if not killed(patch)]
-    sys.stdout.write(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants killed\n")
-    if survivors:
-        sys.stdout.write(f"survived: {', '.join(survivors)}\n")
-    return len(survivors)
+Copies = SimpleQueue[Path]
 
 
-def killed(patch: Path) -> bool:
-    """Whether the named test fails with the patch."""
-    test = test_of(patch)
-    with tempfile.TemporaryDirectory(prefix="vitrine-mutant-") as name:
-        copy = Path(name)
-        for part in ("src", "tests", "docs", "pyproject.toml"):
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, copy / part)
-        applied = subprocess.run(["git", "apply", str(patch)], cwd=copy, capture_output=True, text=True, check=False)
-        if applied.returncode:
-            sys.exit(f"{patch.name} does not apply any more: {applied.stderr}")
-        outcome = run(copy, test)
-    sys.stdout.write(f"{'killed  ' if outcome == TEST_FAILED else 'SURVIVED'} {patch.stem:<6} {test}\n")
+class Verdict(StrEnum):
+    SURVIVED = "SURVIVED"
+    KILLED = "killed"
+    BROKEN = "BROKEN"  # an error outside the test, for example in a fixture: no proof
+    TIMED_OUT = "TIMED OUT"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__)
+    parser.add_argument("ids", nargs="*", metavar="ID", help="entries to run; without any, the whole table")
+    parser.add_argument("--table", type=Path, default=TABLE, help="a table in another file")
+    options = parser.parse_args(arguments)
+    mutants = choose(load(options.table), options.ids)
+    if found := problems(mutants):
+        sys.exit("\n".join(found))
+    with scratch_copies() as copies, ThreadPoolExecutor(AT_ONCE) as pool:
+        check_unmodified(pool, sorted({mutant.test for mutant in mutants}))
+        verdicts = list(pool.map(judge, mutants, repeat(copies)))
+    sys.stdout.write(f"{verdicts.count(Verdict.KILLED)} of {len(mutants)} mutants killed\n")
+    return int(set(verdicts) != {Verdict.KILLED})
+
+
+def choose(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
+    if unknown := set(ids) - {mutant.id for mutant in mutants}:
+        sys.exit(f"the table of mutants has no entry {', '.join(sorted(unknown))}")
+    return [mutant for mutant in mutants if not ids or mutant.id in ids]
+
+
+def check_unmodified(pool: ThreadPoolExecutor, tests: Sequence[str]) -> None:
+    """A test that fails on the code as it is proves nothing about a mutant."""
+    shares = [share for at in range(AT_ONCE) if (share := tests[at::AT_ONCE])]
+    for verdict, output in pool.map(run_tests, repeat(ROOT / "src"), shares, repeat(UNMODIFIED_SECONDS)):
+        if verdict is not Verdict.SURVIVED:
+            sys.exit(f"{output}\nthe tests named in the table of mutants must pass on the unmodified code first")
+
+
+def judge(mutant: Mutant, copies: Copies) -> Verdict:
+    with borrowed(copies) as copy, applied(mutant, copy):
+        verdict, _ = run_tests(copy / "src", [mutant.test], MUTANT_SECONDS)
+    sys.stdout.write(f"{verdict:<9} {mutant.id:<4} {mutant.test}\n")
     sys.stdout.flush()
-    return outcome == TEST_FAILED
+    return verdict
 
 
-def run(copy: Path, *tests: str) -> int:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    path = {"PYTHONPATH": str(copy / "src"), "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
-    return subprocess.run(command, cwd=copy, env=path, capture_output=True, check=False).returncode
+@contextmanager
+def scratch_copies() -> Generator[Copies]:
+    """A copy of src for each worker."""
+    with tempfile.TemporaryDirectory(prefix="vitrine-mutants-") as folder:
+        copies = Copies()
+        for number in range(AT_ONCE):
+            copy = Path(folder, str(number))
+            shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+            # Compared by content: two mutants of one file may have equal times and sizes
+            compileall.compile_dir(copy, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+            copies.put(copy)
+        yield copies
 
 
-def test_of(patch: Path) -> str:
-    first = patch.read_text("utf-8").splitlines()[0]
-    if not first.startswith("# test: "):
-        sys.exit(f"{patch.name} does not name its test in the first line")
-    return first.removeprefix("# test: ").strip()
+@contextmanager
+def borrowed(copies: Copies) -> Generator[Path]:
+    copy = copies.get()
+    try:
+        yield copy
+    finally:
+        copies.put(copy)
+
+
+@contextmanager
+def applied(mutant: Mutant, copy: Path) -> Generator[None]:
+    """Inside, the copy lacks the protection."""
+    file = copy / mutant.file
+    original = file.read_text("utf-8")
+    file.write_text(mutant.applied_to(original), "utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(original, "utf-8")
+
+
+def run_tests(source: Path, tests: Sequence[str], limit: float) -> tuple[Verdict, str]:
+    """What these tests say about the code in `source`, and the output of pytest."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    environment = {"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return Verdict.TIMED_OUT, interrupt(process)
+    return verdict_of(process.returncode, output), output
+
+
+def interrupt(process: subprocess.Popen[str]) -> str:
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=GRACE_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
+
+
+def verdict_of(code: int, output: str) -> Verdict:
+    if code == 0:
+        return Verdict.SURVIVED
+    summary = output.splitlines()[-1] if output else ""
+    failed = code == TESTS_FAILED and re.search(r"\b\d+ failed\b", summary)
+    return Verdict.KILLED if failed else Verdict.BROKEN
 
 
 if __name__ == "__main__":

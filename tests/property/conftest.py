@@ -1,4 +1,4 @@
-"""How much the property tests did, said at the end of the session."""
+"""Reports at the end of the session how many steps the state machines took."""
 
 from collections import Counter
 
@@ -10,5 +10,5 @@ STEPS: Counter[str] = Counter()
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if STEPS:
-        told = ", ".join(f"{name} {count}" for name, count in sorted(STEPS.items()))
-        terminalreporter.write_line(f"state machine steps: {STEPS.total()} ({told})")
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(STEPS.items()))
+        terminalreporter.write_line(f"state machine steps: {STEPS.total()} ({counts})")

@@ -1,4 +1,4 @@
-"""A cursor is remembered as Postgres prints it, to the last microsecond, whatever the year (C16)."""
+"""A cursor is stored in PostgreSQL's text format, with microseconds, for every year."""
 
 from collections.abc import Callable
 from datetime import date, datetime
@@ -43,11 +43,11 @@ OIDS = {
     "name": binary.NAME,
 }
 LAST_DAY, LAST_MOMENT = date(2020, 1, 1), datetime(2020, 1, 1)  # noqa: DTZ001
-PROBES = 100  # a question to the database each
+PROBES = 100  # each is a query to the database
 
 
-def asker(connection: Connection, kind: str) -> Callable[[str], tuple[bytes, str]]:
-    """Tells how Postgres sends a value in binary, and how it prints it."""
+def formats_of(connection: Connection, kind: str) -> Callable[[str], tuple[bytes, str]]:
+    """A function that returns a value in PostgreSQL's binary format and in its text format."""
     statement = sql.SQL("SELECT CAST(CAST($1 AS text) AS {0}), CAST(CAST($1 AS text) AS {0})::text").format(raw(kind))
     query = statement.as_string(connection).encode()
     connection.execute("BEGIN;" + PRINTING)
@@ -57,31 +57,31 @@ def asker(connection: Connection, kind: str) -> Callable[[str], tuple[bytes, str
             connection.pgconn.exec_params(query, [text.encode()], [binary.TEXT], [Format.TEXT], form)
             for form in (Format.BINARY, Format.TEXT)
         ]
-        sent, printed = results[0].get_value(0, 0), results[1].get_value(0, 1)
+        sent, formatted = results[0].get_value(0, 0), results[1].get_value(0, 1)
         assert sent is not None
-        assert printed is not None
-        return sent, printed.decode()
+        assert formatted is not None
+        return sent, formatted.decode()
 
     return ask
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_a_printed_cursor_is_what_postgres_prints(kind: str, connection: Connection) -> None:
-    ask, printer = asker(connection, kind), binary.printer(OIDS[kind])
+def test_the_text_of_a_cursor_is_that_of_postgresql(kind: str, connection: Connection) -> None:
+    ask, printer = formats_of(connection, kind), binary.printer(OIDS[kind])
 
     @round_trips(PROBES)
     @given(text=VALUES[kind])
-    def prints(text: str) -> None:
-        sent, printed = ask(text)
+    def formats(text: str) -> None:
+        sent, formatted = ask(text)
         ours = printer(sent) if printer else None
-        assert ours is None or ours == printed  # None: Postgres itself is asked
+        assert ours is None or ours == formatted  # None: PostgreSQL itself formats the value
 
-    prints()
+    formats()
 
 
 @pytest.mark.parametrize("kind", ["timestamp with time zone", "timestamp without time zone"])
-def test_times_of_every_year_from_1_to_9999_are_printed_without_asking(kind: str, connection: Connection) -> None:
-    ask, printer = asker(connection, kind), binary.printer(OIDS[kind])
+def test_times_from_year_1_to_9999_are_formatted_without_a_query(kind: str, connection: Connection) -> None:
+    ask, printer = formats_of(connection, kind), binary.printer(OIDS[kind])
     assert printer is not None
 
     @round_trips(PROBES)
@@ -89,21 +89,21 @@ def test_times_of_every_year_from_1_to_9999_are_printed_without_asking(kind: str
     @example(moment=datetime(1, 1, 1))  # noqa: DTZ001
     @example(moment=datetime(999, 12, 31, 23, 59, 59, 999_990))  # noqa: DTZ001
     @example(moment=datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001
-    def prints(moment: datetime) -> None:
-        sent, printed = ask(str(moment))
-        assert printer(sent) == printed
+    def formats(moment: datetime) -> None:
+        sent, formatted = ask(str(moment))
+        assert printer(sent) == formatted
 
-    prints()
+    formats()
 
 
 @pytest.mark.parametrize("kind", ["timestamp with time zone", "timestamp without time zone", "date", "bigint"])
-def test_the_stored_checkpoint_is_the_last_row_as_postgres_prints_it(
+def test_the_stored_checkpoint_is_the_text_of_the_last_row(
     kind: str, connection: Connection, settings: Settings
 ) -> None:
     statement = sql.SQL("CREATE TABLE ugc.dated (id bigint PRIMARY KEY, moment {})").format(raw(kind))
     connection.execute(statement)
     insert = sql.SQL("INSERT INTO ugc.dated VALUES (1, CAST(CAST(%s AS text) AS {}))").format(raw(kind))
-    # beyond the horizon the checkpoint waits, so that only the past can be told by its last row
+    # The checkpoint does not pass the horizon, so only past times are the last row's own
     past = {"bigint": values.integers(64), "date": st.dates(max_value=LAST_DAY).map(str)}
 
     @round_trips(12)
@@ -127,9 +127,9 @@ def test_the_stored_checkpoint_is_the_last_row_as_postgres_prints_it(
         )
         try:
             succeed(connection, settings, pipeline)
-            row = connection.execute("SELECT moment::text AS printed FROM ugc.dated").fetchone()
+            row = connection.execute("SELECT moment::text AS formatted FROM ugc.dated").fetchone()
             assert row is not None
-            assert checkpoints.load(connection, pipeline.id).position.cursor == (row["printed"], "1")
+            assert checkpoints.load(connection, pipeline.id).position.cursor == (row["formatted"], "1")
             assert succeed(connection, settings, pipeline).counts.read == 0
         finally:
             pipelines.delete(connection, pipeline.id)

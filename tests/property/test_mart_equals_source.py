@@ -1,10 +1,11 @@
-"""Whatever writers, runs, kills and changes of configuration do: they rest, one more run ends, the mart is right.
+"""After any sequence of writes, runs, crashes and configuration changes, one more run makes the mart equal its query.
 
-A machine drives a real Postgres: three writer sessions with transactions of their own, runs in this process that are
-disturbed in their middle, and changes of the definition. After every run that succeeds, what was committed before it
-began and has not changed since must be in the mart; when nothing was written meanwhile, mart and query must be equal.
+A state machine works on a real PostgreSQL: three writer sessions with their own transactions, runs in this process that
+are interrupted at chosen points, and changes of the definition. After every successful run, the mart must contain all
+rows that were committed before the run began and have not changed since. If nothing was written during the run, the
+mart must equal its query.
 
-`VITRINE_TEST_STEPS=20000 pytest tests/property` goes other ways every time, and shrinks what it finds.
+`VITRINE_TEST_STEPS=20000 pytest tests/property` takes other steps every time, and shrinks a failure.
 """
 
 import os
@@ -28,7 +29,7 @@ from tests.helpers import journal
 from tests.helpers.running import create, differences
 from tests.property.conftest import STEPS
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
-from vitrine import registry
+from vitrine import registry, revisions
 from vitrine.errors import TransitionRefused
 from vitrine.flow import Counts, Outcome
 from vitrine.model import Claim, Pipeline, PipelineId, Row
@@ -46,7 +47,7 @@ STEPS_OF_AN_EXAMPLE = 30
 STEPS_OF_A_MACHINE = 270
 TARGET = "analytics.subject"
 
-# Queries of one group give the same rows: the checkpoint may be kept from one to the other
+# Queries of one group return the same rows, so the checkpoint can be kept when one replaces another
 QUERIES: dict[str, tuple[str, str]] = {
     "plain": ("as it is", "SELECT id, part, payload, modified, rev FROM ugc.subject"),
     "reordered": ("as it is", "SELECT s.rev, s.modified, s.payload, s.id, s.part FROM ugc.subject s WHERE s.part >= 0"),
@@ -69,19 +70,19 @@ TASKS: dict[Lane, str | None] = {"copy": None, "rows": "rows_as_they_are", "fram
 
 
 class Killed(BaseException):
-    """The runner is gone: nothing of it may run any more, not even what handles errors."""
+    """Stands for SIGKILL: a BaseException, so that no error handler of the runner runs."""
 
 
 class MartIsWrong(AssertionError):
-    """What this test looks for."""
+    """The mart lacks rows or differs from its query."""
 
 
-# -- what can happen --------------------------------------------------------------------------------------------------
+# -- actions ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Write:
-    """One statement of a writer; it joins the open transaction, or commits at once where none is open."""
+    """A statement of a writer; it is part of the open transaction, or commits at once if none is open."""
 
     writer: int
     verb: Literal[
@@ -91,35 +92,35 @@ class Write:
     place: int = 0  # which row is updated or deleted
     count: int = 1
     size: int = 0  # of the payload
-    begins: bool = False  # a transaction, where none is open
+    begins: bool = False  # opens a transaction first, if none is open
 
 
-class End(StrEnum):
-    """How a run is disturbed."""
+class Interruption(StrEnum):
+    """What happens to a run."""
 
     NONE = "none"
-    STOP = "stop"  # the runner is asked to stop
+    STOP = "stop"  # the runner receives SIGTERM
     PAUSE = "pause"
-    HESITATE = "hesitate"  # pause, and run again at once
+    PAUSE_AND_RUN = "pause and run"  # the pause is withdrawn at once
     KILL = "kill"
-    TERMINATE = "terminate"  # every session of the run is ended by the server
-    TAKEOVER = "takeover"  # the lease expires, another runner takes over, this one wakes up again
-    USURP = "usurp"  # the same, and the sessions of the old runner stay alive
+    TERMINATE = "terminate"  # the server terminates every session of the run
+    TAKEOVER = "takeover"  # the lease expires, another runner takes over, then this one wakes up
+    TAKEOVER_BESIDE = "takeover beside"  # the same, but the sessions of the old runner stay alive
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that meets this when it passes the point for the nth time."""
+    """A run; when it reaches the point for the nth time, rows are written and it is interrupted."""
 
     point: Point = "batch"
     number: int = 0
     writes: tuple[Write, ...] = ()
-    end: End = End.NONE
+    interruption: Interruption = Interruption.NONE
 
 
 @dataclass(frozen=True)
 class Change:
-    """Another configuration; a new margin, query or lane with it at will."""
+    """A change of the configuration; None leaves a field as it is."""
 
     batch_size: int
     snapshot_max_age: Literal["0s", "10m"]
@@ -146,16 +147,24 @@ _writes: dict[str, st.SearchStrategy[Write]] = {
     ),
     "commit": st.builds(Write, _writers, st.just("commit")),
     "delete": st.builds(Write, _writers, st.just("delete"), place=_places, count=_counts),
-    "doubt": st.builds(Write, _writers, st.sampled_from(("savepoint", "roll back to", "roll back", "reconnect"))),
+    "undo": st.builds(Write, _writers, st.sampled_from(("savepoint", "roll back to", "roll back", "reconnect"))),
 }
 _several = st.lists(st.one_of(*_writes.values()), max_size=4).map(tuple)
 _numbers = st.integers(0, 6)
 _actions: dict[str, st.SearchStrategy[Action]] = {
     **_writes,
     "run": st.builds(Run),
-    "meet": st.builds(Run, st.sampled_from(("batch", "horizon")), _numbers, _several, st.sampled_from(End)),
-    # who saves holds the pipeline's row: nobody can pause it or take it over then
-    "save": st.builds(Run, st.just("save"), _numbers, _several, st.sampled_from((End.NONE, End.KILL, End.TERMINATE))),
+    "interrupted run": st.builds(
+        Run, st.sampled_from(("batch", "horizon")), _numbers, _several, st.sampled_from(Interruption)
+    ),
+    # A save holds the row lock of the pipeline: it cannot be paused or taken over then
+    "interrupted save": st.builds(
+        Run,
+        st.just("save"),
+        _numbers,
+        _several,
+        st.sampled_from((Interruption.NONE, Interruption.KILL, Interruption.TERMINATE)),
+    ),
     "change": st.builds(
         Change,
         batch_size=st.integers(1, 7),
@@ -174,10 +183,10 @@ _weights = {
     "begin": 6,
     "commit": 4,
     "delete": 1,
-    "doubt": 2,
+    "undo": 2,
     "run": 3,
-    "meet": 3,
-    "save": 1,
+    "interrupted run": 3,
+    "interrupted save": 1,
     "change": 2,
     "incident": 1,
 }
@@ -190,7 +199,7 @@ actions = st.sampled_from([name for name, weight in _weights.items() for _ in ra
 
 
 class MartMachine(RuleBasedStateMachine):
-    """One rule, something happens; a subclass says mode, cursor and lane."""
+    """One rule takes any action; a subclass sets mode, cursor and lane."""
 
     fields: ClassVar[dict[str, Any]]
     lane: ClassVar[Lane]
@@ -200,13 +209,13 @@ class MartMachine(RuleBasedStateMachine):
     def __init__(self, world: World, margins: bool = True) -> None:
         super().__init__()
         self.world = world
-        self.margins = margins  # False: there are none
+        self.margins = margins  # False: the margin is always zero
         self.query = "plain"
         self.margin = "0s"
-        self.covered = False  # times behind now() are within the margin of every checkpoint so far
+        self.covered = False  # every checkpoint so far had a margin that covers times before now()
         self.rows = 0
         self.written = 0  # statements of writers
-        self.left: tuple[checkpoints.State, dict[UUID, str]] | None = None  # by who took a run over
+        self.after_takeover: tuple[checkpoints.State, dict[UUID, str]] | None = None
         self.pipeline: Pipeline | None = None
         world.clear()
 
@@ -255,16 +264,16 @@ class MartMachine(RuleBasedStateMachine):
                 self.world.expire()
 
     def teardown(self) -> None:
-        """Every transaction ends, one more run finishes, the mart equals its query; another run has nothing to do."""
+        """Commit every transaction and run: the mart equals its query, and a further run writes nothing."""
         if self.pipeline is None or sys.exc_info()[0] is not None:
             return
         for writer in self.world.writers:
             writer.end("COMMIT")
         if self._is_old():
-            assert self._run()  # ends a load that was begun before the writers rested
+            assert self._run()  # finishes a load that began before the writers ended
         assert self._run()
         if found := self._differences():
-            raise MartIsWrong(f"the writers rest, and the mart differs in {found}")
+            raise MartIsWrong(f"the writers have ended, and the mart differs in {found}")
         self._check_that_another_run_writes_nothing()
         journal.assert_legal(self.world.control)
 
@@ -312,26 +321,26 @@ class MartMachine(RuleBasedStateMachine):
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
-    def _run(self, meeting: Run = Run()) -> bool:  # noqa: B008
-        """One run; whether it succeeded. Its mart is looked at if it did."""
+    def _run(self, plan: Run = Run()) -> bool:  # noqa: B008
+        """Run once and check the mart after a success; returns whether the run succeeded."""
         claim = self._claim()
         before, written = self._images(), self.written
         is_old = self._is_old()
         stop = threading.Event()
         dispatcher = PipelineDispatcher(self.world.settings, PipelineExecutor(self.world.settings, stop, waits=()))
-        self.world.at = _once(meeting, lambda: self._meet(meeting, stop))
+        self.world.at = _once(plan, lambda: self._interrupt(plan, stop))
         try:
             executed, status = dispatcher.dispatch(claim, watch=self._watch, retry=False)
         except Killed:
             return False
         finally:
             self.world.at = nothing
-        if self.left is not None:
-            if status is not None or self.left != self._memory():
-                raise MartIsWrong("a run that was taken over wrote again")
-            self.left = None
+        if self.after_takeover is not None:
+            if status is not None or self.after_takeover != self._state_and_rows():
+                raise MartIsWrong("a run wrote after it was taken over")
+            self.after_takeover = None
         if executed.outcome is not Outcome.FINISHED or status is None:
-            _check_unfinished(executed, meeting.end)
+            _check_unfinished(executed, plan.interruption)
             return False
         if not is_old:
             self._check(before if self.written > written else None)
@@ -352,45 +361,45 @@ class MartMachine(RuleBasedStateMachine):
         assert claim is not None
         return claim
 
-    def _meet(self, meeting: Run, stop: threading.Event) -> None:
-        for write in meeting.writes:
+    def _interrupt(self, plan: Run, stop: threading.Event) -> None:
+        for write in plan.writes:
             self._write(write)
-        match meeting.end:
-            case End.NONE:
+        match plan.interruption:
+            case Interruption.NONE:
                 pass
-            case End.STOP:
+            case Interruption.STOP:
                 stop.set()
-            case End.PAUSE:
+            case Interruption.PAUSE:
                 pipelines.request_pause(self.world.control, self._id)
-            case End.HESITATE:
+            case Interruption.PAUSE_AND_RUN:
                 pipelines.request_pause(self.world.control, self._id)
                 pipelines.request_run(self.world.control, self._id, trigger="cli")
-            case End.KILL:
+            case Interruption.KILL:
                 raise Killed
-            case End.TERMINATE:
+            case Interruption.TERMINATE:
                 self.world.terminate()
-            case End.TAKEOVER:
+            case Interruption.TAKEOVER:
                 self.world.expire()
                 self._take_over()
-            case End.USURP:
+            case Interruption.TAKEOVER_BESIDE:
                 self.world.expire(self.world.other)
                 self._take_over()
 
     def _take_over(self) -> None:
         self._run()
-        self.left = self._memory()
+        self.after_takeover = self._state_and_rows()
 
-    def _memory(self) -> tuple[checkpoints.State, dict[UUID, str]]:
+    def _state_and_rows(self) -> tuple[checkpoints.State, dict[UUID, str]]:
         return checkpoints.load(self.world.control, self._id), self._images_of_mart()
 
     def _is_old(self) -> bool:
-        """Whether the next run goes on with a full load that is only as fresh as its first snapshot."""
+        """Whether the next run continues a full load, which is only as fresh as its first snapshot."""
         return not self.catches_up and checkpoints.load(self.world.control, self._id).generation_open
 
     # -- the mart -----------------------------------------------------------------------------------------------------
 
     def _check(self, before: dict[UUID, str] | None) -> None:
-        """Equal to the query; or, with writers at work during the run, right in all that stood still."""
+        """The mart equals the query; or, if rows were written during the run, contains all rows that did not change."""
         if before is None:
             if found := self._differences():
                 raise MartIsWrong(f"nothing was written during the run, and the mart differs in {found}")
@@ -421,7 +430,7 @@ class MartMachine(RuleBasedStateMachine):
         return {row["id"]: row["image"] for row in self.world.control.execute(statement)}
 
     def _exists(self) -> bool:
-        """A transform that has seen no row yet has not said its columns, and there is no mart."""
+        """A transform defines its columns with its first row; without any, no mart is created."""
         row = self.world.control.execute("SELECT to_regclass('analytics.subject') IS NOT NULL AS yes").fetchone()
         return bool(row and row["yes"])
 
@@ -437,12 +446,12 @@ class MartMachine(RuleBasedStateMachine):
 
     def _change_margin(self, margin: str) -> None:
         if not self.margins or (margin == "0s" and any(writer.is_behind for writer in self.world.writers)):
-            return  # its rows would be below the checkpoint, as the smaller margin means
+            return  # with the smaller margin its rows would be below the checkpoint
         self._change_definition({"options": {"horizon_margin": margin}})
         self.margin, self.covered = margin, self.covered and margin == "2s"
 
     def _change_query(self, query: str, lane: Lane | None, reset: bool) -> None:
-        """Another query, perhaps another lane; refused while a lease is live."""
+        """Change the query, and the lane if one is given; refused while a lease is valid."""
         known = pipelines.get(self.world.control, self._id)
         if known.status in LEASED:
             with pytest.raises(TransitionRefused):
@@ -463,7 +472,7 @@ class MartMachine(RuleBasedStateMachine):
 _INSERT = sql.SQL(
     "INSERT INTO ugc.subject (id, part, payload, modified) VALUES (%(id)s, %(part)s, %(payload)s, {when})"
 )
-# a row that another writer has locked is left alone: nobody here waits for anybody
+# SKIP LOCKED: a writer must not wait for another, because all run in one thread
 _UPDATE = sql.SQL(
     "UPDATE ugc.subject SET payload = %(payload)s, modified = {when}, rev = nextval('ugc.subject_rev_seq'),"
     " part = (part + %(place)s) %% 3 WHERE id IN"
@@ -475,24 +484,24 @@ _DELETE = sql.SQL(
 )
 
 
-def _once(meeting: Run, react: Callable[[], None]) -> Callable[[Point], None]:
-    """Reacts when a run comes to the meeting's point for the nth time, and never again."""
-    left = meeting.number + 1
+def _once(plan: Run, react: Callable[[], None]) -> Callable[[Point], None]:
+    """Calls react when a run reaches the point for the nth time, and only then."""
+    left = plan.number + 1
 
-    def pass_by(point: Point) -> None:
+    def reached(point: Point) -> None:
         nonlocal left
-        left -= point == meeting.point
-        if point == meeting.point and left == 0:
+        left -= point == plan.point
+        if point == plan.point and left == 0:
             react()
 
-    return pass_by
+    return reached
 
 
-def _check_unfinished(executed: Executed, end: End) -> None:
-    """Only who was disturbed may leave a run unfinished, and only a lost session or lease is an error."""
-    if end not in (End.TERMINATE, End.TAKEOVER, End.USURP):
+def _check_unfinished(executed: Executed, interruption: Interruption) -> None:
+    """Only an interrupted run may be unfinished, and only a lost session or lease may be its error."""
+    if interruption not in (Interruption.TERMINATE, Interruption.TAKEOVER, Interruption.TAKEOVER_BESIDE):
         assert executed.error is None, executed.error
-        assert end in (End.STOP, End.PAUSE, End.HESITATE), executed
+        assert interruption in (Interruption.STOP, Interruption.PAUSE, Interruption.PAUSE_AND_RUN), executed
 
 
 FULL: dict[str, Any] = {"mode": "full", "key_columns": ["part", "id"]}
@@ -518,7 +527,7 @@ class FullFrames(MartMachine):
 
 
 class FullCatchingUp(MartMachine):
-    """With a cursor a full load ends as fresh as any run, however long it was half-built; but for deletes."""
+    """With a cursor column a continued full load is as fresh as any run, except for deletes."""
 
     fields, lane, catches_up = BY_TIME | {"mode": "full"}, "copy", True
 
@@ -561,7 +570,7 @@ def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]
 
 
 def drive(name: str, machine: Any) -> None:
-    """Drive a machine many steps: the same ones every time, or others when more are asked for."""
+    """Run a machine: the same steps every time, or with VITRINE_TEST_STEPS more and other ones."""
     longer = os.environ.get("VITRINE_TEST_STEPS")
     run_state_machine_as_test(
         machine if longer else seed(crc32(name.encode()))(machine),
@@ -574,13 +583,13 @@ def drive(name: str, machine: Any) -> None:
             print_blob=True,
             report_multiple_bugs=False,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-            phases=(Phase.generate, Phase.shrink) if longer else (Phase.generate,),  # to shrink takes minutes
+            phases=(Phase.generate, Phase.shrink) if longer else (Phase.generate,),  # shrinking takes minutes
         ),
     )
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_mart_equals_its_source_once_the_writers_rest(machine: type[MartMachine], world: World) -> None:
+def test_the_mart_equals_its_source_when_the_writers_have_ended(machine: type[MartMachine], world: World) -> None:
     drive(machine.__name__, lambda: machine(world))
 
 
@@ -588,7 +597,7 @@ def test_the_mart_equals_its_source_once_the_writers_rest(machine: type[MartMach
 def test_without_the_horizon_rows_are_lost(
     machine: type[MartMachine], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine is able to fail: a checkpoint that does not wait for open transactions loses their rows."""
+    """The machine can detect a loss: a checkpoint that does not wait for open transactions loses their rows."""
 
     def read(connection: Connection) -> horizon.Horizon:
         row = connection.execute("SELECT clock_timestamp() AS now").fetchone()

@@ -1,4 +1,4 @@
-"""Values of every type, as texts that Postgres reads; odd ones first."""
+"""Strategies for values of every type, as text that PostgreSQL parses; many of them are edge cases."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -109,7 +109,7 @@ def _braced(parts: Sequence[str | None]) -> str:
 
 
 def arrays(of: Texts) -> Texts:
-    """With NULLs, empty, and of two dimensions."""
+    """Arrays with NULLs, empty ones and two-dimensional ones."""
     flat = st.lists(st.one_of(st.none(), of), max_size=4).map(_braced)
     line = st.tuples(of, of).map(_braced)
     return st.one_of(flat, phrase("{{{},{}}}", line, line))
@@ -119,5 +119,5 @@ bounded: Texts = st.sampled_from(("[0:2]={1,2,3}", "[-5:-4]={NULL,7}", "[2:2][3:
 
 
 def pairs(first: Texts, second: Texts) -> Texts:
-    """A row of two columns."""
+    """Composite values with two fields."""
     return phrase("({},{})", first.map(_quoted), second.map(_quoted))

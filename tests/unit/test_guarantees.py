@@ -1,70 +1,70 @@
-"""The page of guarantees keeps up with the tests: what it names exists, and every mutant belongs to a promise."""
+"""The page of guarantees, the marks in the tests and the generated list of tests agree."""
 
-import ast
 import re
-from functools import cache
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-TESTS = ROOT / "tests"
-PROVEN, _, NOT_YET = (ROOT / "docs" / "guarantees.md").read_text("utf-8").partition("## Not proven yet")
-ROWS = re.findall(r"^\| ([A-I]\d+) \| (.+) \| (.+) \|$", PROVEN, flags=re.MULTILINE)
-WITHOUT_NUMBER = re.findall(r"^\| ([A-Z][^|]+\.) \| (.+) \|$", PROVEN, flags=re.MULTILINE)
-NUMBERS = [number for number, _, _ in ROWS]
-PATCHES = sorted((TESTS / "mutants").glob("*.patch"))
+from tests import guarantees
+from tests.mutants import table
 
-
-@cache
-def functions_of(file: Path) -> frozenset[str]:
-    """Functions of a test file, by name; none where there is no such file."""
-    if not file.is_file():
-        return frozenset()
-    parsed = ast.parse(file.read_text("utf-8"))
-    return frozenset(node.name for node in parsed.body if isinstance(node, ast.FunctionDef))
-
-
-def exists(test: str) -> bool:
-    """Whether `folder/file.py::name`, below tests, is a test; a parameter in brackets is not looked at."""
-    file, _, name = test.partition("::")
-    return name.startswith("test_") and name.partition("[")[0] in functions_of(TESTS / file)
+PROVEN, _, NOT_YET = guarantees.PAGE.read_text("utf-8").partition("## Not proven yet")
+NUMBERS = guarantees.promises(PROVEN)
+MARKED = guarantees.marked_tests()
 
 
 def in_order(numbers: list[str]) -> list[str]:
     return sorted(numbers, key=lambda number: (number[0], int(number[1:])))
 
 
-def test_every_promise_stands_once_and_in_order() -> None:
+def test_every_promise_stands_once_and_in_order_under_the_heading_of_its_letter() -> None:
+    found = re.findall(r"^(?:## ([A-Z])\.|- \*\*([A-Z])\d+\*\*) ", PROVEN, flags=re.MULTILINE)
+    heading = ""
+    for letter, promise in found:
+        heading = letter or heading
+        assert promise in ("", heading)
     assert in_order(NUMBERS) == NUMBERS
     assert len(set(NUMBERS)) == len(NUMBERS) > 0
 
 
-def test_a_promise_is_proven_or_not_and_never_both() -> None:
-    missing = re.findall(r"\b[A-I]\d+\b", NOT_YET)
-    assert in_order(missing) == missing
-    assert set(missing).isdisjoint(NUMBERS)
+def test_a_promise_is_one_line_that_ends_with_a_full_stop() -> None:
+    lines = [line for line in PROVEN.splitlines() if line.startswith("- **") and re.match(r"- \*\*[A-Z]\d", line)]
+    assert len(lines) == len(NUMBERS)
+    assert [line for line in lines if not line.endswith(".")] == []
 
 
-@pytest.mark.parametrize(("number", "promise", "proofs"), ROWS, ids=NUMBERS)
-def test_every_test_that_proves_a_promise_exists(number: str, promise: str, proofs: str) -> None:
-    named = re.findall(r"`([^`]+)`", proofs)
-    assert promise.endswith(".")
-    assert ", ".join(f"`{test}`" for test in named) == proofs
-    assert [test for test in named if not exists(test)] == [], number
+def test_a_number_is_proven_or_reserved_and_never_both() -> None:
+    reserved = re.findall(r"\b[A-Z]\d+\b", NOT_YET)
+    assert len(set(reserved)) == len(reserved) > 0
+    assert set(reserved).isdisjoint(NUMBERS)
 
 
-@pytest.mark.parametrize(("promise", "proofs"), WITHOUT_NUMBER)
-def test_every_test_that_proves_a_promise_without_a_number_exists(promise: str, proofs: str) -> None:
-    named = re.findall(r"`([^`]+)`", proofs)
-    assert ", ".join(f"`{test}`" for test in named) == proofs
-    assert [test for test in named if not exists(test)] == [], promise
+def test_every_promise_has_a_test() -> None:
+    assert set(NUMBERS) - {number for numbers in MARKED.values() for number in numbers} == set()
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_every_mutant_names_a_test_and_belongs_to_a_promise(patch: Path) -> None:
-    first = patch.read_text("utf-8").splitlines()[0]
-    test = first.removeprefix("# test: tests/")
-    assert first != test
-    assert exists(test), test
-    assert patch.stem.partition("_")[0] in NUMBERS
+def test_no_mark_names_an_unknown_promise() -> None:
+    unknown = {test: set(numbers) - set(NUMBERS) for test, numbers in MARKED.items()}
+    assert {test: numbers for test, numbers in unknown.items() if numbers} == {}
+
+
+@pytest.mark.parametrize("mutant", table.load(), ids=lambda mutant: mutant.id)
+def test_the_test_of_a_mutant_is_marked_with_its_promise(mutant: table.Mutant) -> None:
+    assert mutant.id in MARKED.get(mutant.test.partition("[")[0], ())
+
+
+def test_the_list_of_tests_is_up_to_date() -> None:
+    written = guarantees.APPENDIX.read_text("utf-8")
+    assert written == guarantees.appendix(), "run `make guarantees` and commit docs/guarantees-tests.md"
+
+
+def test_the_list_shows_each_test_below_its_promises_and_which_of_them_a_mutant_proves() -> None:
+    mutant = replace(table.load()[0], id="A1", test="tests/unit/test_a.py::test_a[1]")
+    marked = {"tests/unit/test_a.py::test_a": ("A1", "A2"), "tests/unit/test_b.py::test_b": ("A2",)}
+    _, _, listed = guarantees.render(["A1", "A2"], marked, [mutant]).partition("- **A1**\n")
+    assert listed.splitlines() == [
+        "  - `unit/test_a.py::test_a` **mutant**",
+        "- **A2**",
+        "  - `unit/test_a.py::test_a`",
+        "  - `unit/test_b.py::test_b`",
+    ]

@@ -76,6 +76,7 @@ def test_a_terminal_shows_text_and_anything_else_json_unless_the_format_is_set()
     assert [key for key, is_json in shown.items() if is_json] == [("auto", False), ("json", True), ("json", False)]
 
 
+@pytest.mark.promise("H3")
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize(
     "text",
@@ -106,6 +107,7 @@ def test_warnings_of_libraries_have_the_same_format() -> None:
     assert (line["level"], line["event"]) == ("warning", "error connecting to postgresql://db/cinema")
 
 
+@pytest.mark.promise("H3")
 def test_an_exception_is_logged_by_its_type_and_place_and_not_by_its_text() -> None:
     output = configured()
     try:

@@ -34,6 +34,7 @@ def test_a_new_interval_is_due_one_interval_from_now() -> None:
     assert schedule.parse("90s").next_after(NOON) == NOON + timedelta(seconds=90)
 
 
+@pytest.mark.promise("S2")
 @pytest.mark.parametrize(
     ("late", "following"),
     [
@@ -75,6 +76,7 @@ def test_what_a_cron_line_missed_is_left_out() -> None:
     assert cron.next_after(last - timedelta(minutes=5), last=last) == at("2026-05-04T04:00+00:00")
 
 
+@pytest.mark.promise("S3")
 def test_a_fixed_time_in_the_hour_that_is_left_out_comes_when_the_hour_is_over() -> None:
     # in Berlin, 29 March 2026 has no 02:00 to 02:59
     assert coming("30 2 * * *", "2026-03-28T12:00+01:00") == [
@@ -84,6 +86,7 @@ def test_a_fixed_time_in_the_hour_that_is_left_out_comes_when_the_hour_is_over()
     ]
 
 
+@pytest.mark.promise("S3")
 def test_a_fixed_time_in_the_hour_that_comes_twice_runs_once() -> None:
     # in Berlin, 25 October 2026 has 02:00 to 02:59 twice
     assert coming("30 2 * * *", "2026-10-24T12:00+02:00") == [
@@ -93,6 +96,7 @@ def test_a_fixed_time_in_the_hour_that_comes_twice_runs_once() -> None:
     ]
 
 
+@pytest.mark.promise("S3")
 def test_inside_the_second_of_two_hours_nothing_is_due_in_the_past() -> None:
     assert coming("30 2 * * *", "2026-10-25T02:10+01:00", 1) == ["2026-10-26T02:30:00+01:00"]
 

@@ -314,6 +314,7 @@ def test_a_query_tells_which_tables_it_reads() -> None:
     assert query.relations == {("ugc", "likes"), ("content", "film_work")}
 
 
+@pytest.mark.promise("G1", "G2", "G4", "G6", "G7", "G8", "G9", "G10", "G16", "G17", "G19", "G21")
 @pytest.mark.parametrize(
     ("sql", "code"), REFUSED, ids=[sql[:60].encode("ascii", "replace").decode() for sql, _ in REFUSED]
 )
@@ -321,6 +322,7 @@ def test_a_hostile_query_is_refused_with_its_code(sql: str, code: str) -> None:
     assert refusal_of(sql).code == code
 
 
+@pytest.mark.promise("G3", "G5")
 @pytest.mark.parametrize("position", POSITIONS_OF_A_CALL)
 def test_a_forbidden_function_is_found_wherever_it_stands(position: str) -> None:
     template = POSITIONS_OF_A_CALL[position]
@@ -339,6 +341,7 @@ def test_a_refusal_names_the_thing_and_the_remedy() -> None:
     assert "$2" in str(refusal_of("SELECT $2"))
 
 
+@pytest.mark.promise("G10")
 def test_a_cte_named_like_a_table_does_not_hide_it() -> None:
     query = read_only("WITH film_work AS (SELECT 1) SELECT * FROM content.film_work, film_work", SCHEMAS)
     assert query.relations == {("content", "film_work")}
@@ -349,6 +352,7 @@ def test_a_cte_is_seen_by_later_ctes_and_by_subqueries() -> None:
     assert read_only(sql, ()).relations == frozenset()
 
 
+@pytest.mark.promise("G7")
 def test_a_trailing_comment_cannot_swallow_what_follows() -> None:
     query = read_only("SELECT id FROM content.film_work --", SCHEMAS)
     assert query.text == "SELECT id FROM content.film_work"
@@ -360,11 +364,13 @@ def test_a_query_without_checkpoint_binds_to_itself() -> None:
     assert query.bind("7", "bigint") == query.text == "SELECT '$1'"
 
 
+@pytest.mark.promise("G21")
 def test_a_checkpoint_replaces_the_parameter_but_not_its_image_in_strings_and_comments() -> None:
     query = read_only("SELECT '$1', $1 /* $1 */ FROM content.t WHERE a > $1 -- $1", SCHEMAS)
     assert query.bind("7", "bigint") == "SELECT '$1', '7'::bigint FROM content.t WHERE a > '7'::bigint"
 
 
+@pytest.mark.promise("G21")
 @pytest.mark.parametrize("literal", ["it's", "' OR true --", "\\", "\\' OR true --", "$1", "%s", "", "ж\n"])
 def test_a_checkpoint_stays_one_literal_whatever_it_contains(literal: str) -> None:
     bound = read_only("SELECT id FROM content.t WHERE a > $1 AND b", SCHEMAS).bind(literal, "text")
@@ -411,6 +417,7 @@ def test_a_checkpoint_with_a_nul_is_refused() -> None:
     assert refusal.value.code == "NUL"
 
 
+@pytest.mark.promise("G20")
 @pytest.mark.parametrize(
     ("before", "core", "after", "start"),
     [
@@ -472,6 +479,7 @@ for query in queries:
 """
 
 
+@pytest.mark.promise("G20")
 def test_hostile_nesting_ends_in_a_refusal_and_the_process_lives() -> None:
     done = subprocess.run([sys.executable, "-c", HOSTILE_NESTING], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -514,6 +522,7 @@ def mutated_queries(draw: st.DrawFn) -> str:
     return " ".join(tokens)
 
 
+@pytest.mark.promise("G24")
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
 @given(mutated_queries())
 def test_a_mutated_query_is_refused_or_reads_only_what_it_may(sql: str) -> None:
@@ -528,6 +537,7 @@ def test_a_mutated_query_is_refused_or_reads_only_what_it_may(sql: str) -> None:
         assert read_only(query.bind("1", "bigint"), SCHEMAS).relations == query.relations
 
 
+@pytest.mark.promise("G4")
 def test_no_function_is_allowed_that_acts_or_looks_around() -> None:
     suspicious = re.compile(
         r"pg_|lo_|dblink|.*_to_xml|txid_|has_|inet_|set|current_|nextval|currval|lastval|ts_|xml|repeat$|random"
@@ -535,6 +545,7 @@ def test_no_function_is_allowed_that_acts_or_looks_around() -> None:
     assert [name for name in sorted(ALLOWED_FUNCTIONS) if suspicious.match(name)] == []
 
 
+@pytest.mark.promise("G4")
 def test_the_guide_lists_exactly_the_allowed_functions() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "source-sql.md").read_text()
     for group, names in FUNCTION_GROUPS.items():

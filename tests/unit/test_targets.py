@@ -26,6 +26,7 @@ def test_a_well_formed_target_is_taken_apart_and_put_together_again(text: str, t
     assert is_allowed_target(text, DEFAULT)
 
 
+@pytest.mark.promise("G22", "H5")
 @pytest.mark.parametrize(
     "text",
     [
@@ -71,6 +72,7 @@ def test_a_malformed_target_is_refused(text: str) -> None:
     assert not is_allowed_target(text, ("*",))
 
 
+@pytest.mark.promise("G22")
 @pytest.mark.parametrize("text", ["content.film_work", "public.x", "analytics2.x"])
 def test_a_target_outside_the_allow_list_is_refused_with_the_list(text: str) -> None:
     with pytest.raises(ConfigError, match=r"analytics\.\*, es:\*") as refusal:
@@ -79,6 +81,7 @@ def test_a_target_outside_the_allow_list_is_refused_with_the_list(text: str) -> 
     assert not is_allowed_target(text, DEFAULT)
 
 
+@pytest.mark.promise("G22")
 @pytest.mark.parametrize(
     "text", ["pg_catalog.x", "pg_toast.x", "pg_temp.x", "information_schema.x", "etl.etl_pipelines"]
 )
