@@ -191,3 +191,8 @@ def child_environment(url: str, **settings: object) -> dict[str, str]:
     """The environment of a process we start: ours, with this database, and with these settings."""
     said = {f"VITRINE_{name.upper()}": str(value) for name, value in settings.items()}
     return {**os.environ, "VITRINE_DATABASE_URL": url, **said}
+
+
+def allows_colour() -> bool:
+    """Whether a terminal may show colours."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

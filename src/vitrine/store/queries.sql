@@ -551,3 +551,12 @@ SELECT p.name, p.enabled, p.status,
 -- notify --
 -- Shorten a runner's wait; polling remains the truth
 SELECT pg_notify('vitrine', %(name)s);
+
+-- list_with_newest_run --
+-- Every pipeline in the order of names, with what a list shows of it and of its newest run
+SELECT p.name, p.status, p.enabled, p.mode, p.target_table, p.schedule_interval, p.next_due_at,
+       r.status AS run_status, r.rows_read, extract(epoch FROM r.finished_at - r.started_at)::float8 AS seconds
+  FROM etl.etl_pipelines p
+  LEFT JOIN LATERAL (SELECT status, rows_read, started_at, finished_at
+                       FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT 1) r ON true
+ ORDER BY p.name;

@@ -1,0 +1,7 @@
+"""Arguments that several commands share."""
+
+from typing import Annotated
+
+import typer
+
+Name = Annotated[str, typer.Argument(help="Name or id of the pipeline.", show_default=False)]

@@ -1,0 +1,196 @@
+"""Commands that inspect and control pipelines: list, status, pause, reload, validate, rejects, reconcile."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitrine.cli import building, output, process
+from vitrine.cli.arguments import Name
+
+if TYPE_CHECKING:
+    from vitrine.model import Definition, Run
+    from vitrine.reconcile import Comparison
+    from vitrine.settings import Settings
+    from vitrine.store.pipelines import Listed
+
+
+def list_all() -> None:
+    """Every pipeline with its status and its last run."""
+    from vitrine.store import pipelines
+
+    settings = building.service_settings()
+    with building.connect_store(settings) as store:
+        listed = pipelines.list_with_newest_run(store)
+    wide = output.is_wide()
+    columns = ("pipeline", "status", *(("mode", "target") if wide else ()), "schedule", "next due", "last run")
+    numbers = ("rows", "seconds")
+    output.show_table((*columns, *numbers), (_listed_row(one, settings, wide) for one in listed), right=numbers)
+
+
+def _listed_row(one: "Listed", settings: "Settings", wide: bool) -> tuple[str, ...]:
+    return (
+        one.name,
+        one.status if one.enabled else f"{one.status} (disabled)",
+        *((one.mode, one.target_table) if wide else ()),
+        one.schedule_interval or "",
+        f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
+        one.run_status or "never",
+        f"{one.rows_read:,}" if one.rows_read is not None else "",
+        f"{one.seconds:.2f}" if one.seconds is not None else "",
+    )
+
+
+def status(name: Name) -> None:
+    """Status, freshness, checkpoint and last runs of one pipeline."""
+    from vitrine.store import checkpoints, pipelines, runs
+
+    settings = building.service_settings()
+    with building.connect_store(settings) as store:
+        pipeline = pipelines.get(store, name)
+        state = checkpoints.load(store, pipeline.id)
+        history = runs.list_page(store, pipeline.id, limit=5)
+    output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
+    if pipeline.fresh_as_of:
+        output.show(f"the mart shows the source as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
+    if pipeline.next_due_at:
+        due = output.local_time(pipeline.next_due_at, settings)
+        output.show(f"next due: {due} ({pipeline.definition.schedule_interval})")
+    if state.position.cursor:
+        output.show(f"checkpoint: {' / '.join(state.position.cursor)}")
+    if state.horizon_blocker:
+        output.show(f"held back by {state.horizon_blocker}, open for {state.horizon_lag_seconds:.0f} s")
+    _show_runs(history, settings)
+
+
+def _show_runs(history: "list[Run]", settings: "Settings") -> None:
+    wide = output.is_wide()
+    columns = ("run", *(("kind",) if wide else ()), "status", "started")
+    numbers = ("seconds", "read", "written", "deleted", "rejected")
+    rows = [
+        (
+            str(one.id),
+            *((one.kind,) if wide else ()),
+            one.status,
+            f"{one.started_at.astimezone(settings.zone):%m-%d %H:%M:%S}",
+            f"{one.seconds:.2f}" if one.seconds is not None else "",
+            *(f"{count:,}" for count in (one.rows_read, one.rows_written, one.rows_deleted, one.rows_rejected)),
+        )
+        for one in history
+    ]
+    output.show_table((*columns, *numbers), rows, right=numbers)
+    for one in history:
+        if one.error_message:
+            output.show(f"run {one.id}: {one.error_message} [{one.error_code}]")
+
+
+def pause(name: Name) -> None:
+    """Pause a pipeline: at once if it is not running, otherwise after its current batch."""
+    from vitrine.store import pipelines
+
+    with building.connect_store(building.service_settings()) as store:
+        output.show(f"{name}: {pipelines.request_pause(store, name)}")
+
+
+def reload(name: Name) -> None:
+    """Let a running pipeline use the stored batch_size, max_rows_per_second and pause_between_batches."""
+    from vitrine import revisions
+
+    with building.connect_store(building.service_settings()) as store:
+        requested = revisions.reload(store, name)
+    pipeline = requested.pipeline
+    if not requested.running:
+        output.show(f"{pipeline.name} is {pipeline.status}; the next run uses the stored configuration")
+        return
+    output.show(f"{pipeline.name}: the run uses the stored pace from its next batch")
+    if requested.waiting:
+        output.show(f"for the next run: {', '.join(requested.waiting)}")
+
+
+def validate(
+    what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
+) -> None:
+    """Check a pipeline against its source and target without moving a row. Exit code 0 ready to run, 1 not."""
+    from vitrine import validation
+
+    settings = building.service_settings()
+    definition = _definition(what, settings)
+    report = validation.validate(definition, settings)
+    output.show(f"{definition.name} → {definition.target_table}, {definition.mode}, lane {report.lane}")
+    output.show("columns: " + ", ".join(f"{name} {kind}" for name, kind in report.columns))
+    output.show(f"key: {', '.join(report.key)}" + ("" if report.target_exists else " (the target will be created)"))
+    if report.rows_expected is not None:
+        output.show(f"about {report.rows_expected:,} rows")
+    if report.first_due_at is not None:
+        due = output.local_time(report.first_due_at, settings)
+        output.show(f"schedule: {definition.schedule_interval}, due at {due}")
+    for warning in report.warnings:
+        output.show(f"warning: {warning}")
+
+
+def _definition(what: str, settings: "Settings") -> "Definition":
+    if Path(what).suffix in (".yaml", ".yml"):
+        from vitrine import pipeline_files
+
+        (document,) = pipeline_files.read_folder(Path(what))
+        return pipeline_files.definition_of(document)
+    from vitrine.store import pipelines
+
+    with building.connect_store(settings) as store:
+        return pipelines.get(store, what).definition
+
+
+def rejects(name: Name) -> None:
+    """Rows of a pipeline in quarantine, with the reasons."""
+    from vitrine.store import pipelines
+    from vitrine.store.rejects import list_open
+
+    with building.connect_store(building.service_settings()) as store:
+        pipeline = pipelines.get(store, name)
+        quarantined = list_open(store, pipeline.id)
+    if not quarantined:
+        output.show(f"{pipeline.name}: no row is in quarantine")
+        return
+    rows = [
+        (
+            one["key"],
+            one["column_name"] or "",
+            one["sqlstate"],
+            one["reason"],
+            str(one["run_id"]),
+            f"{one['created_at']:%Y-%m-%d %H:%M:%S}",
+        )
+        for one in quarantined
+    ]
+    output.show_table(("key", "column", "sqlstate", "reason", "run", "since"), rows, wrap=("key", "column", "reason"))
+
+
+def reconcile(name: Name) -> None:
+    """Compare a mart with its source. Exit code 0 equal, 2 different."""
+    from vitrine import reconcile as reconciling
+    from vitrine.store import pipelines
+
+    settings = building.service_settings()
+    with building.connect_store(settings) as store:
+        pipeline = pipelines.get(store, name)
+    comparison = reconciling.compare(pipeline.definition, settings)
+    _show_comparison(comparison)
+    output.show(f"{pipeline.name}: {comparison.sentence()}")
+    sys.exit(0 if comparison.equal else process.DIFFERENT)
+
+
+def _show_comparison(comparison: "Comparison") -> None:
+    from vitrine.tables import red
+
+    fields = {
+        "rows": "rows",
+        "lowest": f"lowest {comparison.control}",
+        "highest": f"highest {comparison.control}",
+        "digest": f"hash over {len(comparison.columns)} column(s)",
+    }
+    rows: list[tuple[str, str, str]] = []
+    for field, label in fields.items():
+        source, target = getattr(comparison.source, field), getattr(comparison.target, field)
+        rows.append((label, str(source), str(target) if source == target else red(target)))
+    output.show_table(("", "source", "target"), rows, wrap=("source", "target"))
