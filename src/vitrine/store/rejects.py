@@ -20,7 +20,7 @@ def put_aside(connection: Connection, claim: Claim, rejects: Sequence[Reject], h
 
 
 def open_keys(connection: Connection, pipeline_id: PipelineId) -> list[str]:
-    return [row["key"] for row in fetch_all(connection, "open_reject_keys", id=pipeline_id)]
+    return [row["key"] for row in fetch_all(connection, "list_reject_keys", id=pipeline_id)]
 
 
 def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:
