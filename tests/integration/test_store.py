@@ -25,7 +25,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings, child_environment
 from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
-from vitrine.store import checkpoints, database, pipelines, runs
+from vitrine.store import checkpoints, database, pipelines, rejects, runs
 from vitrine.store.migrate import migrate
 from vitrine.store.state import PostgresState
 
@@ -774,6 +774,51 @@ def test_a_pipeline_that_a_runner_holds_is_not_deleted(connection: Connection) -
     finish(connection, held)
     pipelines.delete(connection, pipeline.id)
     assert connection.execute("SELECT FROM etl.etl_runs").fetchall() == []
+
+
+# -- quarantine -------------------------------------------------------------------------------------------------------
+
+
+def rejected(key: str, reason: str, column: str | None = "name") -> Reject:
+    return Reject(key, column, "22001", reason, f'{{"id": "{key}", "reason": "{reason}"}}')
+
+
+def test_the_newest_reject_of_a_key_replaces_the_older_ones(connection: Connection) -> None:
+    held = run(connection, create(connection))
+    rejects.store_rejects(connection, held, [rejected("1", "older"), rejected("2", "other", None)], [])
+    batch = [rejected("3", "first"), rejected("1", "newer"), rejected("3", "second"), rejected("1", "newest")]
+    rejects.store_rejects(connection, held, batch, [])
+    stored = rejects.list_open(connection, held.pipeline_id)
+    assert [(one["key"], one["column_name"], one["reason"], one["row"]["reason"]) for one in stored] == [
+        ("1", "name", "newest", "newest"),
+        ("2", None, "other", "other"),
+        ("3", "name", "second", "second"),
+    ]
+
+
+def test_a_key_that_is_written_leaves_the_quarantine(connection: Connection) -> None:
+    held = run(connection, create(connection))
+    rejects.store_rejects(connection, held, [rejected("1", "a"), rejected("2", "b")], [])
+    rejects.store_rejects(connection, held, [], ["1", "9"])
+    assert rejects.open_keys(connection, held.pipeline_id) == ["2"]
+    rejects.store_rejects(connection, held, [rejected("1", "rejected again")], [])
+    assert [one["key"] for one in rejects.list_open(connection, held.pipeline_id)] == ["2", "1"]
+
+
+def test_a_thousand_rejects_are_stored_by_one_statement(connection: Connection) -> None:
+    held = run(connection, create(connection))
+    connection.execute(
+        """
+        CREATE TABLE public.inserts (id integer);
+        CREATE FUNCTION public.count_inserts() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO public.inserts VALUES (1); RETURN NULL; END $$;
+        CREATE TRIGGER count_inserts AFTER INSERT ON etl.etl_rejects
+            FOR EACH STATEMENT EXECUTE FUNCTION public.count_inserts();
+        """
+    )
+    rejects.store_rejects(connection, held, [rejected(str(number), "no") for number in range(1000)], [])
+    assert len(rejects.open_keys(connection, held.pipeline_id)) == 1000
+    assert len(connection.execute("SELECT FROM public.inserts").fetchall()) == 1
 
 
 # -- migrations and statements ----------------------------------------------------------------------------------------

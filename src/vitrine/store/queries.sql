@@ -476,10 +476,12 @@ SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN sav
 SELECT batch_seq FROM etl.etl_state
  WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND lease_token = %(token)s;
 
--- insert_reject --
--- A row put aside; a later version of it that does not fit either takes its place
+-- upsert_rejects --
+-- Stores rejected rows; a key that is already in quarantine gets the newer version of its row
 INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, sqlstate, reason, row)
-VALUES (%(id)s, %(run_id)s, %(key)s, %(column)s, %(sqlstate)s, %(reason)s, %(row)s::jsonb)
+SELECT %(id)s, %(run_id)s, key, column_name, sqlstate, reason, row::jsonb
+  FROM unnest(%(keys)s::text[], %(columns)s::text[], %(sqlstates)s::text[], %(reasons)s::text[], %(rows)s::text[])
+    AS rejected(key, column_name, sqlstate, reason, row)
     ON CONFLICT (pipeline_id, key) WHERE closed_at IS NULL
     DO UPDATE SET run_id = excluded.run_id, column_name = excluded.column_name, sqlstate = excluded.sqlstate,
                   reason = excluded.reason, row = excluded.row, created_at = now();
