@@ -40,7 +40,7 @@ LEASED = frozenset({Status.RUNNING, Status.PAUSE_REQUESTED})
 """The statuses in which a runner holds the pipeline."""
 
 # A pair that is absent is refused. A status that maps to itself accepts the event and stays
-# (`run` while RUNNING notes `rerun`, which `finish` then turns into RUN_REQUESTED: see `next_status`).
+# (`run` while RUNNING sets `rerun`, and `finish` then leads to RUN_REQUESTED: see `next_status`).
 NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
     {
         (Status.IDLE, Event.RUN): Status.RUN_REQUESTED,
@@ -72,16 +72,19 @@ NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
 )
 
 
-def steps(event: Event) -> list[tuple[Status, Status]]:
-    """The (from, to) pairs of one event, in the order of the table."""
-    return [(old, new) for (old, happened), new in NEXT.items() if happened is event]
-
-
 def next_status(status: Status, event: Event, *, rerun: bool = False) -> Status | None:
-    """Where the event leads, or None where it is refused. `rerun` is the only second look."""
+    """The status after the event, or None if it is refused. `rerun` is the only other input."""
     if event is Event.FINISH and status is Status.RUNNING and rerun:
         return Status.RUN_REQUESTED
     return NEXT.get((status, event))
+
+
+def steps() -> dict[Event, dict[Status, dict[str, Status]]]:
+    """`next_status` as JSON for SQL: event, status and `rerun` to the new status; what is absent is refused."""
+    table: dict[Event, dict[Status, dict[str, Status]]] = {event: {} for event in Event}
+    for (old, event), new in NEXT.items():
+        table[event][old] = {"false": new, "true": next_status(old, event, rerun=True) or new}
+    return table
 
 
 def diagram() -> str:

@@ -81,7 +81,9 @@ def put_into(connection: Connection, name: str, status: Status) -> None:
             pipelines.request_pause(connection, name)
         case Status.FAILED:
             taken = run_until_claimed(connection, name)
-            pipelines.leave(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="X", error_message="it failed")
+            pipelines.end_run(
+                connection, taken, Event.FAIL, RunStatus.FAILED, error_code="X", error_message="it failed"
+            )
     assert pipelines.get(connection, name).status is status
 
 
@@ -352,7 +354,7 @@ def test_a_new_query_needs_a_word_about_the_checkpoint(client: TestClient, conne
 
 def test_a_deleted_pipeline_is_gone_with_its_history(client: TestClient, connection: Connection, genres: str) -> None:
     request_id = client.post(f"/pipelines/{genres}/run").json()["request_id"]
-    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     answer = client.delete(f"/pipelines/{genres}")
     assert (answer.status_code, answer.content) == (204, b"")
     problem(client.get(f"/pipelines/{genres}"), 404, "NOT_FOUND")
@@ -467,8 +469,8 @@ def test_a_request_while_running_brings_exactly_one_more_run(
         "state": "pending",
         "run": None,
     }
-    pipelines.leave(connection, taken, Event.FINISH, RunStatus.SUCCESS)
-    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert pipelines.get(connection, genres).status is Status.IDLE
     for request_id in (first, second):
         body = client.get(f"/requests/{request_id}").json()
@@ -481,7 +483,7 @@ def test_a_failed_pipeline_runs_again_from_its_first_attempt(
 ) -> None:
     failed = client.post(f"/pipelines/{genres}/run").json()["request_id"]
     taken = claim(connection)
-    pipelines.leave(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="DATA_ERROR", error_message="no")
+    pipelines.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="DATA_ERROR", error_message="no")
     body = client.get(f"/requests/{failed}").json()
     assert body["state"] == "failed"
     assert body["run"]["error_code"] == "DATA_ERROR"
@@ -533,7 +535,7 @@ def test_status_tells_lease_and_progress(client: TestClient, connection: Connect
         assert (progress["rows_read"], progress["rows_expected"], progress["percent"]) == (read, 200, percent)
         assert progress["rows_per_second"] > 0
         assert progress["seconds_left"] >= 0
-    pipelines.leave(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
     done = client.get(f"/pipelines/{genres}/status").json()
     assert (done["status"], done["progress"], done["lease_owner"]) == ("IDLE", None, None)
     assert done["last_run"]["status"] == "SUCCESS"
@@ -552,7 +554,7 @@ def test_state_is_blank_before_the_first_run(client: TestClient, connection: Con
 def test_runs_are_listed_newest_first_page_by_page(client: TestClient, connection: Connection, genres: str) -> None:
     assert client.get(f"/pipelines/{genres}/runs").json() == {"items": [], "next": None}
     for _ in range(5):
-        pipelines.leave(connection, run_until_claimed(connection, genres), Event.FINISH, RunStatus.SUCCESS)
+        pipelines.end_run(connection, run_until_claimed(connection, genres), Event.FINISH, RunStatus.SUCCESS)
     first = client.get(f"/pipelines/{genres}/runs", params={"limit": 3}).json()
     second = client.get(f"/pipelines/{genres}/runs", params={"limit": 3, "before": first["next"]}).json()
     ids = [run["id"] for run in first["items"] + second["items"]]
@@ -728,7 +730,7 @@ def test_health_wants_database_and_runner(client: TestClient, connection: Connec
         assert alone.status_code == 503
         assert alone.json()["database"] == "ok"
         assert "vitrine runner" in alone.json()["detail"]
-    runs.runner_alive(connection, "worker-1")
+    runs.register_runner(connection, "worker-1")
     well = client.get("/health")
     assert (well.status_code, well.json()) == (200, {"status": "ok", "database": "ok", "runners": 1, "detail": None})
     connection.execute("UPDATE etl.etl_runners SET seen_at = now() - interval '16 seconds'")

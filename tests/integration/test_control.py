@@ -100,7 +100,7 @@ def test_a_pause_that_waits_for_a_claim_is_not_lost(
             wait_until(lambda: look.execute(waiting).fetchall(), what="a pause that waits")
         assert pausing.result(timeout=30) is Status.PAUSE_REQUESTED
     assert claim is not None
-    assert pipelines.leave(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert pipelines.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
 
 
 @pytest.mark.promise("D2")
@@ -119,7 +119,7 @@ def test_of_a_pause_and_a_claim_at_once_neither_is_lost(
             answer = pausing.result(timeout=30)
             assert answer is (Status.PAUSED if claim is None else Status.PAUSE_REQUESTED)
             if claim is not None:
-                assert pipelines.leave(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+                assert pipelines.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
             assert status(connection, events) is Status.PAUSED
             seen.add(answer)
     assert Status.PAUSE_REQUESTED in seen
@@ -133,7 +133,7 @@ def test_a_pause_between_two_attempts_holds_at_once_and_drops_those_to_come(
     request(connection, events)
     for attempt in (1, 2):
         delay = timedelta(hours=1) if attempt == 2 else timedelta(0)
-        pipelines.leave(
+        pipelines.end_run(
             connection, claimed(settings), Event.RETRY, RunStatus.FAILED, error_code="X", attempt=attempt, delay=delay
         )
     assert pipelines.get(connection, events.id).next_attempt_at is not None

@@ -14,7 +14,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor
 from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status, steps
+from vitrine.status import Event, RunStatus, Status
 from vitrine.store import database, pipelines, runs
 
 TTL = timedelta(seconds=30)
@@ -39,15 +39,14 @@ MANY = """
 
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("waiting", [0, 1, 5000])
-@pytest.mark.parametrize("crowded", [[], ["billing"]], ids=["unlimited", "limited"])
+@pytest.mark.parametrize("full", [[], ["billing"]], ids=["unlimited", "limited"])
 def test_a_claim_among_ten_thousand_pipelines_goes_by_the_index(
-    connection: Connection, waiting: int, crowded: list[str]
+    connection: Connection, waiting: int, full: list[str]
 ) -> None:
     connection.execute(MANY, {"count": 10_000, "waiting": waiting})
     connection.execute("ANALYZE etl.etl_pipelines")
     statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(sql.SQL(database.statement("claim_next")))
-    old, new = (list(column) for column in zip(*steps(Event.CLAIM), strict=True))
-    given = {"runner": "w", "ttl": TTL, "only": None, "crowded": crowded, "old": old, "new": new}
+    given = {"runner": "w", "ttl": TTL, "only": None, "full_sources": full, "steps": pipelines.STEPS}
     told = connection.execute(statement, given).fetchone()
     assert told is not None
     plan = told["QUERY PLAN"][0]["Plan"]
@@ -76,7 +75,7 @@ def test_a_source_at_its_limit_is_passed_over_without_a_lease(connection: Connec
     assert claim(connection, limits) is None
     waiting = pipelines.get(connection, "p1")
     assert (waiting.status, waiting.lease_owner) == (Status.RUN_REQUESTED, None)
-    pipelines.leave(connection, first, Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, first, Event.FINISH, RunStatus.SUCCESS)
     third = claim(connection, limits)
     assert third is not None
     assert third.definition.name == "p1"

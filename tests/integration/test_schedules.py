@@ -16,7 +16,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor
 from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status, steps
+from vitrine.status import Event, RunStatus, Status
 from vitrine.store import database, pipelines, runs
 
 TTL = timedelta(seconds=30)
@@ -92,11 +92,10 @@ def test_a_due_time_somebody_else_has_consumed_is_passed_over(connection: Connec
     (seen,) = database.fetch_all(connection, "list_due", limit=10)
     assert pipelines.fire_schedules(connection) == [pipeline.name]
     held = claim(connection)
-    pipelines.leave(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
     # as a runner would that looked before and writes only now
-    old, new = (list(column) for column in zip(*steps(Event.SCHEDULE), strict=True))
     late = {"ids": [pipeline.id], "due": [seen["next_due_at"]], "following": [seen["next_due_at"]]}
-    assert database.fetch_all(connection, "fire_schedules", **late, old=old, new=new) == []
+    assert database.fetch_all(connection, "fire_schedules", **late, steps=pipelines.STEPS) == []
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
 
 
@@ -105,7 +104,7 @@ def test_after_days_of_silence_one_run_catches_up_and_the_rhythm_stays(connectio
     pipeline = create(connection, "7m")
     due = make_due(connection, timedelta(days=3))
     assert pipelines.fire_schedules(connection) == [pipeline.name]
-    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert pipelines.fire_schedules(connection) == []
     following = pipelines.get(connection, pipeline.id).next_due_at
     assert following is not None
@@ -119,10 +118,10 @@ def test_more_due_times_than_are_looked_at_at_once_are_all_consumed(connection: 
         "INSERT INTO etl.etl_pipelines (name, target_table, source_query, key_columns, schedule_interval, next_due_at)"
         " SELECT 'p' || n, 'analytics.p' || n, source_query, key_columns, schedule_interval, now()"
         "   FROM etl.etl_pipelines, generate_series(1, %s) AS n WHERE id = %s",
-        [2 * pipelines.DUE_AT_ONCE + 10, template.id],
+        [2 * pipelines.DUE_LIMIT + 10, template.id],
     )
     make_due(connection)
-    assert len(set(pipelines.fire_schedules(connection))) == 2 * pipelines.DUE_AT_ONCE + 11
+    assert len(set(pipelines.fire_schedules(connection))) == 2 * pipelines.DUE_LIMIT + 11
     assert pipelines.fire_schedules(connection) == []
 
 
@@ -131,12 +130,12 @@ def test_every_attempt_tells_the_due_time_it_runs_for(connection: Connection) ->
     pipeline = create(connection)
     due = make_due(connection)
     pipelines.fire_schedules(connection)
-    pipelines.leave(connection, claim(connection), Event.RETRY, RunStatus.FAILED, attempt=1)
+    pipelines.end_run(connection, claim(connection), Event.RETRY, RunStatus.FAILED, attempt=1)
     held = claim(connection)
     pipelines.request_pause(connection, pipeline.id)
-    pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
     pipelines.request_run(connection, pipeline.id, trigger="api")  # resumes the same request
-    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("schedule", due), ("api", due)]
     (request,) = {one.request_id for one in runs.list_page(connection, pipeline.id)}
     assert request is not None
@@ -148,9 +147,9 @@ def test_a_run_that_somebody_asks_for_has_no_due_time(connection: Connection, en
     pipeline = create(connection)
     due = make_due(connection)
     pipelines.fire_schedules(connection)
-    pipelines.leave(connection, claim(connection), ending, RunStatus.SUCCESS)
+    pipelines.end_run(connection, claim(connection), ending, RunStatus.SUCCESS)
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("cli", None)]
 
 
@@ -161,8 +160,8 @@ def test_a_rerun_after_a_scheduled_run_is_not_a_second_run_for_the_due_time(conn
     pipelines.fire_schedules(connection)
     held = claim(connection)
     pipelines.request_run(connection, pipeline.id, trigger="api")
-    pipelines.leave(connection, held, Event.FINISH, RunStatus.SUCCESS)
-    pipelines.leave(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("api", None)]
 
 
@@ -234,7 +233,7 @@ def test_ten_thousand_scheduled_pipelines_cost_no_more_than_ten(connection: Conn
     )
     connection.execute("ANALYZE etl.etl_pipelines")
     statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(sql.SQL(database.statement(name)))
-    told = connection.execute(statement, {"limit": pipelines.DUE_AT_ONCE}).fetchone()
+    told = connection.execute(statement, {"limit": pipelines.DUE_LIMIT}).fetchone()
     assert told is not None
     plan = told["QUERY PLAN"][0]["Plan"]
     assert '"Index Name": "scheduled"' in str(plan).replace("'", '"')

@@ -1,4 +1,4 @@
-"""The store on a real database: what the status table promises, PostgreSQL keeps."""
+"""The store on a real database: statuses, claims, leases, requests, schedules and migrations."""
 
 import re
 import subprocess
@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.journal import assert_legal, start
+from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
 from vitrine.flow import Counts, Outcome, Position, Reject
@@ -24,12 +25,12 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings, child_environment
 from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
-from vitrine.store import checkpoints, database, pipelines, runs
+from vitrine.store import checkpoints, database, pipelines, rejects, runs
 from vitrine.store.migrate import migrate
 from vitrine.store.state import PostgresState
 
 TTL = timedelta(seconds=30)
-LEAVING = {
+RUN_STATUS_AFTER = {
     Event.PAUSED: RunStatus.PAUSED,
     Event.FINISH: RunStatus.SUCCESS,
     Event.FAIL: RunStatus.FAILED,
@@ -64,11 +65,11 @@ def run(connection: Connection, pipeline: Pipeline) -> Claim:
 
 
 def finish(connection: Connection, held: Claim) -> Status | None:
-    return pipelines.leave(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    return pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
 
 
 def kill(connection: Connection, pipeline: Pipeline) -> None:
-    """The runner is dead for longer than its lease."""
+    """The runner has died and its lease has expired."""
     changed = connection.execute(
         "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 second'"
         " WHERE id = %s AND lease_token IS NOT NULL",
@@ -92,22 +93,22 @@ def history(connection: Connection, pipeline: Pipeline) -> list[tuple[RunStatus,
 
 
 def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Claim:
-    """By legal events only; the claim is the last one there was, whether it still holds or not."""
+    """Reach a status by legal events only; the last claim, whether its lease still holds or not."""
     held = run(connection, pipeline)
     match wanted:
         case Status.IDLE:
             finish(connection, held)
         case Status.RUN_REQUESTED:
-            pipelines.leave(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+            pipelines.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
         case Status.RUNNING:
             pass
         case Status.PAUSE_REQUESTED:
             pipelines.request_pause(connection, pipeline.id)
         case Status.PAUSED:
             pipelines.request_pause(connection, pipeline.id)
-            pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED)
+            pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
         case Status.FAILED:
-            pipelines.leave(connection, held, Event.FAIL, RunStatus.FAILED)
+            pipelines.end_run(connection, held, Event.FAIL, RunStatus.FAILED)
     assert status(connection, pipeline) is wanted
     return held
 
@@ -116,7 +117,7 @@ def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Clai
 
 
 def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event) -> bool:
-    """Let the event happen through the function that applies it; whether it was accepted."""
+    """Apply the event with the function that does so; whether it was accepted."""
     match event:
         case Event.RUN:
             pipelines.request_run(connection, pipeline.id, trigger="api")
@@ -135,12 +136,14 @@ def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event)
         case Event.EXPIRE | Event.CRASH_LOOP:
             return [freed["id"] for freed in pipelines.expire_leases(connection)] == [pipeline.id]
         case _:
-            return pipelines.leave(connection, held, event, LEAVING[event]) is not None
+            return pipelines.end_run(connection, held, event, RUN_STATUS_AFTER[event]) is not None
 
 
 @pytest.mark.promise("D19")
 @pytest.mark.parametrize("event", Event)
-def test_the_database_answers_every_status_and_event_as_the_table_does(connection: Connection, event: Event) -> None:
+def test_the_database_applies_every_event_to_every_status_as_the_table_does(
+    connection: Connection, event: Event
+) -> None:
     start(connection)
     for old in Status:
         pipeline = create(connection, f"p_{old.lower()}", schedule_interval="1h")
@@ -154,7 +157,7 @@ def test_the_database_answers_every_status_and_event_as_the_table_does(connectio
             connection.execute("UPDATE etl.etl_pipelines SET attempt = 3 WHERE id = %s", [pipeline.id])
         before = row(connection, pipeline)
         accepted = apply(connection, pipeline, held, event)
-        # a crash loop that is to be paused is an ordinary expiry: the pause holds
+        # a crash loop with a requested pause is an ordinary expiry: the pause is applied
         expected = NEXT.get((old, event))
         if (old, event) == (Status.PAUSE_REQUESTED, Event.CRASH_LOOP):
             expected = NEXT[old, Event.EXPIRE]
@@ -163,26 +166,26 @@ def test_the_database_answers_every_status_and_event_as_the_table_does(connectio
         assert after["status"] == (expected or old), old
         assert (after["lease_token"] is not None) == (Status(after["status"]) in LEASED), old
         if expected is None:
-            # a due time that starts nothing is consumed all the same
+            # a due time is consumed even if it starts no run
             consumed = {"next_due_at"} if event is Event.SCHEDULE else set[str]()
             assert {name for name in before if before[name] != after[name]} == consumed, old
     assert_legal(connection)
 
 
 @pytest.mark.promise("A7")
-@pytest.mark.parametrize("event", LEAVING)
+@pytest.mark.parametrize("event", RUN_STATUS_AFTER)
 @pytest.mark.parametrize("old", sorted(LEASED))
-def test_only_the_holder_of_the_token_can_leave(connection: Connection, event: Event, old: Status) -> None:
+def test_only_the_holder_of_the_token_can_end_the_run(connection: Connection, event: Event, old: Status) -> None:
     pipeline = create(connection)
     held = bring_to(connection, pipeline, old)
     before = row(connection, pipeline)
     zombie = replace(held, token=held.token - 1)
-    assert pipelines.leave(connection, zombie, event, LEAVING[event]) is None
+    assert pipelines.end_run(connection, zombie, event, RUN_STATUS_AFTER[event]) is None
     assert row(connection, pipeline) == before
     assert history(connection, pipeline) == [(RunStatus.RUNNING, None)]
 
 
-# -- what the database refuses by itself ------------------------------------------------------------------------------
+# -- constraints ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("D19")
@@ -204,9 +207,7 @@ def test_only_the_holder_of_the_token_can_leave(connection: Connection, event: E
         (Status.PAUSE_REQUESTED, "SET lease_expires_at = NULL"),
     ],
 )
-def test_a_lease_where_none_belongs_or_none_where_one_does_is_refused(
-    connection: Connection, old: Status, statement: str
-) -> None:
+def test_a_lease_that_does_not_match_the_status_is_refused(connection: Connection, old: Status, statement: str) -> None:
     pipeline = create(connection)
     bring_to(connection, pipeline, old)
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
@@ -282,7 +283,7 @@ def test_sixteen_threads_claim_fifty_pipelines_once_each(database_url: str, conn
 
 
 @pytest.mark.promise("A5")
-def test_a_claim_in_flight_is_passed_over_without_waiting(database_url: str, connection: Connection) -> None:
+def test_a_pipeline_that_is_being_claimed_is_skipped_without_waiting(database_url: str, connection: Connection) -> None:
     first, second = create(connection, "first"), create(connection, "second")
     request(connection, first)
     request(connection, second)
@@ -301,7 +302,7 @@ def test_the_oldest_request_is_claimed_first(connection: Connection) -> None:
     assert [claim(connection).pipeline_id for _ in made] == [pipeline.id for pipeline in made]
 
 
-def test_a_token_never_comes_back_after_delete_and_recreate(connection: Connection) -> None:
+def test_a_token_is_never_issued_again_after_delete_and_recreate(connection: Connection) -> None:
     tokens: list[int] = []
     for _ in range(3):
         pipeline = create(connection)
@@ -323,7 +324,7 @@ def test_a_claim_captures_the_configuration_it_runs_with(connection: Connection)
     assert Definition.model_validate(captured["config"]) == pipeline.definition
 
 
-def test_a_heartbeat_prolongs_the_lease_and_tells_the_status(connection: Connection) -> None:
+def test_a_heartbeat_extends_the_lease_and_returns_the_status(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     before = row(connection, pipeline)["lease_expires_at"]
@@ -334,7 +335,7 @@ def test_a_heartbeat_prolongs_the_lease_and_tells_the_status(connection: Connect
 
 
 @pytest.mark.promise("A11")
-def test_an_expired_lease_does_not_revive_itself(connection: Connection) -> None:
+def test_an_expired_lease_never_becomes_valid_again(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     kill(connection, pipeline)
@@ -349,7 +350,7 @@ def test_an_expired_lease_does_not_revive_itself(connection: Connection) -> None
 
 
 class OneUnit:
-    """A unit of work on the test's own connection, where only the checkpoint is of interest."""
+    """A unit of work on the test's own connection that writes no rows."""
 
     rejects: Sequence[Reject] = ()
     healed: Sequence[str] = ()
@@ -380,7 +381,7 @@ def publish(state: PostgresState, unit: OneUnit) -> None:
 
 @pytest.mark.promise("A7")
 @pytest.mark.parametrize(("full", "commit"), [(False, save), (True, save), (True, publish)])
-def test_a_zombie_can_save_nothing_and_its_rows_vanish(
+def test_a_zombie_can_save_nothing_and_its_rows_are_rolled_back(
     connection: Connection, full: bool, commit: Callable[[PostgresState, OneUnit], None]
 ) -> None:
     pipeline = create(connection)
@@ -410,7 +411,7 @@ def test_a_zombie_can_save_nothing_and_its_rows_vanish(
 
 
 @pytest.mark.promise("A17")
-def test_nobody_takes_a_pipeline_over_while_its_batch_commits(database_url: str, connection: Connection) -> None:
+def test_no_runner_takes_a_pipeline_over_while_its_batch_commits(database_url: str, connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     state = state_of(connection, held)
@@ -428,7 +429,7 @@ def test_nobody_takes_a_pipeline_over_while_its_batch_commits(database_url: str,
 
 
 @pytest.mark.promise("A6")
-def test_a_live_lease_is_left_alone(connection: Connection) -> None:
+def test_a_valid_lease_is_not_changed(connection: Connection) -> None:
     pipeline = create(connection)
     run(connection, pipeline)
     before = row(connection, pipeline)
@@ -437,7 +438,7 @@ def test_a_live_lease_is_left_alone(connection: Connection) -> None:
 
 
 @pytest.mark.promise("A1")
-def test_a_dead_lease_goes_back_to_the_queue_under_the_same_request(connection: Connection) -> None:
+def test_an_expired_lease_returns_to_the_queue_under_the_same_request(connection: Connection) -> None:
     pipeline = create(connection)
     asked = request(connection, pipeline)
     claim(connection, pipeline)
@@ -449,7 +450,7 @@ def test_a_dead_lease_goes_back_to_the_queue_under_the_same_request(connection: 
     assert claim(connection, pipeline).attempt == 2
 
 
-def test_a_dead_lease_expires_whatever_enabled_says(connection: Connection) -> None:
+def test_the_lease_of_a_disabled_pipeline_expires_too(connection: Connection) -> None:
     pipeline = create(connection)
     run(connection, pipeline)
     connection.execute("UPDATE etl.etl_pipelines SET enabled = false")
@@ -503,7 +504,7 @@ def test_progress_of_one_batch_resets_the_count_of_deaths(connection: Connection
 
 
 @pytest.mark.promise("A18")
-def test_what_is_left_of_a_dead_holders_sessions_is_ended(database_url: str, connection: Connection) -> None:
+def test_the_sessions_of_an_expired_lease_are_terminated(database_url: str, connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     with connect(database_url, name=f"vitrine:{held.token}") as stuck:
@@ -520,7 +521,7 @@ def test_what_is_left_of_a_dead_holders_sessions_is_ended(database_url: str, con
 def test_a_release_costs_no_attempt(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    pipelines.leave(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+    pipelines.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
     again = claim(connection, pipeline)
     assert (held.attempt, again.attempt) == (1, 1)
 
@@ -528,7 +529,7 @@ def test_a_release_costs_no_attempt(connection: Connection) -> None:
 def test_a_retry_is_not_claimed_before_its_time(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    pipelines.leave(connection, held, Event.RETRY, RunStatus.FAILED, attempt=1, delay=timedelta(hours=1))
+    pipelines.end_run(connection, held, Event.RETRY, RunStatus.FAILED, attempt=1, delay=timedelta(hours=1))
     assert status(connection, pipeline) is Status.RUN_REQUESTED
     assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
     connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now() - interval '1 second'")
@@ -536,7 +537,7 @@ def test_a_retry_is_not_claimed_before_its_time(connection: Connection) -> None:
 
 
 @pytest.mark.promise("D16")
-def test_a_failed_pipeline_starts_again_with_a_fresh_count(connection: Connection) -> None:
+def test_a_failed_pipeline_starts_again_with_attempt_one(connection: Connection) -> None:
     pipeline = create(connection)
     bring_to(connection, pipeline, Status.FAILED)
     assert run(connection, pipeline).attempt == 1
@@ -595,19 +596,19 @@ def test_a_request_while_running_is_one_more_run_under_an_id_of_its_own(connecti
 
 
 @pytest.mark.promise("D8")
-def test_a_resumed_pipeline_goes_on_with_its_request(connection: Connection) -> None:
+def test_a_resumed_pipeline_continues_its_request(connection: Connection) -> None:
     pipeline = create(connection)
     asked = request(connection, pipeline)
     held = claim(connection, pipeline)
     pipelines.request_pause(connection, pipeline.id)
-    pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
     assert runs.get_request(connection, asked).state == "paused"
     assert request(connection, pipeline) == asked
     finish(connection, claim(connection, pipeline))
     assert runs.get_request(connection, asked).state == "succeeded"
 
 
-def test_a_rerun_that_was_asked_for_survives_a_pause_and_a_success(connection: Connection) -> None:
+def test_a_requested_rerun_survives_a_pause_and_a_success(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     second = request(connection, pipeline)
@@ -619,7 +620,7 @@ def test_a_rerun_that_was_asked_for_survives_a_pause_and_a_success(connection: C
 
 
 @pytest.mark.promise("D7")
-def test_a_pause_that_is_withdrawn_leaves_the_same_run_running(connection: Connection) -> None:
+def test_a_withdrawn_pause_leaves_the_same_run_running(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     pipelines.request_pause(connection, pipeline.id)
@@ -629,7 +630,7 @@ def test_a_pause_that_is_withdrawn_leaves_the_same_run_running(connection: Conne
 
 
 @pytest.mark.promise("D7")
-def test_a_pause_withdrawn_after_the_run_has_seen_it_costs_nothing_but_a_new_claim(
+def test_a_pause_withdrawn_after_the_run_has_ended_for_it_costs_only_a_new_claim(
     settings: Settings, connection: Connection
 ) -> None:
     class Paused(PipelineExecutor):
@@ -697,7 +698,7 @@ def test_eight_threads_fire_twenty_due_times_once_each(database_url: str, connec
     assert sorted(fired) == sorted(f"p{number}" for number in range(20))
 
 
-def test_missed_due_times_do_not_pile_up(connection: Connection) -> None:
+def test_missed_due_times_cause_one_run(connection: Connection) -> None:
     pipeline = create(connection, schedule_interval="30s")
     make_due(connection, "1 day")
     assert pipelines.fire_schedules(connection) == ["genres"]
@@ -707,7 +708,7 @@ def test_missed_due_times_do_not_pile_up(connection: Connection) -> None:
     assert late == {"ahead": True}
 
 
-def test_a_schedule_keeps_its_rhythm(connection: Connection) -> None:
+def test_the_next_due_time_is_one_interval_after_the_last(connection: Connection) -> None:
     pipeline = create(connection, schedule_interval="1h")
     make_due(connection, "10 minutes")
     before = row(connection, pipeline)["next_due_at"]
@@ -715,14 +716,14 @@ def test_a_schedule_keeps_its_rhythm(connection: Connection) -> None:
     assert row(connection, pipeline)["next_due_at"] == before + timedelta(hours=1)
 
 
-def test_a_disabled_schedule_rests(connection: Connection) -> None:
+def test_a_disabled_pipeline_is_never_due(connection: Connection) -> None:
     create(connection, schedule_interval="1h", enabled=False)
     make_due(connection)
     assert pipelines.fire_schedules(connection) == []
 
 
 @pytest.mark.promise("D1")
-def test_a_due_time_does_not_wake_a_paused_pipeline(connection: Connection) -> None:
+def test_a_due_time_does_not_run_a_paused_pipeline(connection: Connection) -> None:
     pipeline = create(connection, schedule_interval="1h")
     pipelines.request_pause(connection, pipeline.id)
     make_due(connection)
@@ -739,13 +740,45 @@ def enable(connection: Connection, pipeline: Pipeline, yes: bool) -> Status:
 
 
 @pytest.mark.promise("D14")
+@pytest.mark.parametrize("old", Status)
+def test_disabling_a_pipeline_is_a_pause_only_while_it_runs(connection: Connection, old: Status) -> None:
+    start(connection)
+    pipeline = create(connection)
+    bring_to(connection, pipeline, old)
+    before = row(connection, pipeline)
+    assert enable(connection, pipeline, False) is (NEXT[old, Event.PAUSE] if old is Status.RUNNING else old)
+    after = row(connection, pipeline)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed - {"status"} == {"enabled", "config_version", "updated_at"}
+    assert after["config_version"] == before["config_version"] + 1
+    assert_legal(connection)
+
+
+def test_disabling_a_pipeline_that_is_being_claimed_pauses_its_run(database_url: str, connection: Connection) -> None:
+    pipeline = create(connection)
+    request(connection, pipeline)
+    with (
+        connect(database_url, name="tests:other") as other,
+        connect(database_url, name="tests:look") as look,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        with connection.transaction():
+            held = claim(connection, pipeline)
+            disabling = thread.submit(enable, other, pipeline, False)
+            waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
+            wait_until(lambda: look.execute(waiting).fetchall(), what="an update that waits for the claim")
+        assert disabling.result(timeout=30) is Status.PAUSE_REQUESTED
+    assert pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert pipelines.get(connection, pipeline.id).definition.enabled is False
+
+
 def test_disabling_a_running_pipeline_pauses_it(connection: Connection) -> None:
     start(connection)
     pipeline = create(connection)
     held = run(connection, pipeline)
     assert enable(connection, pipeline, False) is Status.PAUSE_REQUESTED
     assert pipelines.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
-    assert pipelines.leave(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
     assert_legal(connection)
 
 
@@ -763,7 +796,7 @@ def test_a_disabled_pipeline_keeps_its_request_but_is_not_claimed(connection: Co
 
 
 @pytest.mark.promise("D10")
-def test_a_held_pipeline_is_not_deleted(connection: Connection) -> None:
+def test_a_pipeline_that_a_runner_holds_is_not_deleted(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     with pytest.raises(TransitionRefused, match="is being run by worker-1"):
@@ -771,6 +804,51 @@ def test_a_held_pipeline_is_not_deleted(connection: Connection) -> None:
     finish(connection, held)
     pipelines.delete(connection, pipeline.id)
     assert connection.execute("SELECT FROM etl.etl_runs").fetchall() == []
+
+
+# -- quarantine -------------------------------------------------------------------------------------------------------
+
+
+def rejected(key: str, reason: str, column: str | None = "name") -> Reject:
+    return Reject(key, column, "22001", reason, f'{{"id": "{key}", "reason": "{reason}"}}')
+
+
+def test_the_newest_reject_of_a_key_replaces_the_older_ones(connection: Connection) -> None:
+    held = run(connection, create(connection))
+    rejects.store_rejects(connection, held, [rejected("1", "older"), rejected("2", "other", None)], [])
+    batch = [rejected("3", "first"), rejected("1", "newer"), rejected("3", "second"), rejected("1", "newest")]
+    rejects.store_rejects(connection, held, batch, [])
+    stored = rejects.list_open(connection, held.pipeline_id)
+    assert [(one["key"], one["column_name"], one["reason"], one["row"]["reason"]) for one in stored] == [
+        ("1", "name", "newest", "newest"),
+        ("2", None, "other", "other"),
+        ("3", "name", "second", "second"),
+    ]
+
+
+def test_a_key_that_is_written_leaves_the_quarantine(connection: Connection) -> None:
+    held = run(connection, create(connection))
+    rejects.store_rejects(connection, held, [rejected("1", "a"), rejected("2", "b")], [])
+    rejects.store_rejects(connection, held, [], ["1", "9"])
+    assert rejects.open_keys(connection, held.pipeline_id) == ["2"]
+    rejects.store_rejects(connection, held, [rejected("1", "rejected again")], [])
+    assert [one["key"] for one in rejects.list_open(connection, held.pipeline_id)] == ["2", "1"]
+
+
+def test_a_thousand_rejects_are_stored_by_one_statement(connection: Connection) -> None:
+    held = run(connection, create(connection))
+    connection.execute(
+        """
+        CREATE TABLE public.inserts (id integer);
+        CREATE FUNCTION public.count_inserts() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO public.inserts VALUES (1); RETURN NULL; END $$;
+        CREATE TRIGGER count_inserts AFTER INSERT ON etl.etl_rejects
+            FOR EACH STATEMENT EXECUTE FUNCTION public.count_inserts();
+        """
+    )
+    rejects.store_rejects(connection, held, [rejected(str(number), "no") for number in range(1000)], [])
+    assert len(rejects.open_keys(connection, held.pipeline_id)) == 1000
+    assert len(connection.execute("SELECT FROM public.inserts").fetchall()) == 1
 
 
 # -- migrations and statements ----------------------------------------------------------------------------------------
@@ -800,7 +878,7 @@ def test_two_processes_may_migrate_a_new_database_at_once(postgres: EmbeddedPost
         admin.execute("DROP DATABASE brand_new WITH (FORCE)")
 
 
-def test_a_store_that_was_never_migrated_is_told_with_its_remedy(postgres: EmbeddedPostgres) -> None:
+def test_the_error_of_a_store_that_was_never_migrated_names_the_remedy(postgres: EmbeddedPostgres) -> None:
     with connect(postgres.url("postgres"), name="tests") as bare, pytest.raises(VitrineError) as refused:
         pipelines.get(bare, "genres")
     assert refused.value.code == "NOT_MIGRATED"
@@ -840,7 +918,9 @@ def test_a_connection_that_fails_never_shows_the_password(postgres: EmbeddedPost
 
 
 @pytest.mark.promise("H8")
-def test_a_row_put_past_the_checks_ends_failed_and_stops_no_runner(connection: Connection) -> None:
+def test_a_definition_stored_without_validation_ends_failed_and_stops_no_runner(
+    connection: Connection,
+) -> None:  # G, H8
     broken, healthy = create(connection, "broken"), create(connection, "healthy", target_table="analytics.healthy")
     connection.execute("UPDATE etl.etl_pipelines SET options = '{\"no_such_option\": 1}' WHERE id = %s", [broken.id])
     connection.execute(
@@ -872,7 +952,7 @@ def test_a_run_whose_own_connection_died_is_still_ended(settings: Settings, conn
 
 
 @pytest.mark.parametrize(("default", "inside"), [("off", "on"), ("remote_apply", "remote_apply")])
-def test_what_the_store_commits_outlives_a_crash_whatever_the_server_does_by_default(
+def test_commits_of_the_store_are_durable_whatever_the_default_of_the_server(
     connection: Connection, default: str, inside: str
 ) -> None:
     connection.execute("SELECT set_config('synchronous_commit', %s, false)", [default])

@@ -39,7 +39,7 @@ class StoreCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         try:
             with self._pool.connection(WAIT_SECONDS) as connection:
-                watched = pipelines.watch(connection)
+                watched = pipelines.list_metrics(connection)
                 alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
         except (psycopg.OperationalError, VitrineError):
             return [_gauge("store_up", _STORE_UP, 0)]

@@ -163,7 +163,7 @@ class PipelineDispatcher:
         self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None
     ) -> Status | None:
         released = verdict.event is Event.RELEASE
-        return pipelines.leave(
+        return pipelines.end_run(
             store,
             claim,
             verdict.event,

@@ -90,7 +90,7 @@ class Lease:
                 reach("heartbeat")
                 self.beat(connection)
             else:
-                self._learn(pipelines.held_status(connection, self._claim))
+                self._learn(pipelines.get_lease_status(connection, self._claim))
             if self._stopping.wait(self._pace):
                 return
 

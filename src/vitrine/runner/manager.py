@@ -161,7 +161,7 @@ class PipelineManager:
     def _say_alive(self, store: Connection) -> None:
         """Once in a poll interval, however often runs that end wake us."""
         if time.monotonic() >= self._next_sign:
-            runs.runner_alive(store, self._name)
+            runs.register_runner(store, self._name)
             self._next_sign = time.monotonic() + self._settings.poll_interval.total_seconds()
 
     def _dispatch(self, claim: Claim) -> None:
@@ -192,6 +192,6 @@ class PipelineManager:
     def _say_goodbye(self) -> None:
         try:
             with connect(self._settings.store_url, name="vitrine:runner") as store:
-                runs.runner_gone(store, self._name)
+                runs.deregister_runner(store, self._name)
         except TransientError:
             log.info("the database is away; this runner will be forgotten", extra={"action": "goodbye_unheard"})

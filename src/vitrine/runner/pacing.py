@@ -40,7 +40,7 @@ class Pacing:
         """Wait so long, outside any transaction, then look: PAUSED, RELEASED or LeaseLost when the run should end."""
         self._stop.wait(seconds)
         try:
-            status, version = pipelines.glance(self._store.connection(), self._claim)
+            status, version = pipelines.poll_run(self._store.connection(), self._claim)
         except TransientError:
             self._store.drop()
             return self._interruption()  # the store is away: the lease's own deadline is the judge
@@ -56,5 +56,5 @@ class Pacing:
         stored = pipelines.get(store, self._claim.pipeline_id).definition
         taken = with_pace_of(stored, self._claim.definition)
         self._driven.go_at(taken)
-        runs.note_config(store, self._claim, taken)
+        runs.update_config(store, self._claim, taken)
         log.info("another pace taken", extra={"action": "config_reloaded", **self._claim.log_fields()})

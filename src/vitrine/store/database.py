@@ -14,7 +14,7 @@ from psycopg.rows import DictRow
 from vitrine.errors import ConfigError
 from vitrine.postgres import Connection, connect, safe_message, translated
 
-_NOT_THERE = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName)
+_MISSING = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.InvalidSchemaName)
 
 
 _PART = re.compile(r"^-- (fragment )?(\w+) --$", re.MULTILINE)
@@ -59,7 +59,7 @@ def fetch_one(connection: Connection, name: str, /, **arguments: Any) -> DictRow
 
 
 def execute(connection: Connection, name: str, /, **arguments: Any) -> int:
-    """Rows touched."""
+    """Number of rows affected."""
     with _store_errors():
         return connection.execute(statement(name), arguments).rowcount
 
@@ -72,10 +72,10 @@ _TRANSACTION = """
 
 @contextmanager
 def transaction(connection: Connection) -> Generator[None]:
-    """All or nothing; a connection that is lost at its begin or end is told like one lost inside.
+    """A transaction; a connection lost at BEGIN or COMMIT is the same error as one lost inside.
 
-    A process that stops in the middle holds its rows for ten seconds, and not for as long as it is stopped. What was
-    committed outlives a crash of the server whatever its settings: a token must not be drawn twice.
+    A process that is stopped in the middle holds its locks for ten seconds at most. Commits survive a crash of the
+    server even if it has synchronous_commit off by default: a token must not be issued twice.
     """
     with _store_errors(), connection.transaction():
         connection.execute(_TRANSACTION)
@@ -84,20 +84,20 @@ def transaction(connection: Connection) -> Generator[None]:
 
 @contextmanager
 def _store_errors() -> Generator[None]:
-    """A store that was never migrated gets its remedy; violated constraints stay what they are for the caller."""
+    """Name the remedy if the store was never migrated; constraint violations pass through to the caller."""
     try:
         with translated("store", code=None):
             yield
     except ConfigError as exc:
         cause = exc.__cause__
-        if isinstance(cause, _NOT_THERE):
+        if isinstance(cause, _MISSING):
             text = f"the store is not up to date ({safe_message(cause)}); run `vitrine migrate`"
             raise ConfigError(text, code="NOT_MIGRATED") from cause
         raise
 
 
 class Link:
-    """A connection to the store that is made when it is wanted, and made anew after it was dropped."""
+    """A connection to the store that opens on first use, and again after it was dropped."""
 
     def __init__(self, url: str, *, name: str) -> None:
         self._url = url
@@ -118,11 +118,11 @@ class Link:
         return self._connection
 
     def another(self) -> Connection:
-        """A connection for somebody else, who closes it."""
+        """A second connection, which the caller closes."""
         return connect(self._url, name=self._name)
 
     def drop(self) -> None:
-        """Whoever doubts the connection drops it: one that was cut may not know it yet."""
+        """Close the connection, so that the next use opens a new one: a broken connection may still look open."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

@@ -1,4 +1,4 @@
-"""Bring the store's schema up to date; harmless twice, harmless from two processes at once."""
+"""Migrations of the store's schema: idempotent, and safe from several processes at once."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from vitrine.errors import ConfigError, TransientError
 from vitrine.postgres import check_url, safe_message
 
-LOCK = 0x76697472696E65  # "vitrine": the one advisory lock of migrations
+LOCK = 0x76697472696E65  # "vitrine" in ASCII: the advisory lock of migrations
 SCHEMAS = ("etl", "analytics")
 
 
 def migrate(url: str) -> str:
-    """Apply what is missing and return the revision reached. Waits for another process that is migrating."""
+    """Apply the missing migrations and return the revision; waits for another process that is migrating."""
     check_url(url, "cannot migrate")
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: _connect(url))
     config = Config()
@@ -35,7 +35,7 @@ def migrate(url: str) -> str:
     except DBAPIError as exc:
         if isinstance(exc.orig, psycopg.errors.InsufficientPrivilege):
             raise ConfigError(
-                f"cannot migrate: {safe_message(exc.orig)}; have the owner of the database run CREATE SCHEMA etl"
+                f"cannot migrate: {safe_message(exc.orig)}; ask the owner of the database to run CREATE SCHEMA etl"
                 " AUTHORIZATION <this account>; CREATE SCHEMA analytics AUTHORIZATION <this account>;",
                 code="DATABASE_RIGHTS",
             ) from exc
@@ -49,7 +49,7 @@ def _connect(url: str):
 
 
 def _ensure_schema(connection: sqlalchemy.Connection, name: str) -> None:
-    # CREATE SCHEMA IF NOT EXISTS asks for CREATE on the database even where the schema is there
+    # CREATE SCHEMA IF NOT EXISTS needs the right CREATE on the database even if the schema exists
     exists = sqlalchemy.text("SELECT to_regnamespace(:name) IS NOT NULL")
     if not connection.execute(exists, {"name": name}).scalar_one():
         connection.execute(sqlalchemy.schema.CreateSchema(name))

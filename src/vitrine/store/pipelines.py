@@ -1,5 +1,6 @@
-"""Pipelines in the store: their definitions, and the events that move their statuses."""
+"""Pipelines in the store: their definitions and the events that change their status."""
 
+import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,14 +24,19 @@ from vitrine.store import checkpoints, staging
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
-DUE_AT_ONCE = 200
-PLAIN = RunOptions()
+DUE_LIMIT = 200
+"""Due times that one statement consumes."""
+
+STEPS = json.dumps(steps(), separators=(",", ":"))
+"""The table of statuses, for the fragment `guard`."""
+
+DEFAULT_OPTIONS = RunOptions()
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 def get(connection: Connection, key: str | UUID) -> Pipeline:
-    """By id or by name; NotFound otherwise."""
-    return _found(fetch_one(connection, "get_pipeline", **_names(key)), key)
+    """The pipeline with this id or name; NotFound if there is none."""
+    return _required(fetch_one(connection, "get_pipeline", **_id_or_name(key)), key)
 
 
 def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> list[Pipeline]:
@@ -40,37 +46,39 @@ def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> l
 def create(
     connection: Connection, definition: Definition, pipeline_id: UUID | None = None, *, zone: tzinfo = UTC
 ) -> Pipeline:
-    """A new pipeline, IDLE; ConfigError if its name or target is taken. `zone` is that of cron lines."""
+    """Store a new pipeline, IDLE; ConfigError if its name or target is taken. `zone`: time zone for cron schedules."""
     with transaction(connection):
         due = first_due(connection, definition, zone)
-        with _unique(definition):
+        with _conflicts_named(definition):
             row = fetch_one(connection, "insert_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
         if row is None:
             raise NotFound("the store returned no id for the new pipeline")
-        _write_steps(connection, row["id"], definition)
+        _insert_steps(connection, row["id"], definition)
         return get(connection, row["id"])
 
 
 def lock(connection: Connection, key: str | UUID) -> Pipeline:
-    """Inside a transaction: nobody else changes, claims or deletes the pipeline until it ends."""
-    return _found(fetch_one(connection, "lock_pipeline", **_names(key)), key)
+    """Lock the pipeline until the transaction ends: no other session changes, claims or deletes it."""
+    return _required(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
 
 
 def update(connection: Connection, pipeline_id: PipelineId, definition: Definition, *, zone: tzinfo = UTC) -> Pipeline:
-    """Store a changed definition; disabling a running pipeline pauses it, enabling one again gives a new due time."""
+    """Store a changed definition. Disabling a running pipeline pauses it; enabling one again sets a new due time."""
     with transaction(connection):
+        lock(connection, pipeline_id)
         due = first_due(connection, definition, zone)
-        with _unique(definition):
-            execute(connection, "update_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
+        values = {"id": pipeline_id, "next_due_at": due, **_columns(definition)}
+        with _conflicts_named(definition):
+            execute(connection, "update_pipeline", **values, steps=STEPS)
         execute(connection, "delete_steps", id=pipeline_id)
-        _write_steps(connection, pipeline_id, definition)
+        _insert_steps(connection, pipeline_id, definition)
         return get(connection, pipeline_id)
 
 
 def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> None:
-    """Remove a pipeline with its history; the target stays. TransitionRefused while a runner holds it.
+    """Delete a pipeline with its history; the target stays. TransitionRefused while a runner holds the lease.
 
-    By force even then: the runner finds its lease gone and commits nothing more, and its staging is swept up later.
+    With `force` even then: the runner finds its lease lost and commits nothing more; its staging is removed later.
     """
     with transaction(connection):
         pipeline = lock(connection, key)
@@ -79,15 +87,14 @@ def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> N
                 f"pipeline '{pipeline.name}' is being run by {pipeline.lease_owner}; pause it first", code="RUNNING"
             )
         if pipeline.lease_owner is None:
-            # never while it is held: the batch in flight has the table, and waits for the row that we have
+            # not while a runner holds it: its transaction has locked the table and waits for the row, which we hold
             staging.drop_all(connection, pipeline.id)
 
 
 def request_run(
-    connection: Connection, key: str | UUID, *, trigger: str, options: RunOptions = PLAIN
+    connection: Connection, key: str | UUID, *, trigger: str, options: RunOptions = DEFAULT_OPTIONS
 ) -> tuple[Status, RequestId]:
-    """Ask for a run; the same request id comes back while that run has not started."""
-    # Locked first: an UPDATE that waits for another one keeps the step of the status it saw before, and finds no row
+    """Request a run; until that run starts, every further request returns the same id."""
     with transaction(connection):
         pipeline = lock(connection, key)
         row = fetch_one(
@@ -96,7 +103,7 @@ def request_run(
             id=pipeline.id,
             trigger=trigger,
             options=Jsonb(asdict(options)),
-            **_pairs(Event.RUN),
+            steps=STEPS,
         )
         if row is None:
             raise TransitionRefused(f"pipeline '{pipeline.name}' is disabled; enable it first", code="DISABLED")
@@ -105,10 +112,10 @@ def request_run(
 
 
 def request_pause(connection: Connection, key: str | UUID) -> Status:
-    """PAUSED at once, or PAUSE_REQUESTED until the current batch is done; refused for a FAILED pipeline."""
+    """PAUSED immediately, or PAUSE_REQUESTED until the current batch is committed; a FAILED pipeline is refused."""
     with transaction(connection):
         pipeline = lock(connection, key)
-        row = fetch_one(connection, "request_pause", id=pipeline.id, **_pairs(Event.PAUSE))
+        row = fetch_one(connection, "request_pause", id=pipeline.id, steps=STEPS)
     if row is None:
         raise TransitionRefused(
             f"pipeline '{pipeline.name}' is FAILED: there is nothing to pause; run it, or disable it"
@@ -117,62 +124,59 @@ def request_pause(connection: Connection, key: str | UUID) -> Status:
 
 
 def first_due(connection: Connection, definition: Definition, zone: tzinfo = UTC) -> datetime | None:
-    """When the definition would be due first, by the database's clock; None where it is disabled or not scheduled."""
-    rhythm = definition.schedule
-    if rhythm is None or not definition.enabled:
+    """The first due time, by the database's clock; None if the definition is disabled or has no schedule."""
+    if definition.schedule is None or not definition.enabled:
         return None
-    row = fetch_one(connection, "clock")
-    return rhythm.next_after(row["now"], zone=zone) if row else None
+    row = fetch_one(connection, "get_time")
+    return definition.schedule.next_after(row["now"], zone=zone) if row else None
 
 
 def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
-    """Consume every due time that has come; names of the pipelines that will run for it.
+    """Consume every due time that has passed; names of the pipelines for which this requested a run.
 
-    What was missed meanwhile is one run: the next due time is the first in the future, by the database's clock.
+    Due times that were missed cause one run together: the next due time is the first one in the future.
     """
     fired: list[str] = []
-    while due := fetch_all(connection, "list_due", limit=DUE_AT_ONCE):
-        following = [_following(row, zone) for row in due]
+    while due := fetch_all(connection, "list_due", limit=DUE_LIMIT):
+        following = [_next_due(row, zone) for row in due]
         seen = {"ids": [row["id"] for row in due], "due": [row["next_due_at"] for row in due], "following": following}
-        rows = fetch_all(connection, "fire_schedules", **seen, **_pairs(Event.SCHEDULE))
+        rows = fetch_all(connection, "fire_schedules", **seen, steps=STEPS)
         fired += [row["name"] for row in rows if row["status"] == Status.RUN_REQUESTED]
-        if len(rows) < DUE_AT_ONCE:
-            break  # all there were, or others are at it
+        if len(rows) < DUE_LIMIT:
+            break  # these were all, or other runners are consuming the others
     if fired:
-        execute(connection, "notify", name=fired[0])  # runners that have a free slot
+        execute(connection, "notify", name=fired[0])  # one notification wakes up every runner
     return fired
 
 
-def _following(row: DictRow, zone: tzinfo) -> datetime | None:
+def _next_due(row: DictRow, zone: tzinfo) -> datetime | None:
     try:
         return schedule.parse(row["schedule_interval"]).next_after(row["now"], last=row["next_due_at"], zone=zone)
     except (ValueError, TypeError):
-        return None  # put into the table past the checks: this run ends FAILED and tells, and no other follows
+        return None  # written to the table without validation: this run ends FAILED with the reason, and is the last
 
 
 def seconds_until_due(connection: Connection) -> float | None:
-    """How long until the next due time, by the database's clock; None where nothing is scheduled."""
+    """Seconds until the next due time, by the database's clock; None if no pipeline is scheduled."""
     row = fetch_one(connection, "seconds_until_due")
     return row["seconds"] if row else None
 
 
 def expire_leases(connection: Connection) -> list[DictRow]:
-    """Take dead leases away and end what is left of their holders' sessions."""
-    events = [(event, *pair) for event in (Event.EXPIRE, Event.CRASH_LOOP) for pair in steps(event)]
-    event, old, new = (list(column) for column in zip(*events, strict=True))
-    rows = fetch_all(connection, "expire_leases", event=event, old=old, new=new, max_attempts=MAX_ATTEMPTS)
+    """End expired leases and the sessions that their holders still have open."""
+    rows = fetch_all(connection, "expire_leases", max_attempts=MAX_ATTEMPTS, steps=STEPS)
     for row in rows:
         end_sessions(connection, row["lease_token"])
     return rows
 
 
 def end_sessions(connection: Connection, token: int) -> None:
-    """End every session of a lease in this cluster, as far as our role may."""
+    """Terminate every session of a lease in this cluster that our role may terminate."""
     fetch_all(connection, "terminate_sessions", token=token)
 
 
 def cancel_queries(connection: Connection, claim: Claim) -> None:
-    """Cancel what the sessions of a run wait for, as far as our role may; the sessions go on."""
+    """Cancel the current queries of a run where our role may cancel them; the sessions stay open."""
     fetch_all(connection, "cancel_queries", token=claim.token)
 
 
@@ -184,31 +188,37 @@ def claim_next(
     only: PipelineId | None = None,
     runs_per_source: Mapping[str, int] = NO_LIMITS,
 ) -> Claim | None:
-    """Take one requested pipeline under a new token and open its run; None when there is nothing to take.
+    """Claim one requested pipeline under a new token and insert its run; None if no pipeline is claimable.
 
-    A pipeline whose source has as many runs as `runs_per_source` allows is left for later, without a lease.
-    A row that somebody put into the table past the checks ends FAILED here, and the next one is taken.
+    A pipeline whose source has as many runs as `runs_per_source` allows stays in the queue. A pipeline that was
+    written to the table without validation, and is not valid, ends FAILED here, and the next one is claimed.
     """
     while True:
         before = suspended_clock()
         with transaction(connection):
-            crowded = _crowded(connection, runs_per_source) if runs_per_source else []
+            full_sources = _list_full_sources(connection, runs_per_source) if runs_per_source else []
             row = fetch_one(
-                connection, "claim_next", runner=runner, ttl=ttl, only=only, crowded=crowded, **_pairs(Event.CLAIM)
+                connection,
+                "claim_next",
+                runner=runner,
+                ttl=ttl,
+                only=only,
+                full_sources=full_sources,
+                steps=STEPS,
             )
             if row is None:
                 return None
             try:
                 return _open_run(connection, row, runner, before)
             except ValidationError as exc:
-                _fail_unreadable(connection, row, runner, exc)
+                _fail_invalid(connection, row, runner, exc)
 
 
-def _crowded(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
-    """Sources at their limit; until the transaction ends, nobody else counts."""
-    fetch_one(connection, "hold_limits")
+def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
+    """Sources at their limit; other claims wait until the transaction ends before they count."""
+    fetch_one(connection, "lock_source_limits")
     allowed = {"sources": list(runs_per_source), "runs": list(runs_per_source.values())}
-    return [row["source"] for row in fetch_all(connection, "list_crowded", **allowed)]
+    return [row["source"] for row in fetch_all(connection, "list_full_sources", **allowed)]
 
 
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
@@ -226,9 +236,9 @@ def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float
 
 
 def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[str, Any]) -> RunId:
-    opened = fetch_one(
+    inserted = fetch_one(
         connection,
-        "open_run",
+        "insert_run",
         pipeline_id=row["id"],
         request_id=row["request_id"],
         attempt=row["attempt"],
@@ -239,49 +249,48 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
         runner=runner,
         token=row["lease_token"],
     )
-    if opened is None:
+    if inserted is None:
         raise NotFound("the store returned no id for the new run")
-    return RunId(opened["id"])
+    return RunId(inserted["id"])
 
 
-def _fail_unreadable(connection: Connection, row: DictRow, runner: str, exc: ValidationError) -> None:
+def _fail_invalid(connection: Connection, row: DictRow, runner: str, exc: ValidationError) -> None:
     run_id = _insert_run(connection, row, runner, {})
-    leaving = {"id": row["id"], "token": row["lease_token"], "event": Event.FAIL, "attempt": 0, "delay": timedelta(0)}
-    execute(connection, "leave", **leaving, **_pairs(Event.FAIL))
+    _end_lease(connection, row["id"], row["lease_token"], Event.FAIL)
     fields = ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
     text = f"the stored definition is not valid ({fields}); correct it through the API or `vitrine apply`"
-    execute(connection, "close_run", run_id=run_id, status=RunStatus.FAILED, error_code="CONFIG", error_message=text)
+    _record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
 
 
 def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | None:
-    """Prolong the lease; the pipeline's status, or None when the lease is lost."""
+    """Extend the lease; the pipeline's status, or None if the lease is lost."""
     row = fetch_one(connection, "heartbeat", id=claim.pipeline_id, token=claim.token, ttl=ttl)
     return Status(row["status"]) if row else None
 
 
-def held_status(connection: Connection, claim: Claim) -> Status | None:
-    """The pipeline's status while the lease is ours, expired or not; None when it is not."""
-    row = fetch_one(connection, "held_status", id=claim.pipeline_id, token=claim.token)
+def get_lease_status(connection: Connection, claim: Claim) -> Status | None:
+    """The pipeline's status while the lease is ours, expired or not; None if another runner has it."""
+    row = fetch_one(connection, "get_lease_status", id=claim.pipeline_id, token=claim.token)
     return Status(row["status"]) if row else None
 
 
-def glance(connection: Connection, claim: Claim) -> tuple[Status, int | None]:
-    """The pipeline's status, and the version whose pace its run shall take; LeaseLost when it is not ours any more."""
-    row = fetch_one(connection, "glance", id=claim.pipeline_id, token=claim.token)
+def poll_run(connection: Connection, claim: Claim) -> tuple[Status, int | None]:
+    """The pipeline's status and the version whose pace options the run must apply; LeaseLost if the lease is lost."""
+    row = fetch_one(connection, "poll_run", id=claim.pipeline_id, token=claim.token)
     if row is None:
         raise checkpoints.lost(claim)
     return Status(row["status"]), row["reload_version"]
 
 
 def request_reload(connection: Connection, pipeline_id: PipelineId) -> Definition | None:
-    """Ask the run under way to take the pace as it is stored; what that run captured, or None where nobody runs."""
+    """Ask the current run to apply the stored pace options; the definition it captured, or None if there is no run."""
     if fetch_one(connection, "request_reload", id=pipeline_id) is None:
         return None
-    row = fetch_one(connection, "running_config", id=pipeline_id)
+    row = fetch_one(connection, "get_running_config", id=pipeline_id)
     return Definition.model_validate(row["config"]) if row else None
 
 
-def leave(
+def end_run(
     connection: Connection,
     claim: Claim,
     event: Event,
@@ -292,47 +301,47 @@ def leave(
     attempt: int = 0,
     delay: timedelta = timedelta(0),
 ) -> Status | None:
-    """Let go of the lease and close the run, together; None (nothing touched) when the lease was lost before."""
+    """End the lease and record the end of the run, in one transaction; None, and no change, if the lease is lost."""
     with transaction(connection):
-        if fetch_one(connection, "lock_pipeline", **_names(claim.pipeline_id)) is None:
+        if fetch_one(connection, "lock_pipeline", **_id_or_name(claim.pipeline_id)) is None:
             return None
-        row = fetch_one(
-            connection,
-            "leave",
-            id=claim.pipeline_id,
-            token=claim.token,
-            event=event,
-            attempt=attempt,
-            delay=delay,
-            **_pairs(event),
-        )
-        if row is None:
+        status = _end_lease(connection, claim.pipeline_id, claim.token, event, attempt=attempt, delay=delay)
+        if status is None:
             return None
-        execute(
-            connection,
-            "close_run",
-            run_id=claim.run_id,
-            status=run_status,
-            error_code=error_code,
-            error_message=error_message,
-        )
-        if row["status"] == Status.RUN_REQUESTED:
+        _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
+        if status is Status.RUN_REQUESTED:
             execute(connection, "notify", name=claim.definition.name)
-    return Status(row["status"])
+    return status
 
 
-def watch(connection: Connection) -> list[DictRow]:
-    """What is watched of every pipeline: ages in seconds by the database's clock, None where there is none."""
-    return fetch_all(connection, "watch_pipelines")
+def _end_lease(
+    connection: Connection,
+    pipeline_id: PipelineId,
+    token: int,
+    event: Event,
+    *,
+    attempt: int = 0,
+    delay: timedelta = timedelta(0),
+) -> Status | None:
+    values = {"id": pipeline_id, "token": token, "event": event, "attempt": attempt, "delay": delay}
+    row = fetch_one(connection, "end_run", **values, steps=STEPS)
+    return Status(row["status"]) if row else None
 
 
-def _pairs(event: Event) -> dict[str, Any]:
-    old, new = (list(column) for column in zip(*steps(event), strict=True))
-    return {"old": old, "new": new}
+def _record_run_end(
+    connection: Connection, run_id: RunId, status: RunStatus, error_code: str | None, error_message: str | None
+) -> None:
+    values = {"run_id": run_id, "status": status, "error_code": error_code, "error_message": error_message}
+    execute(connection, "record_run_end", **values)
 
 
-def _names(key: str | UUID) -> dict[str, Any]:
-    """A key may be read both ways: 32 hexadecimal digits are an id, and may be a name too."""
+def list_metrics(connection: Connection) -> list[DictRow]:
+    """Values for the metrics of every pipeline: ages in seconds by the database's clock, None if there is none."""
+    return fetch_all(connection, "list_pipeline_metrics")
+
+
+def _id_or_name(key: str | UUID) -> dict[str, Any]:
+    """Both readings of a key: 32 hexadecimal digits are an id and can be a name."""
     name = key if isinstance(key, str) and re.fullmatch(NAME, key) else ""
     try:
         return {"id": key if isinstance(key, UUID) else UUID(key), "name": name}
@@ -340,7 +349,7 @@ def _names(key: str | UUID) -> dict[str, Any]:
         return {"id": None, "name": name}
 
 
-def _found(row: DictRow | None, key: str | UUID) -> Pipeline:
+def _required(row: DictRow | None, key: str | UUID) -> Pipeline:
     if row is None:
         raise NotFound(f"there is no pipeline '{key}'; `vitrine list` shows what there is")
     return _pipeline(row)
@@ -356,7 +365,7 @@ def _columns(definition: Definition) -> dict[str, Any]:
     }
 
 
-def _write_steps(connection: Connection, pipeline_id: UUID, definition: Definition) -> None:
+def _insert_steps(connection: Connection, pipeline_id: UUID, definition: Definition) -> None:
     for step in definition.tasks:
         execute(
             connection,
@@ -367,8 +376,8 @@ def _write_steps(connection: Connection, pipeline_id: UUID, definition: Definiti
 
 
 @contextmanager
-def _unique(definition: Definition) -> Generator[None]:
-    """A violated unique index becomes a sentence."""
+def _conflicts_named(definition: Definition) -> Generator[None]:
+    """Turn the violation of a unique index into a ConfigError that names the conflict."""
     try:
         yield
     except DataError as exc:

@@ -1,8 +1,8 @@
 -- Statements on the store's own tables, each with a name and a sentence. All times come from the database's clock.
--- SQL that several statements share is a fragment; a line `include NAME` in a comment of its own is replaced by its text.
+-- SQL that several statements share is a fragment; a comment line `include NAME` is replaced by its text.
 
 -- fragment fence --
--- The pipeline row while the lease is ours, locked until the transaction ends: no other runner can take the pipeline
+-- The row of the pipeline while the lease is ours, locked until the transaction ends: no other runner can take it over
 held AS (
     SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 )
@@ -13,8 +13,36 @@ held AS (
    FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
 
 -- fragment elapsed --
--- Select list: the seconds that a run has taken so far
+-- Select list: the seconds that a run has taken, until now or until its end
 extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
+
+-- fragment move --
+-- The only UPDATE that sets the status of a pipeline, to be continued with the other columns that change, and closed by
+-- `guard`. The statement provides `chosen`: which rows, locked, and which event happens to each
+UPDATE etl.etl_pipelines p
+   SET status = step.new, updated_at = now(),
+
+-- fragment guard --
+-- Only a step of the table in status.py is applied, and only to a row that still has the status it was chosen with.
+-- `rerun` decides only for `finish`: a finish that leads back to the queue starts the rerun. The table is a JSON object
+-- and not a relation: statements are planned at each execution, and a join with it makes a claim a quarter slower
+  FROM chosen
+ CROSS JOIN LATERAL (
+       SELECT new, chosen.event = 'finish' AND new = 'RUN_REQUESTED' AS starts_rerun
+         FROM (SELECT %(steps)s::jsonb -> chosen.event -> chosen.status ->> chosen.rerun::text AS new) AS found) AS step
+ WHERE p.id = chosen.id AND p.status = chosen.status AND step.new IS NOT NULL
+
+-- fragment definition --
+-- Assignments: the definition of pipeline p. A pipeline with another schedule, or enabled again, gets a new due time
+name = %(name)s, description = %(description)s, type = %(type)s, source_type = %(source_type)s,
+source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
+target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
+incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
+enabled = %(enabled)s, options = %(options)s, schedule_interval = %(schedule_interval)s,
+next_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
+                   THEN %(next_due_at)s ELSE p.next_due_at END,
+fresh_as_of = CASE WHEN p.target_table = %(target_table)s THEN p.fresh_as_of END,
+config_version = p.config_version + 1
 
 -- get_pipeline --
 -- One pipeline by id or by name
@@ -24,7 +52,7 @@ SELECT p.*,
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s;
 
 -- lock_pipeline --
--- The same, held against every other change until the transaction ends
+-- The same, locked until the transaction ends: no other session changes, claims or deletes it
 SELECT p.*,
        -- include tasks
   FROM etl.etl_pipelines p
@@ -32,7 +60,7 @@ SELECT p.*,
    FOR UPDATE OF p;
 
 -- list_pipelines --
--- Pipelines by name, one page after the name given
+-- One page of pipelines in the order of their names, after the given name
 SELECT p.*,
        -- include tasks
   FROM etl.etl_pipelines p
@@ -41,7 +69,7 @@ SELECT p.*,
  LIMIT %(limit)s;
 
 -- insert_pipeline --
--- A new pipeline, IDLE
+-- Inserts a pipeline; its status is IDLE
 INSERT INTO etl.etl_pipelines (id, name, description, type, source_type, source, source_query, python_task,
        target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, enabled, schedule_interval,
        next_due_at, options)
@@ -52,111 +80,119 @@ VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(type)s
 RETURNING id;
 
 -- update_pipeline --
--- A changed definition; another schedule, or one that is enabled again, gets a fresh due time, and disabling a RUNNING
--- pipeline fires `pause` in the same statement
-UPDATE etl.etl_pipelines
-   SET name = %(name)s, description = %(description)s, type = %(type)s, source_type = %(source_type)s,
-       source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
-       target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
-       incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
-       enabled = %(enabled)s, options = %(options)s,
-       next_due_at = CASE WHEN (enabled, schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
-                          THEN %(next_due_at)s ELSE next_due_at END,
-       schedule_interval = %(schedule_interval)s,
-       fresh_as_of = CASE WHEN target_table = %(target_table)s THEN fresh_as_of END,
-       status = CASE WHEN enabled AND NOT %(enabled)s AND status = 'RUNNING' THEN 'PAUSE_REQUESTED' ELSE status END,
-       config_version = config_version + 1, updated_at = now()
- WHERE id = %(id)s
-RETURNING id;
+-- Stores a changed definition. Disabling a RUNNING pipeline is the event `pause`. The row must be locked before: see
+-- request_run
+WITH chosen AS (
+    SELECT id, status, rerun, 'pause' AS event FROM etl.etl_pipelines
+     WHERE id = %(id)s AND enabled AND NOT %(enabled)s AND status = 'RUNNING'
+       FOR UPDATE
+), moved AS (
+    -- include move
+    -- include definition
+    -- include guard
+    RETURNING p.id
+)
+UPDATE etl.etl_pipelines p
+   SET updated_at = now(),
+       -- include definition
+ WHERE p.id = %(id)s AND NOT EXISTS (SELECT FROM moved);
 
 -- delete_steps --
--- Every step of a pipeline, before its new ones are inserted
+-- Deletes every step of a pipeline, before its new ones are inserted
 DELETE FROM etl.etl_pipeline_tasks WHERE pipeline_id = %(id)s;
 
 -- insert_step --
--- One step of a task plan
+-- Inserts one step of a task plan
 INSERT INTO etl.etl_pipeline_tasks (pipeline_id, order_index, task_type, body, source_table, target_table, options)
 VALUES (%(id)s, %(order_index)s, %(task_type)s, %(body)s, %(source_table)s, %(target_table)s, %(options)s);
 
 -- delete_pipeline --
--- A pipeline with its steps, state and history, unless somebody holds it; by force even then
+-- Deletes a pipeline with its steps, state and history, unless a runner holds its lease; with force even then
 DELETE FROM etl.etl_pipelines WHERE id = %(id)s AND (lease_token IS NULL OR %(force)s) RETURNING id;
 
 -- request_run --
--- `run`: a waiting or paused request keeps its id; while RUNNING, one more run is noted under an id of its own
-UPDATE etl.etl_pipelines p
-   SET status = step.new,
-       request_id = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED')
+-- `run`: a waiting or paused request keeps its id; while RUNNING, one more run is recorded under an id of its own. An
+-- earlier statement must have locked the row. If this one waited for the lock, `chosen` would have the new status, but
+-- the UPDATE searches the snapshot of the statement, which has the old one: the guard would refuse the event
+WITH chosen AS (
+    SELECT id, status, rerun, 'run' AS event, status IN ('IDLE', 'FAILED', 'PAUSED') AS enters_queue
+      FROM etl.etl_pipelines WHERE id = %(id)s AND enabled
+       FOR UPDATE
+)
+-- include move
+       request_id = CASE WHEN chosen.enters_queue
                          THEN coalesce(p.request_id, p.rerun_request_id, gen_random_uuid()) ELSE p.request_id END,
-       rerun = CASE WHEN step.old = 'RUNNING' THEN true
-                    WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN p.rerun AND p.request_id IS NOT NULL
+       rerun = CASE WHEN chosen.status = 'RUNNING' THEN true
+                    WHEN chosen.enters_queue THEN p.rerun AND p.request_id IS NOT NULL
                     ELSE p.rerun END,
-       rerun_request_id = CASE WHEN step.old = 'RUNNING' THEN coalesce(p.rerun_request_id, gen_random_uuid())
-                               WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') AND p.request_id IS NULL THEN NULL
+       rerun_request_id = CASE WHEN chosen.status = 'RUNNING' THEN coalesce(p.rerun_request_id, gen_random_uuid())
+                               WHEN chosen.enters_queue AND p.request_id IS NULL THEN NULL
                                ELSE p.rerun_request_id END,
-       requested_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN now() ELSE p.requested_at END,
-       requested_options = CASE WHEN step.old = 'PAUSE_REQUESTED' THEN p.requested_options ELSE %(options)s END,
-       requested_trigger = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN %(trigger)s
-                                ELSE p.requested_trigger END,
-       requested_due_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') AND p.request_id IS NULL THEN NULL
-                               ELSE p.requested_due_at END,
-       attempt = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN 0 ELSE p.attempt END,
-       next_attempt_at = CASE WHEN step.old IN ('IDLE', 'FAILED', 'PAUSED') THEN NULL ELSE p.next_attempt_at END,
-       updated_at = now()
-  FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
- WHERE p.id = %(id)s AND p.status = step.old AND p.enabled
-RETURNING p.status, CASE WHEN step.old = 'RUNNING' THEN p.rerun_request_id ELSE p.request_id END AS request_id;
+       requested_at = CASE WHEN chosen.enters_queue THEN now() ELSE p.requested_at END,
+       requested_options = CASE WHEN chosen.status = 'PAUSE_REQUESTED' THEN p.requested_options ELSE %(options)s END,
+       requested_trigger = CASE WHEN chosen.enters_queue THEN %(trigger)s ELSE p.requested_trigger END,
+       requested_due_at = CASE WHEN chosen.enters_queue AND p.request_id IS NULL THEN NULL ELSE p.requested_due_at END,
+       attempt = CASE WHEN chosen.enters_queue THEN 0 ELSE p.attempt END,
+       next_attempt_at = CASE WHEN chosen.enters_queue THEN NULL ELSE p.next_attempt_at END
+-- include guard
+RETURNING p.status, CASE WHEN chosen.status = 'RUNNING' THEN p.rerun_request_id ELSE p.request_id END AS request_id;
 
 -- request_pause --
--- `pause`: at once where nobody runs it, and attempts that were still to come are dropped; else between two batches
-UPDATE etl.etl_pipelines p
-   SET status = step.new, updated_at = now(),
+-- `pause`: immediate if no runner holds the pipeline, and its remaining attempts are dropped; otherwise between two
+-- batches. The row must be locked before: see request_run
+WITH chosen AS (
+    SELECT id, status, rerun, 'pause' AS event FROM etl.etl_pipelines WHERE id = %(id)s FOR UPDATE
+)
+-- include move
        attempt = CASE WHEN step.new = 'PAUSED' THEN 0 ELSE p.attempt END,
        next_attempt_at = CASE WHEN step.new = 'PAUSED' THEN NULL ELSE p.next_attempt_at END
-  FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
- WHERE p.id = %(id)s AND p.status = step.old
+-- include guard
 RETURNING p.status;
 
--- clock --
--- What time it is
+-- get_time --
+-- The current time of the database
 SELECT clock_timestamp() AS now;
 
 -- list_due --
--- Due times that have come, the oldest first
+-- Enabled pipelines whose due time has passed, the oldest due time first
 SELECT id, schedule_interval, next_due_at, now() AS now FROM etl.etl_pipelines
  WHERE enabled AND next_due_at <= now() ORDER BY next_due_at LIMIT %(limit)s;
 
 -- fire_schedules --
--- Every due time is consumed once, whoever comes first: one that is not there any more, or is being consumed by another
--- runner, is passed over. It starts a run only where the status allows one
-UPDATE etl.etl_pipelines p
-   SET next_due_at = due.following,
-       status = coalesce(step.new, p.status),
-       request_id = CASE WHEN step.new IS NULL THEN p.request_id ELSE gen_random_uuid() END,
-       requested_at = CASE WHEN step.new IS NULL THEN p.requested_at ELSE now() END,
-       requested_options = CASE WHEN step.new IS NULL THEN p.requested_options ELSE '{}' END,
-       requested_trigger = CASE WHEN step.new IS NULL THEN p.requested_trigger ELSE 'schedule' END,
-       requested_due_at = CASE WHEN step.new IS NULL THEN p.requested_due_at ELSE due.next_due_at END,
-       attempt = CASE WHEN step.new IS NULL THEN p.attempt ELSE 0 END,
-       next_attempt_at = CASE WHEN step.new IS NULL THEN p.next_attempt_at END
-  FROM (SELECT s.id, s.status, s.next_due_at, seen.following FROM etl.etl_pipelines s
-          JOIN unnest(%(ids)s::uuid[], %(due)s::timestamptz[], %(following)s::timestamptz[]) AS seen(id, due, following)
-            ON seen.id = s.id AND seen.due = s.next_due_at
-         WHERE s.enabled ORDER BY s.id FOR UPDATE OF s SKIP LOCKED) AS due
-  LEFT JOIN unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new) ON step.old = due.status
- WHERE p.id = due.id
-RETURNING p.name, p.status;
+-- `schedule`: consumes each due time once. A due time that another runner has consumed, or is consuming, is skipped. It
+-- starts a run only if the pipeline's status has a step for the event. If the status changes between the snapshot and the
+-- lock, the due time stays for the next poll
+WITH chosen AS (
+    SELECT s.id, s.status, s.rerun, s.next_due_at, seen.following, 'schedule' AS event FROM etl.etl_pipelines s
+      JOIN unnest(%(ids)s::uuid[], %(due)s::timestamptz[], %(following)s::timestamptz[]) AS seen(id, due, following)
+        ON seen.id = s.id AND seen.due = s.next_due_at
+     WHERE s.enabled ORDER BY s.id
+       FOR UPDATE OF s SKIP LOCKED
+), moved AS (
+    -- include move
+           next_due_at = chosen.following, request_id = gen_random_uuid(), requested_at = now(),
+           requested_options = '{}', requested_trigger = 'schedule', requested_due_at = chosen.next_due_at,
+           attempt = 0, next_attempt_at = NULL
+    -- include guard
+    RETURNING p.name, p.status
+), passed AS (
+    UPDATE etl.etl_pipelines p SET next_due_at = chosen.following
+      FROM chosen WHERE p.id = chosen.id AND %(steps)s::jsonb -> chosen.event -> chosen.status IS NULL
+    RETURNING p.name, p.status
+)
+SELECT name, status FROM moved UNION ALL SELECT name, status FROM passed;
 
 -- seconds_until_due --
--- How long until the next due time; NULL where nothing is scheduled
+-- Seconds until the next due time; no row if no pipeline is scheduled
 SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FROM etl.etl_pipelines
  WHERE enabled AND next_due_at IS NOT NULL ORDER BY next_due_at LIMIT 1;
 
 -- expire_leases --
--- A dead lease: back to the queue (or PAUSED); FAILED when this attempt made no progress and was the last allowed.
--- The attempt is not charged to a run outside user code if one inside died, or is dying, with the same process.
+-- `expire`: returns a pipeline whose lease has expired to the queue, or to PAUSED. `crash_loop`: FAILED, if the run
+-- made no progress and the attempt was the last one allowed. An attempt does not count for a run outside user code if
+-- a run in user code died, or is dying, with the same process
 WITH expired AS (
-    SELECT p.id, p.lease_token, p.status, p.attempt, coalesce(r.moved, false) AS moved,
+    SELECT p.id, p.lease_token, p.status, p.rerun, p.attempt, coalesce(r.moved, false) AS progressed,
            coalesce(r.in_user_code, true) OR NOT EXISTS (
                SELECT FROM etl.etl_runs s
                 WHERE s.in_user_code AND s.runner = r.runner AND s.id <> r.id
@@ -166,158 +202,161 @@ WITH expired AS (
       LEFT JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.status = 'RUNNING'
      WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
        FOR UPDATE OF p SKIP LOCKED
-), dead AS (
-    SELECT *, status = 'RUNNING' AND charged AND NOT moved AND attempt >= %(max_attempts)s AS crash_loop FROM expired
+), chosen AS (
+    SELECT *, CASE WHEN status = 'RUNNING' AND charged AND NOT progressed AND attempt >= %(max_attempts)s
+                   THEN 'crash_loop' ELSE 'expire' END AS event
+      FROM expired
 ), freed AS (
-    UPDATE etl.etl_pipelines p
-       SET status = step.new, lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
-           attempt = CASE WHEN dead.moved OR step.new IN ('FAILED', 'PAUSED') THEN 0
-                          WHEN dead.charged THEN p.attempt ELSE greatest(p.attempt - 1, 0) END,
-           request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END, updated_at = now()
-      FROM dead
-      JOIN unnest(%(event)s::text[], %(old)s::text[], %(new)s::text[]) AS step(event, old, new)
-        ON step.event = CASE WHEN dead.crash_loop THEN 'crash_loop' ELSE 'expire' END
-     WHERE p.id = dead.id AND p.lease_token = dead.lease_token AND p.status = step.old
-    RETURNING p.id, p.name, p.status, dead.lease_token, dead.crash_loop
+    -- include move
+           lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
+           attempt = CASE WHEN chosen.progressed OR step.new IN ('FAILED', 'PAUSED') THEN 0
+                          WHEN chosen.charged THEN p.attempt ELSE greatest(p.attempt - 1, 0) END,
+           request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END
+    -- include guard
+       AND p.lease_token = chosen.lease_token
+    RETURNING p.id, p.name, p.status, chosen.lease_token, chosen.event = 'crash_loop' AS crash_loop
 ), closed AS (
     UPDATE etl.etl_runs r
        SET status = 'ABANDONED', finished_at = clock_timestamp(),
            error_code = CASE WHEN freed.crash_loop THEN 'CRASH_LOOP' ELSE 'LEASE_EXPIRED' END,
            error_message = CASE WHEN freed.crash_loop
-               THEN 'the runner died three times in a row without getting on; look at its logs, then run again'
+               THEN 'the runner died three times in a row without progress; read its logs, then run the pipeline again'
                ELSE 'the runner stopped sending heartbeats; the next run continues from the checkpoint' END
       FROM freed WHERE r.pipeline_id = freed.id AND r.status = 'RUNNING'
 )
 SELECT * FROM freed;
 
 -- terminate_sessions --
--- End the sessions of a lost holder: a stopped process in the middle of a COPY counts as active, no timeout ends it
+-- Terminates the sessions of a lost lease: a process stopped in the middle of a COPY counts as active, so that no
+-- timeout ends its session
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
  WHERE split_part(application_name, ':', 1) = 'vitrine' AND split_part(application_name, ':', 2) = %(token)s::text
    AND pg_has_role(usesysid, 'USAGE') AND pid <> pg_backend_pid();
 
 -- cancel_queries --
--- End what reader and writer of a run wait for, and leave their sessions alone
+-- Cancels the current queries of the reader and the writer of a run; their sessions stay open
 SELECT pg_cancel_backend(pid) FROM pg_stat_activity
  WHERE application_name = 'vitrine:' || %(token)s::text
    AND pg_has_role(usesysid, 'USAGE') AND pid <> pg_backend_pid();
 
--- hold_limits --
--- Claims that count the runs of a source take turns, or two of them could take its last place
+-- lock_source_limits --
+-- Claims under source limits run one after another; otherwise two of them could take the last place of a source
 SELECT pg_advisory_xact_lock(hashtextextended('vitrine.source_connections', 0));
 
--- list_crowded --
--- Sources that have as many runs as they allow
+-- list_full_sources --
+-- Sources that have as many runs as their limit allows
 SELECT p.source FROM etl.etl_pipelines p
   JOIN unnest(%(sources)s::text[], %(runs)s::integer[]) AS allowed(source, runs) USING (source)
  WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')
  GROUP BY p.source, allowed.runs HAVING count(*) >= allowed.runs;
 
 -- claim_next --
--- Take the oldest requested pipeline, of a source that is not crowded, that no other runner is taking at this moment
-UPDATE etl.etl_pipelines p
-   SET status = step.new, lease_token = nextval('etl.fencing_seq'), lease_owner = %(runner)s,
+-- `claim`: takes the oldest requested pipeline whose source is not full; one that another runner is claiming is skipped
+WITH chosen AS (
+    SELECT id, status, rerun, 'claim' AS event FROM etl.etl_pipelines
+     WHERE status = 'RUN_REQUESTED' AND enabled
+       AND (next_attempt_at IS NULL OR next_attempt_at <= now())
+       AND (%(only)s::uuid IS NULL OR id = %(only)s::uuid)
+       AND source <> ALL (%(full_sources)s::text[])
+     ORDER BY requested_at, id LIMIT 1
+       FOR UPDATE SKIP LOCKED
+)
+-- include move
+       lease_token = nextval('etl.fencing_seq'), lease_owner = %(runner)s,
        lease_expires_at = clock_timestamp() + %(ttl)s::interval, heartbeat_at = clock_timestamp(),
-       attempt = p.attempt + 1, next_attempt_at = NULL, reload_version = NULL, updated_at = now()
-  FROM unnest(%(old)s::text[], %(new)s::text[]) AS step(old, new)
- WHERE p.id = (SELECT id FROM etl.etl_pipelines
-                WHERE status = 'RUN_REQUESTED' AND enabled
-                  AND (next_attempt_at IS NULL OR next_attempt_at <= now())
-                  AND (%(only)s::uuid IS NULL OR id = %(only)s::uuid)
-                  AND source <> ALL (%(crowded)s::text[])
-                ORDER BY requested_at, id LIMIT 1
-                  FOR UPDATE SKIP LOCKED)
-   AND p.status = step.old
+       attempt = p.attempt + 1, next_attempt_at = NULL, reload_version = NULL
+-- include guard
 RETURNING p.*,
        -- include tasks
 ;
 
 -- request_reload --
--- The run under way shall take the pace as it is stored now; no row back: nobody runs it
+-- Asks the current run to apply the stored pace options; no row if no runner holds the pipeline
 UPDATE etl.etl_pipelines SET reload_version = config_version
  WHERE id = %(id)s AND lease_token IS NOT NULL
 RETURNING config_version;
 
--- running_config --
--- The configuration that the run under way captured
+-- get_running_config --
+-- The configuration that the current run captured
 SELECT config FROM etl.etl_runs WHERE pipeline_id = %(id)s AND status = 'RUNNING';
 
--- note_config --
--- A run under way goes on with another pace
+-- update_run_config --
+-- Records the configuration with which the current run continues
 UPDATE etl.etl_runs SET config = %(config)s WHERE id = %(run_id)s AND status = 'RUNNING';
 
--- glance --
--- What a run that rests should know; no row back: the pipeline is not its own any more
+-- poll_run --
+-- Status and requested reload for a run between two batches; no row if the lease is lost
 SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
 
--- open_run --
--- The attempt's row of history, with the configuration it captured
+-- insert_run --
+-- Inserts the history row of an attempt, with the configuration that it captured
 INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, due_at, kind, config, runner, lease_token)
 VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(due_at)s, %(kind)s, %(config)s, %(runner)s,
        %(token)s)
 RETURNING id;
 
 -- heartbeat --
--- Prolong a live lease; no row back means it is lost, and an expired one never revives itself
+-- Extends a lease that has not expired; no row means that it is lost. An expired lease never becomes valid again
 UPDATE etl.etl_pipelines
    SET lease_expires_at = clock_timestamp() + %(ttl)s::interval, heartbeat_at = clock_timestamp()
  WHERE id = %(id)s AND lease_token = %(token)s AND lease_expires_at > clock_timestamp()
 RETURNING status;
 
--- held_status --
--- What has become of a lease; no row back means it is somebody else's
+-- get_lease_status --
+-- Status of the pipeline while the lease is ours, expired or not; no row means that another runner has it
 SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
 
--- leave --
--- The holder lets go: one event, guarded by the token; `finish` with a noted rerun goes back to the queue, and tells
--- how fresh the mart is: as the source was when its read began, which for a load may be some runs ago. A generation that is
--- newer than the mart was until now is the one that this run has applied
-UPDATE etl.etl_pipelines p
-   SET status = CASE WHEN step.again AND p.rerun THEN 'RUN_REQUESTED' ELSE step.new END,
+-- end_run --
+-- Ends the lease with one event, guarded by the token. `finish` returns to the queue if a rerun was requested. It also
+-- records how fresh the mart is: when the read of its rows began, which for a full load may be several runs ago. A
+-- generation that began after the last recorded time is the one that this run has applied
+WITH chosen AS (
+    SELECT id, status, rerun, %(event)s::text AS event FROM etl.etl_pipelines
+     WHERE id = %(id)s AND lease_token = %(token)s
+       FOR UPDATE
+)
+-- include move
        lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
-       request_id = CASE WHEN step.again AND p.rerun THEN p.rerun_request_id
-                         WHEN %(event)s IN ('finish', 'fail') THEN NULL ELSE p.request_id END,
-       requested_at = CASE WHEN step.again AND p.rerun THEN now() ELSE p.requested_at END,
-       requested_options = CASE WHEN %(event)s IN ('finish', 'fail') AND NOT p.rerun THEN '{}'
+       request_id = CASE WHEN step.starts_rerun THEN p.rerun_request_id
+                         WHEN chosen.event IN ('finish', 'fail') THEN NULL ELSE p.request_id END,
+       requested_at = CASE WHEN step.starts_rerun THEN now() ELSE p.requested_at END,
+       requested_options = CASE WHEN chosen.event IN ('finish', 'fail') AND NOT p.rerun THEN '{}'
                                 ELSE p.requested_options END,
-       requested_trigger = CASE WHEN step.again AND p.rerun THEN 'api' ELSE p.requested_trigger END,
-       requested_due_at = CASE WHEN %(event)s IN ('finish', 'fail') THEN NULL ELSE p.requested_due_at END,
-       rerun = p.rerun AND NOT step.again,
-       rerun_request_id = CASE WHEN NOT step.again THEN p.rerun_request_id END,
-       attempt = CASE WHEN %(event)s = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
-                      WHEN %(event)s = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
-       next_attempt_at = CASE WHEN %(event)s = 'retry' AND step.new = 'RUN_REQUESTED'
+       requested_trigger = CASE WHEN step.starts_rerun THEN 'api' ELSE p.requested_trigger END,
+       requested_due_at = CASE WHEN chosen.event IN ('finish', 'fail') THEN NULL ELSE p.requested_due_at END,
+       rerun = p.rerun AND NOT step.starts_rerun,
+       rerun_request_id = CASE WHEN NOT step.starts_rerun THEN p.rerun_request_id END,
+       attempt = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
+                      WHEN chosen.event = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
+       next_attempt_at = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED'
                               THEN clock_timestamp() + %(delay)s::interval END,
-       fresh_as_of = CASE WHEN %(event)s = 'finish'
+       fresh_as_of = CASE WHEN chosen.event = 'finish'
                           THEN (SELECT CASE WHEN r.kind NOT IN ('full', 'incremental') THEN p.fresh_as_of
-                                              WHEN s.generation_started_at > coalesce(p.fresh_as_of, '-infinity')
-                                              THEN s.generation_started_at ELSE r.started_at END
+                                            WHEN s.generation_started_at > coalesce(p.fresh_as_of, '-infinity')
+                                            THEN s.generation_started_at ELSE r.started_at END
                                   FROM etl.etl_runs r JOIN etl.etl_state s USING (pipeline_id)
                                  WHERE r.pipeline_id = p.id AND r.status = 'RUNNING')
-                          ELSE p.fresh_as_of END,
-       updated_at = now()
-  FROM (SELECT old, new, %(event)s = 'finish' AND old = 'RUNNING' AS again
-          FROM unnest(%(old)s::text[], %(new)s::text[]) AS pairs(old, new)) AS step
- WHERE p.id = %(id)s AND p.lease_token = %(token)s AND p.status = step.old
+                          ELSE p.fresh_as_of END
+-- include guard
 RETURNING p.status;
 
--- close_run --
--- The end of an attempt
+-- record_run_end --
+-- Records the end of an attempt in its history row
 UPDATE etl.etl_runs
    SET status = %(status)s, finished_at = clock_timestamp(), error_code = %(error_code)s,
        error_message = left(%(error_message)s, 2000)
  WHERE id = %(run_id)s AND status = 'RUNNING';
 
 -- enter_user_code --
--- From here on user code may kill the process
+-- Records that user code starts: from here on it may kill the process
 UPDATE etl.etl_runs SET in_user_code = true WHERE id = %(run_id)s;
 
 -- describe_run --
--- How the run goes about it: its lane, and the planner's estimate for progress
+-- Records the lane of a run and the planner's estimate of its rows
 UPDATE etl.etl_runs SET rows_expected = %(rows)s, lane = %(lane)s WHERE id = %(run_id)s;
 
 -- hold_lease --
--- Fence: nobody takes the pipeline over before this transaction ends; no row back means it is not mine (ETL01)
+-- The fence alone; no row means that the lease is lost (ETL01)
 WITH
 -- include fence
 SELECT status FROM held;
@@ -437,25 +476,27 @@ SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN sav
 SELECT batch_seq FROM etl.etl_state
  WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND lease_token = %(token)s;
 
--- insert_reject --
--- A row put aside; a later version of it that does not fit either takes its place
+-- upsert_rejects --
+-- Stores rejected rows; a key that is already in quarantine gets the newer version of its row
 INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, sqlstate, reason, row)
-VALUES (%(id)s, %(run_id)s, %(key)s, %(column)s, %(sqlstate)s, %(reason)s, %(row)s::jsonb)
+SELECT %(id)s, %(run_id)s, key, column_name, sqlstate, reason, row::jsonb
+  FROM unnest(%(keys)s::text[], %(columns)s::text[], %(sqlstates)s::text[], %(reasons)s::text[], %(rows)s::text[])
+    AS rejected(key, column_name, sqlstate, reason, row)
     ON CONFLICT (pipeline_id, key) WHERE closed_at IS NULL
     DO UPDATE SET run_id = excluded.run_id, column_name = excluded.column_name, sqlstate = excluded.sqlstate,
                   reason = excluded.reason, row = excluded.row, created_at = now();
 
 -- close_rejects --
--- Rows put aside whose newer version was written
+-- Closes the rejects of keys whose newer version was written
 UPDATE etl.etl_rejects SET closed_at = now()
  WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY (%(keys)s);
 
--- open_reject_keys --
--- Keys that wait in quarantine
+-- list_reject_keys --
+-- Keys in quarantine
 SELECT key FROM etl.etl_rejects WHERE pipeline_id = %(id)s AND closed_at IS NULL;
 
 -- list_rejects --
--- What waits in quarantine, oldest first
+-- Rows in quarantine, oldest first
 SELECT id, run_id, key, column_name, sqlstate, reason, row, created_at FROM etl.etl_rejects
  WHERE pipeline_id = %(id)s AND closed_at IS NULL ORDER BY id LIMIT %(limit)s;
 
@@ -475,19 +516,19 @@ UPDATE etl.etl_state
  WHERE pipeline_id = %(id)s;
 
 -- list_runs --
--- History of a pipeline, newest first
+-- Runs of a pipeline, newest first
 SELECT *,
        -- include elapsed
   FROM etl.etl_runs WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
 
--- last_run_of_request --
+-- get_last_run_of_request --
 -- The newest attempt of a request
 SELECT *,
        -- include elapsed
   FROM etl.etl_runs WHERE request_id = %(request_id)s ORDER BY id DESC LIMIT 1;
 
--- pipeline_of_request --
--- The pipeline a request is still waiting, running or paused in
+-- get_pipeline_of_request --
+-- The pipeline in which a request is waiting, running or paused
 SELECT id, name, status, request_id = %(request_id)s AS current FROM etl.etl_pipelines
  WHERE request_id = %(request_id)s OR rerun_request_id = %(request_id)s;
 
@@ -498,7 +539,8 @@ SELECT *,
   FROM etl.etl_runs WHERE id = %(run_id)s;
 
 -- prune_old_runs --
--- History beyond its age, the oldest first, some at a time; the newest run of a pipeline and its newest success stay
+-- Deletes runs that are too old, the oldest first, at most `limit`; the newest run and the newest success of a
+-- pipeline stay
 DELETE FROM etl.etl_runs WHERE id IN (
     SELECT r.id FROM etl.etl_runs r
      WHERE r.finished_at < now() - %(max_age)s::interval
@@ -509,7 +551,7 @@ DELETE FROM etl.etl_runs WHERE id IN (
        FOR UPDATE OF r SKIP LOCKED);
 
 -- prune_excess_runs --
--- History beyond its number per pipeline, some at a time; the newest success stays
+-- Deletes runs beyond the number kept per pipeline, at most `limit`; the newest success stays
 DELETE FROM etl.etl_runs WHERE id IN (
     SELECT r.id FROM etl.etl_pipelines p
      CROSS JOIN LATERAL (SELECT id FROM etl.etl_runs WHERE pipeline_id = p.id
@@ -521,20 +563,20 @@ DELETE FROM etl.etl_runs WHERE id IN (
      LIMIT %(limit)s
        FOR UPDATE OF r SKIP LOCKED);
 
--- runner_alive --
--- A runner process says that it is there
+-- register_runner --
+-- Records that a runner process is alive
 INSERT INTO etl.etl_runners (name) VALUES (%(name)s) ON CONFLICT (name) DO UPDATE SET seen_at = now();
 
--- runner_gone --
--- A runner process leaves; those that were killed are forgotten after a day
+-- deregister_runner --
+-- Removes a runner process that stops; also those that were killed more than a day ago
 DELETE FROM etl.etl_runners WHERE name = %(name)s OR seen_at < now() - interval '1 day';
 
 -- count_live_runners --
--- Runner processes seen within the time given
+-- Number of runner processes seen within the given time
 SELECT count(*) AS alive FROM etl.etl_runners WHERE seen_at > now() - %(within)s::interval;
 
--- watch_pipelines --
--- What is watched of every pipeline, by the database's clock
+-- list_pipeline_metrics --
+-- Values for the metrics of every pipeline; ages are in seconds
 SELECT p.name, p.enabled, p.status,
        extract(epoch FROM clock_timestamp() - p.fresh_as_of)::float8 AS mart_age,
        CASE WHEN p.status IN ('RUNNING', 'PAUSE_REQUESTED')
@@ -549,7 +591,7 @@ SELECT p.name, p.enabled, p.status,
  ORDER BY p.name;
 
 -- notify --
--- Shorten a runner's wait; polling remains the truth
+-- Wakes up waiting runners early; polling does not depend on it
 SELECT pg_notify('vitrine', %(name)s);
 
 -- list_with_newest_run --

@@ -1,7 +1,6 @@
-"""The quarantine: rows that did not fit their mart."""
+"""The quarantine: rows that their target rejected."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from psycopg.rows import DictRow
 
@@ -11,18 +10,30 @@ from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_all
 
 
-def put_aside(connection: Connection, claim: Claim, rejects: Sequence[Reject], healed: Sequence[str]) -> None:
-    """Store what did not fit, and close what was written in the meantime."""
-    for reject in rejects:
-        execute(connection, "insert_reject", id=claim.pipeline_id, run_id=claim.run_id, **asdict(reject))
+def store_rejects(connection: Connection, claim: Claim, rejects: Sequence[Reject], healed: Sequence[str]) -> None:
+    """Store rejected rows, the last one of each key, and close the rejects of keys that are written now."""
+    if rejects:
+        # one INSERT cannot update a row twice
+        last = {reject.key: reject for reject in rejects}.values()
+        execute(
+            connection,
+            "upsert_rejects",
+            id=claim.pipeline_id,
+            run_id=claim.run_id,
+            keys=[reject.key for reject in last],
+            columns=[reject.column for reject in last],
+            sqlstates=[reject.sqlstate for reject in last],
+            reasons=[reject.reason for reject in last],
+            rows=[reject.row for reject in last],
+        )
     if healed:
         execute(connection, "close_rejects", id=claim.pipeline_id, keys=list(healed))
 
 
 def open_keys(connection: Connection, pipeline_id: PipelineId) -> list[str]:
-    return [row["key"] for row in fetch_all(connection, "open_reject_keys", id=pipeline_id)]
+    return [row["key"] for row in fetch_all(connection, "list_reject_keys", id=pipeline_id)]
 
 
 def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:
-    """What waits in quarantine, oldest first."""
+    """Rows in quarantine, oldest first."""
     return fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)

@@ -1,4 +1,4 @@
-"""History in the store: runs, the requests that caused them, and the runners that are alive."""
+"""Runs in the store, the requests that caused them and the live runner processes."""
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -21,7 +21,7 @@ RequestState = Literal["pending", "running", "paused", "succeeded", "failed"]
 
 @dataclass(frozen=True)
 class Request:
-    """What has become of a run request."""
+    """The progress of a run request."""
 
     id: RequestId
     pipeline_id: PipelineId
@@ -30,7 +30,7 @@ class Request:
 
 
 def list_page(connection: Connection, pipeline_id: PipelineId, *, limit: int = 20, before: RunId = NEWEST) -> list[Run]:
-    """Newest first."""
+    """One page of a pipeline's runs, newest first."""
     return [_run(row) for row in fetch_all(connection, "list_runs", id=pipeline_id, limit=limit, before=before)]
 
 
@@ -42,33 +42,33 @@ def get(connection: Connection, run_id: RunId) -> Run:
 
 
 def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | None) -> None:
-    """Note how the run goes about it, and how many rows it may expect."""
+    """Record the lane of the run and how many rows it expects."""
     execute(connection, "describe_run", run_id=claim.run_id, lane=lane, rows=rows)
 
 
 def enter_user_code(connection: Connection, claim: Claim) -> None:
-    """Note that user code begins: should the process die before a batch is done, this run is a suspect."""
+    """Record that user code starts: if the process dies, the attempt counts for this run."""
     execute(connection, "enter_user_code", run_id=claim.run_id)
 
 
-def note_config(connection: Connection, claim: Claim, definition: Definition) -> None:
-    """What the run goes on with."""
-    execute(connection, "note_config", run_id=claim.run_id, config=Jsonb(definition.model_dump(mode="json")))
+def update_config(connection: Connection, claim: Claim, definition: Definition) -> None:
+    """Record the configuration with which the run continues."""
+    execute(connection, "update_run_config", run_id=claim.run_id, config=Jsonb(definition.model_dump(mode="json")))
 
 
 def prune(connection: Connection, *, max_age: timedelta, max_runs: int, limit: int = 500) -> int:
-    """Remove some of the history that is too old or too much; how many. Fewer than `limit` means that it is done.
+    """Delete at most `limit` runs that are too old or too many; how many. Fewer than `limit`: no more are left.
 
-    The newest run of a pipeline and its newest success stay whatever their age, and so does what is running.
+    The newest run of a pipeline, its newest success and its current run stay at any age.
     """
     old = execute(connection, "prune_old_runs", max_age=max_age, limit=limit)
     return old if old >= limit else old + execute(connection, "prune_excess_runs", max_runs=max_runs, limit=limit - old)
 
 
 def get_request(connection: Connection, request_id: UUID) -> Request:
-    """Pending, running or paused as its pipeline says; otherwise as its last attempt ended."""
-    waiting = fetch_one(connection, "pipeline_of_request", request_id=request_id)
-    last = fetch_one(connection, "last_run_of_request", request_id=request_id)
+    """Pending, running or paused according to its pipeline; otherwise according to the end of its last attempt."""
+    waiting = fetch_one(connection, "get_pipeline_of_request", request_id=request_id)
+    last = fetch_one(connection, "get_last_run_of_request", request_id=request_id)
     run = _run(last) if last else None
     if waiting is not None:
         state = _waiting_state(Status(waiting["status"]), current=waiting["current"])
@@ -91,12 +91,12 @@ def _waiting_state(status: Status, *, current: bool) -> RequestState:
             return "pending"
 
 
-def runner_alive(connection: Connection, name: str) -> None:
-    execute(connection, "runner_alive", name=name)
+def register_runner(connection: Connection, name: str) -> None:
+    execute(connection, "register_runner", name=name)
 
 
-def runner_gone(connection: Connection, name: str) -> None:
-    execute(connection, "runner_gone", name=name)
+def deregister_runner(connection: Connection, name: str) -> None:
+    execute(connection, "deregister_runner", name=name)
 
 
 def count_live_runners(connection: Connection, within: timedelta) -> int:

@@ -243,7 +243,7 @@ class PostgresState:
             raise checkpoints.lost(self._claim)
         if row["batch_seq"] is None:
             raise CheckpointMoved("the checkpoint is not where this run left it")
-        rejects.put_aside(unit.connection, self._claim, unit.rejects, unit.healed)
+        rejects.store_rejects(unit.connection, self._claim, unit.rejects, unit.healed)
         self._batch_seq = row["batch_seq"]
         self._saved = _Saved(self._batch_seq, counts, moves, publishes)
         self._pause_seen = row["status"] == Status.PAUSE_REQUESTED
