@@ -1,4 +1,4 @@
-"""The command line as its users meet it: exit codes, sentences, files."""
+"""The command line: exit codes, messages, files."""
 
 import re
 import signal
@@ -94,7 +94,9 @@ def test_one_bad_file_and_nothing_is_applied(command: Command, files: Path, conn
 
 
 @pytest.mark.promise("D15")
-def test_a_file_that_is_not_yaml_is_told_with_its_line(command: Command, files: Path, connection: Connection) -> None:
+def test_a_file_that_is_not_yaml_is_reported_with_its_line(
+    command: Command, files: Path, connection: Connection
+) -> None:
     (files / "z.yaml").write_text("name: z\ntarget_table: [\n")
     assert refused(command("apply", str(files))).startswith("z.yaml, line 3: ")
     assert pipelines.list_page(connection) == []
@@ -138,7 +140,7 @@ def test_a_run_that_fails_ends_with_1_and_says_why(command: Command, files: Path
     assert pipelines.get(connection, "genres").status is Status.FAILED
 
 
-def test_a_run_that_is_paused_ends_with_3_and_the_next_one_goes_on(
+def test_a_run_that_is_paused_ends_with_3_and_the_next_one_continues(
     database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
 ) -> None:
     ok(command("apply", str(files)))
@@ -154,7 +156,7 @@ def test_a_run_that_is_paused_ends_with_3_and_the_next_one_goes_on(
     assert first.rows_read + second.rows_read == 900
 
 
-def test_a_run_that_is_interrupted_ends_with_3_and_gives_the_pipeline_back(
+def test_a_run_that_is_interrupted_ends_with_3_and_releases_the_pipeline(
     database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
 ) -> None:
     ok(command("apply", str(files)))
@@ -166,7 +168,7 @@ def test_a_run_that_is_interrupted_ends_with_3_and_gives_the_pipeline_back(
     assert pipelines.get(connection, "ratings").status is Status.RUN_REQUESTED
 
 
-def test_a_run_of_a_pipeline_that_somebody_holds_ends_with_4(
+def test_a_run_of_a_pipeline_that_another_runner_holds_ends_with_4(
     database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
 ) -> None:
     ok(command("apply", str(files)))
@@ -249,7 +251,7 @@ def test_schedules_are_shown_in_their_time_zone(command: Command, files: Path) -
     )
 
 
-def test_a_reload_says_what_becomes_of_a_change(command: Command, files: Path, connection: Connection) -> None:
+def test_a_reload_reports_when_a_change_takes_effect(command: Command, files: Path, connection: Connection) -> None:
     ok(command("apply", str(files)))
     assert ok(command("reload", "genres")) == "genres is IDLE; the next run uses the stored configuration\n"
     pipelines.request_run(connection, "ratings", trigger="api")
@@ -289,7 +291,7 @@ def test_a_wrong_setting_is_named_and_its_value_is_not(command: Command, variabl
     assert "S3CR3T" not in done.stdout + done.stderr
 
 
-def test_a_database_that_is_away_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+def test_an_unavailable_database_is_one_sentence_without_the_password(tmp_path: Path) -> None:
     env = environment("postgresql://cinema:S3CR3T@127.0.0.1:1/cinema")
     for arguments in (("list",), ("migrate",), ("run", "a")):
         text = refused(vitrine(*arguments, folder=tmp_path, env=env))
@@ -306,27 +308,44 @@ def test_a_store_that_was_never_migrated_is_one_sentence(command: Command, conne
     ok(command("list"))
 
 
-def test_a_wrong_choice_for_the_state_is_told(command: Command, files: Path) -> None:
+def test_a_wrong_choice_for_the_state_is_refused(command: Command, files: Path) -> None:
     assert refused(command("apply", str(files), "--state", "burn"), 2) == "--state is keep or reset, not 'burn'"
 
 
-def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    script = """
+MODULES = """
 import sys
-sys.argv = ["vitrine", "--help"]
+sys.argv = ["vitrine", *{arguments}]
 from vitrine.cli import main
 try:
     main()
 except SystemExit:
     pass
-sys.stderr.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
+sys.stderr.write(" ".join(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown", "heavy"),
+    [
+        (["--help"], "Commands:", "psycopg pydantic rich yaml postgast structlog"),
+        (["run", "genres"], "26 rows read", "rich yaml structlog prometheus_client psycopg_pool polars"),
+        (["list"], "genres", "rich yaml structlog prometheus_client psycopg_pool polars postgast"),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(
+    command: Command, files: Path, database_url: str, arguments: list[str], shown: str, heavy: str
+) -> None:
+    ok(command("apply", str(files)))
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment(None), capture_output=True, text=True, check=True
+        [sys.executable, "-c", MODULES.format(arguments=arguments)],
+        cwd=files,
+        env=environment(database_url),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert "Commands:" in done.stdout
-    heavy = {"fastapi", "uvicorn", "sqlalchemy", "alembic", "psycopg", "pydantic", "yaml", "rich", "postgast"}
-    assert heavy & set(done.stderr.split()) == set()
+    assert shown in done.stdout
+    assert {*heavy.split(), "fastapi", "uvicorn", "sqlalchemy", "alembic"} & set(done.stderr.split()) == set()
 
 
 HIDING = """

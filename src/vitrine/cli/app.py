@@ -1,0 +1,33 @@
+"""The commands and their help. They import what they need inside their functions, so that each starts quickly."""
+
+import typer
+
+from vitrine.cli import demo, files, pipelines, service, transforms
+
+app = typer.Typer(
+    help="Builds analytical marts and keeps them up to date: SQL reads, registered transforms change, a mart results.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (
+    demo.demo,
+    demo.up,
+    demo.sample,
+    service.migrate,
+    service.api,
+    service.runner,
+    service.run,
+    pipelines.reconcile,
+    pipelines.list_all,
+    pipelines.status,
+    transforms.transforms,
+    pipelines.pause,
+    pipelines.reload,
+    pipelines.validate,
+    pipelines.rejects,
+    files.apply,
+    files.export,
+):
+    app.command(name="list" if command is pipelines.list_all else None)(command)
