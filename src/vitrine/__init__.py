@@ -2,5 +2,5 @@
 
 import logging
 
-# whoever starts a process decides where its log goes; until then it goes nowhere
+# the command that starts the process configures logging; until then nothing is logged
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""Embedded PostgreSQL: a server from the programs in a wheel, for the demo and the tests."""
+"""Embedded PostgreSQL: a server whose programs come in a wheel, for the demo and the tests."""
 
 import fcntl
 import hashlib
@@ -53,13 +53,13 @@ class Account(NamedTuple):
 class EmbeddedPostgres:
     """One server on one folder, owned by one process; the next owner takes over the server of a killed one.
 
-    The server asks for no password, so its socket is in a directory that only the server's user may enter.
+    The server needs no password, so its socket is in a directory that only the server's user may enter.
     """
 
     def __init__(self, folder: Path, *, version: int = 18, port: int | None = None, fast: bool = False) -> None:
         if port is not None and not fast:
             raise ConfigError(
-                "the embedded PostgreSQL asks for no password: it opens a TCP port only with fast=True, for tests",
+                "the embedded PostgreSQL needs no password, so it opens a TCP port only with fast=True, for tests",
                 code="TCP_REFUSED",
             )
         self.folder = folder.resolve()
@@ -67,8 +67,9 @@ class EmbeddedPostgres:
         self.port = port
         self.fast = fast
         self._data = self.folder / "data"
-        self._log = self.folder / "postgres.log"
-        self._lock: IO[str] | None = None
+        self._lock = _FolderLock(self.folder)
+        self._socket = _Socket(self.folder, self._data, port or 5432)
+        self._commands = _Commands(self.folder)
 
     def __enter__(self) -> Self:
         self.start()
@@ -81,11 +82,11 @@ class EmbeddedPostgres:
         """Start the server on new or existing data and wait until it accepts connections; else ConfigError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+            self._lock.take()
             try:
                 self._bring_up()
             except BaseException:
-                self._release_lock()
+                self._lock.release()
                 raise
         except PermissionError as exc:
             raise ConfigError(
@@ -96,17 +97,15 @@ class EmbeddedPostgres:
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server and release the folder; mode `immediate` stops it like a crash."""
-        if self._lock is None:
+        if not self._lock.is_held:
             return
         self._shut_down(mode)
-        if self._socket_folder != self._data:
-            with suppress(OSError):
-                self._socket_folder.rmdir()
-        self._release_lock()
+        self._socket.remove()
+        self._lock.release()
 
     def restart(self, mode: str = "fast") -> None:
         """Stop and start without releasing the folder; mode `immediate` forces a crash recovery at the start."""
-        if self._lock is None:
+        if not self._lock.is_held:
             self.start()
             return
         self._shut_down(mode)
@@ -114,8 +113,8 @@ class EmbeddedPostgres:
 
     def url(self, database: str = "vitrine", user: str = "postgres") -> str:
         """The URL by the unix socket."""
-        host = quote(str(self._socket_folder), safe="")
-        return f"postgresql://{quote(user)}@/{quote(database)}?host={host}&port={self._socket_port}"
+        host = quote(str(self._socket.folder), safe="")
+        return f"postgresql://{quote(user)}@/{quote(database)}?host={host}&port={self._socket.port}"
 
     def tcp_url(self, database: str = "vitrine", user: str = "postgres") -> str:
         """The URL by 127.0.0.1; only for a server with a port."""
@@ -125,7 +124,7 @@ class EmbeddedPostgres:
 
     def running_url(self, database: str = "vitrine") -> str | None:
         """The URL of a server that another process runs on this folder, or None."""
-        return self.url(database) if self._socket.exists() else None
+        return self.url(database) if self._socket.path.exists() else None
 
     def ensure_database(self, name: str) -> None:
         """Create the database unless it exists."""
@@ -134,39 +133,6 @@ class EmbeddedPostgres:
             if existing is None:
                 with suppress(psycopg.errors.DuplicateDatabase):
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-
-    # The folder and its one owner
-
-    def _take_lock(self) -> None:
-        """By flock, which ends with its process: a killed owner does not block the folder."""
-        if self._lock is not None:
-            raise self._already_running(str(os.getpid()))
-        path = self.folder / "lock"
-        path.touch()
-        lock = path.open("r+", encoding="ascii")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with lock:
-                raise self._already_running(lock.read().strip() or "unknown") from None
-        lock.truncate()
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        self._lock = lock
-
-    def _release_lock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def _already_running(self, owner: str) -> ConfigError:
-        return ConfigError(
-            f"the embedded PostgreSQL in {self.folder} is already in use by process {owner}:"
-            " stop that process first (Ctrl-C in its terminal), or set VITRINE_HOME to another folder",
-            code="ALREADY_RUNNING",
-        )
-
-    # The server
 
     def _bring_up(self) -> None:
         programs = _programs(self.version)
@@ -178,10 +144,10 @@ class EmbeddedPostgres:
         if not self._data.exists():
             self._create_data(programs, account)
         self._check_version()
-        self._prepare_socket_folder(account)
+        self._socket.prepare(account)
         changed = self._write_configuration(account)
         if self._is_running(programs, account):
-            if not changed and self._socket.exists():
+            if not changed and self._socket.path.exists():
                 self._wait_until_ready()
                 return
             self._shut_down("fast")
@@ -205,7 +171,7 @@ class EmbeddedPostgres:
         )
 
     def _create_data(self, programs: Path, account: Account | None) -> None:
-        """Run initdb in another folder and rename that, so that an interrupted initdb never looks like a database."""
+        """Run initdb in another folder and rename that, so that an interrupted initdb is never taken for a database."""
         unfinished = self.folder / "data.new"
         if unfinished.exists():
             shutil.rmtree(unfinished)
@@ -213,7 +179,7 @@ class EmbeddedPostgres:
         _change_owner(unfinished, account)
         arguments = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=reject"]
         arguments += ["--no-sync"] if self.fast else []
-        self._call(programs / "initdb", "-D", str(unfinished), *arguments, account=account)
+        self._commands.call(programs / "initdb", "-D", str(unfinished), *arguments, account=account)
         unfinished.rename(self._data)
 
     def _check_version(self) -> None:
@@ -230,8 +196,8 @@ class EmbeddedPostgres:
         settings = _ALWAYS | (_FAST if self.fast else _DURABLE)
         settings |= {
             "listen_addresses": "" if self.port is None else "127.0.0.1",
-            "port": str(self._socket_port),
-            "unix_socket_directories": str(self._socket_folder),
+            "port": str(self._socket.port),
+            "unix_socket_directories": str(self._socket.folder),
         }
         lines = [f"{name} = '{_escape(value)}'\n" for name, value in settings.items()]
         access = "local all all trust\n" + ("" if self.port is None else "host all all 127.0.0.1/32 trust\n")
@@ -245,12 +211,12 @@ class EmbeddedPostgres:
         start = ("start", "-w", "-s", "-t", str(_START_SECONDS), "-D", str(self._data))
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            offset = self._log_size()
-            if self._run(programs / "pg_ctl", *start, account=account) == 0:
+            offset = self._commands.log_size()
+            if self._commands.run(programs / "pg_ctl", *start, account=account) == 0:
                 return
             # sessions of a killed server keep its shared memory until they notice its end
-            if "still in use" not in self._log_since(offset) or time.monotonic() > deadline:
-                raise self._failed("start", self._log_since(offset))
+            if "still in use" not in self._commands.log_since(offset) or time.monotonic() > deadline:
+                raise self._commands.failed("start", self._commands.log_since(offset))
             time.sleep(0.1)
 
     def _shut_down(self, mode: str) -> None:
@@ -258,12 +224,12 @@ class EmbeddedPostgres:
         if not self._is_running(programs, account):
             return
         stop = ("stop", "-w", "-s", "-D", str(self._data), "-m")
-        if self._run(programs / "pg_ctl", *stop, mode, account=account) != 0:
-            self._call(programs / "pg_ctl", *stop, "immediate", account=account)
+        if self._commands.run(programs / "pg_ctl", *stop, mode, account=account) != 0:
+            self._commands.call(programs / "pg_ctl", *stop, "immediate", account=account)
 
     def _is_running(self, programs: Path, account: Account | None) -> bool:
         """Whether a postmaster of this folder is alive; removes the pid file and socket lock of a dead one."""
-        if self._run(programs / "pg_ctl", "status", "-s", "-D", str(self._data), account=account) != 0:
+        if self._commands.run(programs / "pg_ctl", "status", "-s", "-D", str(self._data), account=account) != 0:
             return False
         pid_file = self._data / "postmaster.pid"
         with suppress(FileNotFoundError):
@@ -272,42 +238,86 @@ class EmbeddedPostgres:
             if not Path("/proc/self").exists() or os.fsencode(self._data) in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return True
         pid_file.unlink(missing_ok=True)
-        self._socket.with_name(f"{self._socket.name}.lock").unlink(missing_ok=True)
+        self._socket.remove_lock()
         return False
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while "ready" not in (self._data / "postmaster.pid").read_text(encoding="utf-8").split():
             if time.monotonic() > deadline:
-                raise self._failed("become ready", "")
+                raise self._commands.failed("become ready", "")
             time.sleep(0.05)
 
-    # The socket
+
+class _FolderLock:
+    """One owner per folder, by flock, which ends with its process: a killed owner does not block the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[str] | None = None
 
     @property
-    def _socket_port(self) -> int:
-        return self.port or 5432
+    def is_held(self) -> bool:
+        return self._file is not None
+
+    def take(self) -> None:
+        if self._file is not None:
+            raise self._already_running(str(os.getpid()))
+        path = self._folder / "lock"
+        path.touch()
+        file = path.open("r+", encoding="ascii")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with file:
+                raise self._already_running(file.read().strip() or "unknown") from None
+        file.truncate()
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _already_running(self, owner: str) -> ConfigError:
+        return ConfigError(
+            f"the embedded PostgreSQL in {self._folder} is already in use by process {owner}:"
+            " stop that process first (Ctrl-C in its terminal), or set VITRINE_HOME to another folder",
+            code="ALREADY_RUNNING",
+        )
+
+
+class _Socket:
+    """The unix socket of a server: in its data directory, or in a short path where that is not possible."""
+
+    def __init__(self, folder: Path, data: Path, port: int) -> None:
+        self.port = port
+        self._owner_folder = folder
+        self._data = data
 
     @property
-    def _socket(self) -> Path:
-        return self._socket_folder / f".s.PGSQL.{self._socket_port}"
+    def path(self) -> Path:
+        return self.folder / f".s.PGSQL.{self.port}"
 
     @property
-    def _socket_folder(self) -> Path:
-        """The data directory, or a short path derived from it when that is too long or has a comma."""
-        short = Path(tempfile.gettempdir()) / f"vitrine-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
+    def folder(self) -> Path:
+        """The data directory, or a short path derived from it if that is too long or has a comma."""
+        short = Path(tempfile.gettempdir()) / f"vitrine-{self._hash()}"
         for candidate in (self._data, short):
             # libpq reads a comma as the separator between several hosts
             if len(os.fsencode(candidate / ".s.PGSQL.65535")) <= _SOCKET_PATH_LIMIT and "," not in str(candidate):
                 return candidate
         raise ConfigError(
-            f"neither {self.folder} nor {short} can hold a unix socket: the path is too long or has a comma;"
+            f"neither {self._owner_folder} nor {short} can hold a unix socket: the path is too long or has a comma;"
             " set VITRINE_HOME to another folder",
             code="FOLDER",
         )
 
-    def _prepare_socket_folder(self, account: Account | None) -> None:
-        folder = self._socket_folder
+    def prepare(self, account: Account | None) -> None:
+        """Create the folder; ConfigError if another user owns it."""
+        folder = self.folder
         if folder == self._data:
             return
         with suppress(FileExistsError):
@@ -321,14 +331,31 @@ class EmbeddedPostgres:
         if account is not None:
             _allow_traversal(account, folder.parent)
 
-    # Programs
+    def remove(self) -> None:
+        if self.folder != self._data:
+            with suppress(OSError):
+                self.folder.rmdir()
 
-    def _call(self, program: Path, *arguments: str, account: Account | None) -> None:
-        offset = self._log_size()
-        if self._run(program, *arguments, account=account) != 0:
-            raise self._failed(program.name, self._log_since(offset))
+    def remove_lock(self) -> None:
+        self.path.with_name(f"{self.path.name}.lock").unlink(missing_ok=True)
 
-    def _run(self, program: Path, *arguments: str, account: Account | None) -> int:
+    def _hash(self) -> str:
+        return hashlib.sha256(os.fsencode(self._owner_folder)).hexdigest()[:12]
+
+
+class _Commands:
+    """Runs the programs of PostgreSQL; their output is in the log file of the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = folder / "postgres.log"
+
+    def call(self, program: Path, *arguments: str, account: Account | None) -> None:
+        offset = self.log_size()
+        if self.run(program, *arguments, account=account) != 0:
+            raise self.failed(program.name, self.log_since(offset))
+
+    def run(self, program: Path, *arguments: str, account: Account | None) -> int:
         """The exit code; output goes to the log file, because the server would keep an inherited pipe open."""
         with self._log.open("ab") as log:
             finished = subprocess.run(  # noqa: S603 – a program of the wheel, no shell
@@ -346,19 +373,19 @@ class EmbeddedPostgres:
             )
         return finished.returncode
 
-    def _log_size(self) -> int:
+    def log_size(self) -> int:
         return self._log.stat().st_size if self._log.exists() else 0
 
-    def _log_since(self, offset: int) -> str:
+    def log_since(self, offset: int) -> str:
         with self._log.open("rb") as log:
             log.seek(offset)
             return log.read().decode("utf-8", "replace")
 
-    def _failed(self, what: str, output: str) -> ConfigError:
+    def failed(self, what: str, output: str) -> ConfigError:
         lines = [line for line in output.splitlines() if "FATAL" in line or "error" in line] or output.splitlines()[-1:]
         reason = f": {lines[0].strip()}" if lines else ""
         return ConfigError(
-            f"the embedded PostgreSQL in {self.folder} did not {what}{reason} (see {self._log})",
+            f"the embedded PostgreSQL in {self._folder} did not {what}{reason} (see {self._log})",
             code="EMBEDDED_FAILED",
         )
 

@@ -14,19 +14,19 @@ class VitrineError(Exception):
 
 
 class ConfigError(VitrineError):
-    """Refuse; never retry: somebody has to change the configuration first."""
+    """Refuse and never retry: the user must change the configuration first."""
 
     default_code = "CONFIG"
 
 
 class NotFound(VitrineError):
-    """There is nothing under that name."""
+    """No object has that name."""
 
     default_code = "NOT_FOUND"
 
 
 class TransitionRefused(VitrineError):
-    """The right thing at the wrong moment."""
+    """The current status does not allow the request."""
 
     default_code = "WRONG_STATUS"
 
@@ -38,19 +38,19 @@ class TransientError(VitrineError):
 
 
 class DataError(VitrineError):
-    """The data does not fit; a person must look."""
+    """The data does not fit: the user must correct the data or the pipeline."""
 
     default_code = "DATA_ERROR"
 
 
 class LeaseLost(VitrineError):
-    """Somebody else owns the pipeline: stop quietly, touch nothing."""
+    """Another runner owns the pipeline: stop without an error and write nothing more."""
 
     default_code = "ETL01"
 
 
 class CheckpointMoved(VitrineError):
-    """The checkpoint is not where this run left it: read it again before going on."""
+    """The checkpoint is not the one this run saved: read it again before continuing."""
 
     default_code = "ETL02"
 
@@ -61,12 +61,12 @@ _DATA_CLASSES = ("22", "23")
 
 
 def is_final(error: VitrineError) -> bool:
-    """Whether another try makes no sense: a person must act first, or somebody else owns the pipeline."""
+    """Whether another attempt is useless: the user must act first, or another runner owns the pipeline."""
     return isinstance(error, ConfigError | DataError | LeaseLost)
 
 
 def group_of(sqlstate: str | None) -> type[VitrineError]:
-    """What to do about a SQLSTATE; an error without one is a lost connection."""
+    """The error group of a SQLSTATE; an error without one is a lost connection."""
     if sqlstate is None or sqlstate[:2] in _TRANSIENT_CLASSES or sqlstate in _TRANSIENT_STATES:
         return TransientError
     return DataError if sqlstate[:2] in _DATA_CLASSES else ConfigError

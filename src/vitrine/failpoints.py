@@ -1,4 +1,4 @@
-"""Named points where a test can stop, kill or break a process; without `install` each of them is one look at a dict."""
+"""Named points where a test can stop, kill or break a process; before `install`, reaching one is one dict lookup."""
 
 import os
 import re
@@ -15,8 +15,8 @@ NAMES = frozenset(
         "after_claim",
         "after_horizon",
         "after_read",
-        "after_transform",
         "after_sink_write",
+        "before_checkpoint",
         "before_commit",
         "after_commit",
         "before_finish",
@@ -29,7 +29,7 @@ NAMES = frozenset(
     }
 )
 _SPEC = re.compile(r"(?P<name>[a-z_]+)=(?P<action>kill|stop|raise|wait:(?P<file>[^,@]+))(@(?P<at>[0-9]+))?")
-_WAITED_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 
 
 @dataclass
@@ -45,23 +45,23 @@ _points: dict[str, _Point] = {}
 
 
 def install(text: str) -> None:
-    """Arm the points of a text such as `after_sink_write=kill@2,heartbeat=raise`; an empty one disarms all.
+    """Arm the failpoints of a text such as `after_sink_write=kill@2,heartbeat=raise`; an empty text disarms all.
 
-    `kill` and `stop` send this process SIGKILL or SIGSTOP, `raise` raises TransientError, `wait:FILE` makes
-    FILE and goes on once somebody has removed it. `@n` means the n-th time only.
+    `kill` and `stop` send this process SIGKILL or SIGSTOP, `raise` raises TransientError, `wait:FILE` creates
+    FILE and continues once the test has removed it. `@n` means only the n-th time.
     """
     _points.clear()
     for part in filter(None, (part.strip() for part in text.split(","))):
         matched = _SPEC.fullmatch(part)
         if matched is None or matched["name"] not in NAMES:
-            raise ConfigError(f"VITRINE_FAILPOINTS is not valid: '{part}' is no failpoint", code="SETTINGS")
+            raise ConfigError(f"VITRINE_FAILPOINTS is not valid: '{part}' is not a failpoint", code="SETTINGS")
         file = Path(matched["file"]) if matched["file"] else None
         at = int(matched["at"]) if matched["at"] else None
         _points[matched["name"]] = _Point(matched["action"].partition(":")[0], file, at)
 
 
 def reach(name: str) -> None:
-    """The code has come to this point."""
+    """The code has reached this failpoint."""
     point = _points.get(name)
     if point is None:
         return
@@ -89,4 +89,4 @@ def _wait_for_removal(file: Path | None) -> None:
         return
     file.touch()
     while file.exists():
-        time.sleep(_WAITED_SECONDS)
+        time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Validation errors of pydantic as sentences that say what to give instead."""
+"""Validation errors of pydantic as sentences that name the remedy."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,12 +31,12 @@ class InputError:
 
 def field_path(location: Location) -> str:
     """`options.lookback`, `tasks[0].body`."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in location)
+    parts = (f"[{part}]" if isinstance(part, int) else f".{_shorten(part)}" for part in location)
     return "".join(parts).removeprefix(".")
 
 
 def explain(errors: Iterable[Mapping[str, Any]], expected: Any = None, *, inside: Location = ()) -> list[InputError]:
-    """The errors of a ValidationError, one per field. `inside` is where the validated value stands.
+    """The errors of a ValidationError, one per field. `inside` is the location of the validated value.
 
     `expected` is the model or type that was validated: it provides names, bounds and examples.
     """
@@ -63,6 +63,9 @@ def unknown_field(location: Location, known: Sequence[str]) -> InputError:
     from difflib import get_close_matches
 
     *parents, name = location
+    if name in known:  # an option of a connector that this pipeline does not use
+        text = f"`{field_path(location)}` does not apply to the source and target of this pipeline; remove it"
+        return InputError(location, text, names_field=True)
     if close := get_close_matches(str(name), known, n=1):
         advice = f"did you mean `{field_path((*parents, close[0]))}`?"
     elif 0 < len(known) <= MAX_LISTED_FIELDS:
@@ -72,7 +75,7 @@ def unknown_field(location: Location, known: Sequence[str]) -> InputError:
     return InputError(location, f"no field `{field_path(location)}`; {advice}", names_field=True)
 
 
-def _shown(name: str) -> str:
+def _shorten(name: str) -> str:
     """A name from the input, short and without control characters."""
     printable = "".join(letter if letter.isprintable() else "�" for letter in name)
     return printable if len(printable) <= MAX_NAME_LENGTH else f"{printable[:MAX_NAME_LENGTH]}…"
@@ -106,17 +109,26 @@ def _schema_of(expected: Any) -> Schema:
 
 
 def _find(schema: Schema, location: Location) -> _Place:
-    node: Schema = _resolved(schema, schema)
+    node: Schema = _resolve(schema, schema)
     parent: Schema = {}
     kept: list[int | str] = []
     for part in location:
-        if "anyOf" in node or "oneOf" in node:
-            # the part is pydantic's name for a member of the union, which the schema does not contain
-            parent, node = {}, {}
+        if members := node.get("anyOf") or node.get("oneOf"):
+            # the part is pydantic's name for a member of the union
+            parent, node = {}, _resolve(schema, _member(members, str(part)))
             continue
         kept.append(part)
-        parent, node = node, _resolved(schema, _child(node, part))
+        parent, node = node, _resolve(schema, _child(node, part))
     return _Place(tuple(kept), node, parent)
+
+
+_TYPES = {"int": "integer", "float": "number", "str": "string", "list": "array", "tuple": "array", "dict": "object"}
+
+
+def _member(members: Sequence[Schema], name: str) -> Schema:
+    """The member of a union with this name of pydantic, such as `constrained-int`; empty where it is unknown."""
+    kind = _TYPES.get(name.removeprefix("constrained-").partition("[")[0])
+    return next((member for member in members if kind is not None and member.get("type") == kind), dict[str, Any]())
 
 
 def _child(node: Schema, part: int | str) -> Schema:
@@ -126,7 +138,7 @@ def _child(node: Schema, part: int | str) -> Schema:
     return cast(Schema, child) if isinstance(child, Mapping) else {}
 
 
-def _resolved(schema: Schema, node: Schema) -> Schema:
+def _resolve(schema: Schema, node: Schema) -> Schema:
     """The node without references, and without the null of an optional field."""
     while True:
         members = [member for member in node.get("anyOf", ()) if member.get("type") != "null"]
@@ -200,21 +212,21 @@ def _reason(error: Mapping[str, Any], node: Schema) -> str:
         return _TEXTS[kind].format_map(context)
     if text := next((text for prefix, text in _TEXTS_OF_KIND.items() if kind.startswith(f"{prefix}_")), None):
         return text
-    if _has_words_of_a_validator(kind):
-        # pydantic puts words of its own in front
-        return _uncapitalized(str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, "))
-    description = _uncapitalized(str(node.get("description", "")))
+    if _has_custom_message(kind):
+        # pydantic adds a prefix
+        return _uncapitalize(str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, "))
+    description = _uncapitalize(str(node.get("description", "")))
     return f"this value is not valid{description and f'; {description}'}"
 
 
-def _has_words_of_a_validator(kind: str) -> bool:
+def _has_custom_message(kind: str) -> bool:
     """Types that pydantic does not know come from a PydanticCustomError."""
     from pydantic_core.core_schema import ErrorType
 
     return kind in ("value_error", "assertion_error") or kind not in get_args(ErrorType)
 
 
-def _uncapitalized(text: str) -> str:
+def _uncapitalize(text: str) -> str:
     return f"{text[:1].lower()}{text[1:]}".removesuffix(".")
 
 
@@ -267,7 +279,7 @@ def _pattern(pattern: str, node: Schema) -> str:
             f"{start}{each} with {_letters(first[1], 'or')}, then use only {_letters(first[2], 'and')};"
             f" at most {int(first[3]) + 1} characters{each}"
         )
-    description = _uncapitalized(str(node.get("description", "")))
+    description = _uncapitalize(str(node.get("description", "")))
     return f"this text has the wrong form; {description or f'the pattern is {pattern}'}"
 
 

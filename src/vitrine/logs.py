@@ -1,4 +1,4 @@
-"""Log lines: a sentence for people, an action word and ids for machines; no secrets and no row values."""
+"""Log lines: a sentence for people, an action word and ids for programs; no secrets and no row values."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ FIRST = ("timestamp", "level", "event", "action", "pipeline", "pipeline_id", "ru
 
 _ACCOUNT = re.compile(r"(?<=://)[^/\s\"']*@")
 _PASSWORD = re.compile(r"(?i)\b(password|passwd|pwd)(=|%3D)[^\s&\"']+")
-_SHORTEST_SECRET = 8  # a shorter one is often a part of ordinary words
+_SHORTEST_SECRET = 8  # shorter secrets often occur in ordinary words
 
 
 def configure_logging(

@@ -1,4 +1,4 @@
-"""What a runner counts, for Prometheus; without `switch_on` each hook is one look at a name, and loads no library."""
+"""A runner's metrics for Prometheus; before `switch_on`, a hook only checks a variable and loads no library."""
 
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,14 @@ _meters: "_Meters | None" = None
 
 
 def switch_on() -> "CollectorRegistry":
-    """Count from now on; where the figures are collected."""
+    """Start counting; returns the registry that collects the metrics."""
     global _meters
     _meters = _meters or _Meters()
     return _meters.registry
 
 
 def run_started(pipeline: str) -> None:
-    """Every counter of the pipeline is there from its first run on: a rate needs a zero to start from."""
+    """Create every counter of the pipeline at its first run: a rate needs an initial zero."""
     if _meters is not None:
         for counter in _meters.by_pipeline:
             counter.labels(pipeline)
@@ -35,13 +35,13 @@ def run_ended(pipeline: str, outcome: str, seconds: float) -> None:
 
 
 def retried(pipeline: str) -> None:
-    """Something transient went wrong, and is tried once more."""
+    """An attempt failed for a transient reason, and another one follows."""
     if _meters is not None:
         _meters.retries.labels(pipeline).inc()
 
 
 def batch_written(pipeline: str, *, read: int, written: int, deleted: int, rejected: int, seconds: float) -> None:
-    """A unit was committed; the one that makes a full load visible has read nothing, and is no batch."""
+    """A unit was committed. The unit that publishes a full load reads nothing and does not count as a batch."""
     if _meters is not None:
         _meters.rows_read.labels(pipeline).inc(read)
         _meters.rows_written.labels(pipeline).inc(written)
@@ -70,7 +70,7 @@ def slots(*, used: int, of: int) -> None:
 
 
 class _Meters:
-    """Labels are names of pipelines and a few fixed words: nothing that grows with rows, runs or sessions."""
+    """Labels are pipeline names and a few fixed words: their number does not grow with rows, runs or sessions."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -87,10 +87,10 @@ class _Meters:
         self.rows_written = counter("rows_written", "Rows inserted into the target or changed in it.")
         self.rows_deleted = counter("rows_deleted", "Rows deleted from the target.")
         self.rows_rejected = counter("rows_rejected", "Rows put into quarantine.")
-        self.future_rows = counter("future_rows", "Rows read whose cursor lies in the future, in every run anew.")
-        self.retries = counter("retries", "Tries and attempts that failed and are followed by another.")
-        self.takeovers = counter("lease_takeovers", "Expired leases that this runner took away from their holders.")
-        self.crash_loops = counter("crash_loops", "Pipelines that failed because their runner died again and again.")
+        self.future_rows = counter("future_rows", "Rows read with a cursor in the future, counted again in every run.")
+        self.retries = counter("retries", "Failed attempts that are followed by another attempt.")
+        self.takeovers = counter("lease_takeovers", "Expired leases that this runner took over.")
+        self.crash_loops = counter("crash_loops", "Pipelines that failed because their runner died repeatedly.")
         self.by_pipeline = (
             self.rows_read,
             self.rows_written,
@@ -101,16 +101,19 @@ class _Meters:
             self.takeovers,
             self.crash_loops,
         )
-        self.runs = Counter("vitrine_runs", "Runs by their end.", ["pipeline", "outcome"], registry=registry)
+        self.runs = Counter("vitrine_runs", "Runs by outcome.", ["pipeline", "outcome"], registry=registry)
         self.run_seconds = Histogram(
-            "vitrine_run_seconds", "How long runs took.", ["pipeline"], buckets=RUN_BUCKETS, registry=registry
+            "vitrine_run_seconds", "Duration of runs.", ["pipeline"], buckets=RUN_BUCKETS, registry=registry
         )
         self.batch_seconds = Histogram(
             "vitrine_batch_seconds",
-            "How long batches took, from one commit to the next, of all pipelines together.",
+            "Duration of batches of all pipelines, from one commit to the next.",
             buckets=BATCH_BUCKETS,
             registry=registry,
         )
         self.slots = Gauge(
-            "vitrine_runner_slots", "Runs this runner can have at the same time.", ["state"], registry=registry
+            "vitrine_runner_slots",
+            "Slots of this runner: how many runs it can execute at the same time.",
+            ["state"],
+            registry=registry,
         )

@@ -1,4 +1,4 @@
-"""The things Vitrine speaks of: a pipeline's definition, a claimed run, a cursor."""
+"""The domain model: a pipeline's definition, a claimed run, a cursor."""
 
 import time
 from dataclasses import dataclass
@@ -7,9 +7,21 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, NewType, Self
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
-from vitrine import schedule
+from vitrine import plugins, schedule
 from vitrine.schedule import Schedule
 from vitrine.settings import parse_duration
 from vitrine.status import RunStatus, Status
@@ -21,10 +33,13 @@ RequestId = NewType("RequestId", UUID)
 Row = dict[str, Any]
 
 Cursor = tuple[str, ...]
-"""Where reading has come to: the cursor columns as Postgres prints them under UTC and ISO, so nothing is rounded."""
+"""The last position read: the cursor columns in PostgreSQL's text format (UTC and ISO), so that nothing is rounded."""
 
 NAME = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN = r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$"
+
+PYTHON_READER = "python"
+"""The connector for registered readers."""
 
 
 class Mode(StrEnum):
@@ -37,7 +52,7 @@ class TaskType(StrEnum):
     PYTHON = "PYTHON"
 
 
-def print_duration(value: timedelta) -> str:
+def format_duration(value: timedelta) -> str:
     """The shortest spelling that `parse_duration` reads back: 90s, 5m, 1h."""
     seconds = value.total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -49,89 +64,74 @@ def print_duration(value: timedelta) -> str:
 Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration, json_schema_input_type=str),
-    PlainSerializer(print_duration, return_type=str),
+    PlainSerializer(format_duration, return_type=str),
 ]
 Column = Annotated[str, Field(pattern=COLUMN)]
+BatchSize = Annotated[int, Field(ge=1, le=50_000, strict=True)] | Literal["auto"]
 
 
 class Options(BaseModel):
-    """What a pipeline may fine-tune; every field has a default that is safe."""
+    """Options that every pipeline has; its source and its sink add their own. Every default is safe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    touch_column: Column | None = Field(
-        default=None, description="Target column that receives the time whenever its row is really written."
-    )
     control_column: Column | None = Field(
         default=None,
         description="Column whose minimum and maximum reconcile compares; default: the cursor, else the first key.",
     )
     on_null_cursor: Literal["fail", "ignore"] = Field(
-        default="fail", description="What to do with rows whose incremental key is NULL: they can never be read by it."
-    )
-    horizon_margin: Duration = Field(
-        default=timedelta(seconds=60),
-        description="How far behind the oldest open transaction the checkpoint stays; covers clocks of applications.",
-    )
-    lookback: Duration | None = Field(
-        default=None,
-        description="Where the source cannot tell its open transactions: re-read this much time on every run.",
-    )
-    cursor_timezone: str = Field(
-        default="UTC", description="Time zone of an incremental key of type timestamp without time zone or date."
-    )
-    cursor_is_monotonic: bool = Field(
-        default=False, description="Promise that a text or uuid cursor only ever grows in commit order."
+        default="fail",
+        description="Rows with NULL in incremental_key, which no cursor can reach: fail the run, or skip them.",
     )
     on_reject: Literal["fail", "quarantine"] = Field(
-        default="fail", description="A row that does not fit the target: fail the run, or put the row aside and go on."
+        default="fail", description="If a row does not fit the target: fail the run, or quarantine the row."
     )
     max_rejects: int = Field(
-        default=100, ge=0, le=1_000_000, description="A run that puts more rows aside than this fails."
+        default=100, ge=0, le=1_000_000, description="A run that quarantines more rows than this fails."
     )
     on_duplicate_key: Literal["fail", "last"] = Field(
         default="fail",
-        description="One key more than once in what is read: fail the run, or keep the last row by incremental_key.",
+        description="If the source returns one key twice: fail the run, or keep the last row by incremental_key.",
     )
     on_schema_change: Literal["fail", "add_columns"] = Field(
-        default="fail", description="A column of the query that the target lacks: fail, or add it to the target."
+        default="fail", description="If the query has a column that the target lacks: fail the run, or add the column."
     )
     max_delete_ratio: float = Field(
-        default=0.5, ge=0, le=1, description="A full load refuses to delete a larger part of the mart than this."
+        default=0.5,
+        ge=0,
+        le=1,
+        description="The largest part of the mart that a full load may delete; a larger deletion fails the run.",
     )
     max_staging_age: Duration = Field(
-        default=timedelta(hours=1), description="A half-built full load older than this starts anew."
-    )
-    snapshot_max_age: Duration = Field(
-        default=timedelta(minutes=10), description="A read reopens its snapshot after this long, to let vacuum work."
+        default=timedelta(hours=1), description="An unfinished full load older than this starts from the beginning."
     )
     batch_timeout: Duration = Field(
         default=timedelta(minutes=30),
         ge=timedelta(seconds=1),
-        description="A run fails whose batch takes longer to be read, transformed and written; the first one waits for"
-        " the whole query to be sorted.",
+        description="The run fails if reading, transforming and writing one batch takes longer. The first batch"
+        " includes the time that the source needs to sort the query.",
     )
     max_rows_per_second: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="The pace a run keeps to, to spare the source; batches are then no larger than that. null: none.",
+        description="Limit for the rows read per second; batches are then no larger than that. null: no limit.",
     )
     pause_between_batches: Duration = Field(
-        default=timedelta(0), description="How long a run rests after each batch, at most an hour."
+        default=timedelta(0), description="How long a run waits after each batch, at most an hour."
     )
     max_batch_bytes: int = Field(
         default=32 * 1024 * 1024,
         ge=1024,
-        description="A batch is cut here even if it has fewer rows than batch_size. At its default, a quarter where"
-        " a transform looks at single rows.",
+        description="A batch ends at this size even if it has fewer rows than batch_size. With a row transform,"
+        " the default is 8 MiB.",
     )
 
     @field_validator("pause_between_batches")
     @classmethod
-    def _rests_at_most_an_hour(cls, value: timedelta) -> timedelta:
+    def _waits_at_most_an_hour(cls, value: timedelta) -> timedelta:
         if value > timedelta(hours=1):
-            raise ValueError("give at most 1h; for longer rests use schedule_interval")
+            raise ValueError("give at most 1h; for longer pauses use schedule_interval")
         return value
 
 
@@ -157,14 +157,18 @@ class Step(BaseModel):
 
 
 class Definition(BaseModel):
-    """A pipeline as a person writes it, in JSON or YAML."""
+    """A pipeline as the user writes it, in JSON or YAML."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=NAME, description="Unique; lower-case letters, digits and _.", examples=["top_genres"])
     description: str = Field(default="", max_length=2000)
-    type: TaskType = TaskType.SQL
-    source_type: Literal["postgres"] = "postgres"
+    type: TaskType | None = Field(
+        default=None, description="SQL or PYTHON; derived from the steps. Refused if it contradicts them."
+    )
+    source_type: str = Field(
+        default="postgres", pattern=NAME, description="Name of the connector that reads.", examples=["postgres"]
+    )
     source: str = Field(default="default", pattern=NAME, description="Name of a configured connection.")
     source_query: str | None = Field(
         default=None,
@@ -172,29 +176,30 @@ class Definition(BaseModel):
         examples=["SELECT g.id, g.name, count(*) AS films FROM content.genre g GROUP BY g.id, g.name"],
     )
     python_task: str | None = Field(default=None, description="Shorthand for one PYTHON step after source_query.")
-    target_table: str = Field(description="analytics.<table>", examples=["analytics.top_genres"])
+    target_table: str = Field(
+        description="Where the rows go: analytics.<table>, or <scheme>:<name> of another connector.",
+        examples=["analytics.top_genres"],
+    )
     mode: Mode = Mode.FULL
     incremental_key: Column | None = Field(default=None, examples=["modified"])
     incremental_id_key: Column | None = Field(default=None, description="Breaks ties of incremental_key; unique.")
     key_columns: tuple[Column, ...] = Field(
         default=(), description="Default: the target's primary key. Required when the target does not exist yet."
     )
-    batch_size: int = Field(
-        default=5000,
-        ge=1,
-        le=50_000,
-        strict=True,
-        description="Rows per transaction. At its default, rows that no transform looks at travel 50 000 at once,"
-        " and frames 20 000.",
+    batch_size: BatchSize = Field(
+        default="auto",
+        description="Rows per transaction, 1 to 50 000. auto: 50 000 without a transform, 20 000 with a"
+        " frame transform and 5 000 with a row transform.",
     )
     enabled: bool = True
     schedule_interval: str | None = Field(
         default=None,
-        description="30s, 5m, 1h: run that often. Or a cron line of five fields, in the time zone of the settings.",
+        description="An interval such as 30s, 5m or 1h, or a cron line of five fields in the configured time zone.",
         examples=["5m", "*/15 6-22 * * MON-FRI"],
     )
-    options: Options = Options()
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
+    # after the fields that determine which options exist
+    options: SerializeAsAny[Options] = Field(default=Options(), validate_default=True)
 
     @field_validator("source_query")
     @classmethod
@@ -208,6 +213,24 @@ class Definition(BaseModel):
             schedule.parse(value)
         return value
 
+    @field_validator("options", mode="before")
+    @classmethod
+    def _options_of_connectors(cls, value: Any, info: ValidationInfo) -> Any:
+        """Validated against the common options and those of the pipeline's two connectors."""
+        steps = _steps(info.data.get("tasks", ()), info.data.get("source_query"), info.data.get("python_task"))
+        reads = _reading_connector(steps, info.data.get("source_type", ""))
+        given = value.model_dump(exclude_unset=True) if isinstance(value, Options) else value
+        return plugins.options_model(Options, reads, info.data.get("target_table", "")).model_validate(given)
+
+    @model_validator(mode="after")
+    def _type_is_derived(self) -> Self:
+        kinds = {step.task_type for step in self.steps}
+        if self.type is not None and kinds and self.type not in kinds:
+            raise ValueError(f"type {self.type} contradicts the steps, of which none is {self.type}; remove type")
+        # frozen for all other code: the stored type is always the one of the steps
+        object.__setattr__(self, "type", TaskType.PYTHON if TaskType.PYTHON in kinds else TaskType.SQL)
+        return self
+
     @model_validator(mode="after")
     def _cursor_matches_mode(self) -> Self:
         if self.mode is Mode.INCREMENTAL and self.incremental_key is None:
@@ -217,8 +240,36 @@ class Definition(BaseModel):
         return self
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """The task plan in order; source_query and python_task are its short form."""
+        return _steps(self.tasks, self.source_query, self.python_task)
+
+    @property
+    def query(self) -> str | None:
+        """The query to read; None if a registered reader reads."""
+        first = next(iter(self.steps), None)
+        if first is None or first.task_type is not TaskType.SQL:
+            return None
+        return first.body or (f"SELECT * FROM {first.source_table}" if first.source_table else None)  # noqa: S608
+
+    @property
+    def reader(self) -> Step | None:
+        """The step that names a registered reader; None if a query reads."""
+        first = next(iter(self.steps), None)
+        return first if first is not None and first.task_type is TaskType.PYTHON else None
+
+    @property
+    def transform_steps(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps[1:] if step.task_type is TaskType.PYTHON)
+
+    @property
+    def source_connector(self) -> str:
+        """Name of the connector that reads: registered readers have their own."""
+        return _reading_connector(self.steps, self.source_type)
+
+    @property
     def tie_breaker(self) -> str | None:
-        """The second cursor column: as said, or the key if it has one column."""
+        """The second cursor column: as configured, or the key if it has one column."""
         if self.incremental_id_key is None and len(self.key_columns) == 1:
             return self.key_columns[0]
         return self.incremental_id_key
@@ -227,21 +278,63 @@ class Definition(BaseModel):
     def schedule(self) -> Schedule | None:
         return schedule.parse(self.schedule_interval) if self.schedule_interval else None
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Adds the options of connectors to the schema."""
+        schema = handler(core)
+        resolved = handler.resolve_ref_schema(schema)
+        common = handler.resolve_ref_schema(resolved["properties"]["options"])
+        describe_connector_options(resolved, common)
+        return schema
 
-PACE_OPTIONS = ("max_rows_per_second", "pause_between_batches")
-"""What a running pipeline may take, besides batch_size."""
+
+def _steps(tasks: tuple[Step, ...], source_query: str | None, python_task: str | None) -> tuple[Step, ...]:
+    if tasks:
+        return tuple(sorted(tasks, key=lambda step: step.order_index))
+    reading = (Step(order_index=0, task_type=TaskType.SQL, body=source_query),) if source_query else ()
+    python = (Step(order_index=1, task_type=TaskType.PYTHON, body=python_task),) if python_task else ()
+    return (*reading, *python)
 
 
-def with_pace_of(other: Definition, definition: Definition) -> Definition:
-    """The definition at the pace of another."""
-    pace = {name: getattr(other.options, name) for name in PACE_OPTIONS}
-    options = definition.options.model_copy(update=pace)
+def _reading_connector(steps: tuple[Step, ...], source_type: str) -> str:
+    return PYTHON_READER if steps and steps[0].task_type is TaskType.PYTHON else source_type
+
+
+def describe_connector_options(definition: dict[str, Any], options: dict[str, Any]) -> None:
+    """Add the options of the installed connectors to a JSON schema, with the targets and sources they belong to."""
+    # not those of the schema: it has the others already, where two models of one document share it
+    common = list(Options.model_fields)
+    rules: list[dict[str, Any]] = []
+    sources: list[str] = []
+    for connector in plugins.installed().values():
+        if connector.source:
+            properties = connector.source.options.model_json_schema().get("properties", {})
+            options["properties"].update(properties)
+            sources += properties
+    for connector in plugins.installed().values():
+        if connector.sink:
+            properties = connector.sink.options.model_json_schema().get("properties", {})
+            options["properties"].update(properties)
+            matches = f"^{connector.sink.scheme}:" if connector.sink.scheme else "^[^:]*$"
+            allowed = {"properties": {"options": {"propertyNames": {"enum": [*common, *sources, *properties]}}}}
+            rules.append({"if": {"properties": {"target_table": {"pattern": matches}}}, "then": allowed})
+    definition["allOf"] = rules
+
+
+THROTTLE_OPTIONS = ("max_rows_per_second", "pause_between_batches")
+"""What a reload changes in the current run, besides batch_size."""
+
+
+def with_throttle_of(other: Definition, definition: Definition) -> Definition:
+    """The definition with the throttle of another."""
+    throttle = {name: getattr(other.options, name) for name in THROTTLE_OPTIONS}
+    options = definition.options.model_copy(update=throttle)
     return definition.model_copy(update={"batch_size": other.batch_size, "options": options})
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A stored definition with what the store knows about it."""
+    """A stored definition with its status and requests."""
 
     id: PipelineId
     definition: Definition
@@ -266,13 +359,13 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What one request may ask for beyond the configuration."""
+    """Options of one run request."""
 
     allow_shrink: bool = False
 
 
 def suspended_clock() -> float:
-    """Seconds of a clock that goes on while the machine sleeps, where the platform has one."""
+    """Seconds of a clock that includes time in suspend, if the platform has one."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -285,10 +378,11 @@ class Claim:
     definition: Definition
     run_id: RunId
     token: int
-    taken_at: float  # by the suspended clock, before the claim was sent: the lease ends no later than it seems here
+    taken_at: float  # by suspended_clock, read before the claim was sent: the store never expires the lease earlier
     attempt: int
     options: RunOptions
     config_version: int
+    taken_over: bool = False  # the previous holder lost its lease: its last requests may still be in progress
 
     def log_fields(self) -> dict[str, object]:
         return {
@@ -308,7 +402,7 @@ class Run:
     request_id: RequestId | None
     attempt: int
     trigger: str
-    due_at: datetime | None  # the due time it runs for; None: somebody asked
+    due_at: datetime | None  # None: the run was requested, not scheduled
     kind: str
     status: RunStatus
     started_at: datetime
@@ -317,7 +411,7 @@ class Run:
     rows_written: int
     rows_deleted: int
     rows_rejected: int
-    rows_repeated: int  # of a key that came again later; left out as on_duplicate_key says
+    rows_repeated: int  # skipped because their key occurred again; see on_duplicate_key
     batches: int
     rows_expected: int | None
     lane: str | None  # None: the run ended before it was planned
@@ -325,7 +419,7 @@ class Run:
     error_code: str | None
     error_message: str | None
     runner: str
-    elapsed: float  # seconds by the database's clock, up to now while it runs
+    elapsed: float  # seconds by the database's clock; until now if the run is active
 
     @property
     def rows_per_second(self) -> float | None:
@@ -333,7 +427,7 @@ class Run:
 
     @property
     def seconds_left(self) -> float | None:
-        """By the estimate and the pace so far; None where either is missing or the run is over."""
+        """From the estimate and the rate so far; None if either is missing or the run has ended."""
         if self.finished_at is not None or not self.rows_per_second or self.rows_expected is None:
             return None
         return round(max(0, self.rows_expected - self.rows_read) / self.rows_per_second, 1)
@@ -341,13 +435,3 @@ class Run:
     @property
     def seconds(self) -> float | None:
         return (self.finished_at - self.started_at).total_seconds() if self.finished_at else None
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A set of rows in four figures that do not depend on their order."""
-
-    rows: int
-    lowest: str | None  # of the control column
-    highest: str | None
-    digest: str

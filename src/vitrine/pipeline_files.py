@@ -70,13 +70,16 @@ def write_folder(folder: Path, pipelines: Iterable[Pipeline]) -> list[Path]:
 
 
 def format_text(definition: Definition, **first: str) -> str:
-    """The definition as YAML; `first` are fields that stand before it."""
-    fields = first | definition.model_dump(mode="json", exclude_defaults=True)
+    """The definition as YAML; `first` are fields that precede it."""
+    # the type follows from the steps
+    fields = first | definition.model_dump(mode="json", exclude_defaults=True, exclude={"type", "options"})
+    if options := definition.options.model_dump(mode="json", exclude_defaults=True):
+        fields["options"] = options
     return yaml.dump(fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as block scalars, so that a query looks as its author wrote it."""
+    """Writes texts of several lines as block scalars, so that a query keeps its line breaks."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

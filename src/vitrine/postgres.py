@@ -1,7 +1,7 @@
-"""Connections to Postgres, and its errors in our own groups."""
+"""Connections to PostgreSQL, and the translation of its errors into our groups."""
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import LiteralString, cast
 
@@ -11,13 +11,12 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 
 from vitrine.errors import ConfigError, DataError, TransientError, group_of
-from vitrine.model import Measure
 
 Connection = psycopg.Connection[DictRow]
 
 
 def connect(url: str, *, name: str, side: str = "database") -> Connection:
-    """One connection, fit for PgBouncer: nothing relies on session state. `name` shows in pg_stat_activity."""
+    """A connection that works through PgBouncer: nothing relies on session state. pg_stat_activity shows `name`."""
     check_url(url, side)
     with translated(side):
         return psycopg.Connection[DictRow].connect(
@@ -49,7 +48,7 @@ def check_url(url: str, side: str) -> None:
 
 
 def safe_message(exc: BaseException | None) -> str:
-    """What the server said in one line, without the row values that Postgres puts into DETAIL and data errors."""
+    """The server's message in one line, without the row values that PostgreSQL puts into DETAIL and data errors."""
     if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
         if group_of(exc.sqlstate) is DataError:
             names = (exc.diag.table_name, exc.diag.column_name, exc.diag.constraint_name)
@@ -59,25 +58,25 @@ def safe_message(exc: BaseException | None) -> str:
     return re.sub(r"//[^@/\s]*@", "//", lines[0]) if lines else type(exc).__name__
 
 
-_LIMITS = {"57014": ("QUERY_CANCELED", "; raise that limit for this account, or let the query do less at once")}
-"""SQLSTATEs that mean a limit of the server: our code, and the remedy."""
+_LIMITS = {"57014": ("QUERY_CANCELED", "; raise that limit for this account, or make the query smaller")}
+"""SQLSTATEs of server limits, each with our error code and the remedy."""
 
 
 @contextmanager
 def translated(side: str, *, code: str | None = None) -> Generator[None]:
-    """Raise what psycopg raises as the group that tells what to do; `side` begins the sentence."""
+    """Raise psycopg's errors as the error group of their SQLSTATE; `side` begins the sentence."""
     try:
         yield
     except psycopg.Error as exc:
         group = group_of(exc.sqlstate)
         if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None:
-            # refused passwords and unknown databases arrive without a SQLSTATE: the text is all there is
+            # refused passwords and unknown databases have no SQLSTATE: only the text identifies them
             group = TransientError
         limit, remedy = _LIMITS.get(exc.sqlstate or "", (None, ""))
         raise group(f"{side}: {safe_message(exc)}{remedy}", code=code or limit) from exc
 
 
-PRINTING = """
+TEXT_FORMAT = """
     SET LOCAL search_path = pg_catalog, pg_temp;
     SET LOCAL TimeZone = 'UTC';
     SET LOCAL DateStyle = 'ISO';
@@ -85,35 +84,15 @@ PRINTING = """
     SET LOCAL bytea_output = 'hex';
     SET LOCAL extra_float_digits = 1
 """
-"""Values print and names resolve the same way in every transaction, whatever the server's defaults."""
+"""Values have the same text and names resolve the same way in every transaction, whatever the server's defaults."""
 
 
 def raw(text: str) -> sql.SQL:
-    """Text that is SQL already: a query that passed the policy, or a type name printed by Postgres."""
+    """Text that is SQL already: a query that passed the policy, or a type name that PostgreSQL returned."""
     return sql.SQL(cast(LiteralString, text))
 
 
-def measure(connection: Connection, relation: sql.Composable, types: Mapping[str, str], control: str) -> Measure:
-    """The figures of a relation over these columns, each cast to the type given."""
-    values = [sql.SQL("CAST({} AS {})").format(sql.Identifier("q", name), raw(kind)) for name, kind in types.items()]
-    statement = sql.SQL(
-        "SELECT count(*) AS rows, min({control})::text AS lowest, max({control})::text AS highest,"
-        "       coalesce(sum(hashtextextended(ROW({values})::text, 0)), 0)::text AS digest FROM {relation} AS q"
-    ).format(
-        control=sql.SQL("CAST({} AS {})").format(sql.Identifier("q", control), raw(_comparable(types[control]))),
-        values=sql.SQL(", ").join(values),
-        relation=relation,
-    )
-    row = fetch_extended(connection, statement)
-    return Measure(**row) if row else Measure(0, None, None, "0")
-
-
 def fetch_extended(connection: Connection, statement: sql.Composed) -> DictRow | None:
-    """One row by the extended protocol, where the server refuses a second statement; asking for binary makes it so."""
+    """One row by the extended protocol, where the server refuses a second statement: binary results force it."""
     with connection.cursor(binary=True) as cursor:
         return cursor.execute(statement).fetchone()
-
-
-def _comparable(type_name: str) -> str:
-    # min and max do not exist for these, and their texts sort well enough
-    return "text" if type_name in ("uuid", "boolean", "json", "jsonb") else type_name

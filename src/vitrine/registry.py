@@ -1,4 +1,4 @@
-"""Names that configuration may use: nothing is ever imported from stored text."""
+"""Registered transforms and readers by name: no code is ever imported from stored text."""
 
 import importlib
 import importlib.util
@@ -17,7 +17,7 @@ from vitrine import input_errors
 from vitrine.errors import ConfigError
 from vitrine.model import NAME, Cursor, Row
 
-# An extra, and slow to import: only functions that work on frames import it
+# An extra, and slow to import: imported only by functions that work on frames
 if TYPE_CHECKING:
     import polars as pl
 
@@ -43,13 +43,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """A registered function, and what it needs to know."""
+    """A registered function with its kind, options and columns."""
 
     name: str
     kind: Kind
     function: Callable[..., Any]
     options: type[BaseModel] | None  # None: it takes no options
-    columns: tuple[tuple[str, str], ...] = ()  # of a reader: what it yields, with types
+    columns: tuple[tuple[str, str], ...] = ()  # of a reader: names and types of what it yields
 
     @property
     def summary(self) -> str:
@@ -58,7 +58,7 @@ class Task:
 
     @property
     def origin(self) -> str:
-        """The distribution or, without one, the module that it comes from."""
+        """The distribution that contains it, or its module if there is none."""
         module = self.function.__module__
         package = module.partition(".")[0]
         return next(iter(packages_distributions().get(package, ())), module) if package != "vitrine" else package
@@ -98,12 +98,12 @@ class BoundTask:
         return self.task.function(given) if self.options is None else self.task.function(given, self.options)
 
     def fingerprint(self) -> str:
-        """Equal for equal work: the name and the options."""
+        """Equal for equal work: name and options."""
         return f"{self.name} {self.options.model_dump_json() if self.options else ''}"
 
 
 class Registry:
-    """Tasks of one sort by name."""
+    """Tasks of one sort, by name."""
 
     def __init__(self, sort: str) -> None:
         self._sort = sort
@@ -111,10 +111,12 @@ class Registry:
 
     def add(self, task: Task) -> None:
         if not re.match(NAME, task.name):
-            raise ConfigError(f"'{task.name}' is no name for a {self._sort}: use a-z, 0-9 and _", code="BAD_NAME")
+            raise ConfigError(
+                f"'{task.name}' is not a valid name for a {self._sort}; use a-z, 0-9 and _", code="BAD_NAME"
+            )
         known = self._tasks.get(task.name)
         if known is not None and known.function is not task.function:
-            raise ConfigError(f"two {self._sort}s are named '{task.name}'", code="DUPLICATE_NAME")
+            raise ConfigError(f"two {self._sort}s are named '{task.name}'; rename one", code="DUPLICATE_NAME")
         self._tasks[task.name] = task
 
     def tasks(self) -> list[Task]:
@@ -133,7 +135,7 @@ class Registry:
 
 
 class Transforms(Registry):
-    """Functions that change rows: of lists of dictionaries, or of polars frames."""
+    """Functions that transform lists of rows or polars frames."""
 
     @overload
     def register(self, name: str) -> Callable[[RowTransform], RowTransform]: ...
@@ -144,8 +146,8 @@ class Transforms(Registry):
     ) -> Callable[[RowTransformWith[TaskOptions]], RowTransformWith[TaskOptions]]: ...
 
     def register(self, name: str, *, options: type[BaseModel] | None = None) -> Callable[..., Any]:
-        """For a function of rows: a list of dictionaries in, the same out."""
-        return self._adding(name, Kind.ROW, options)
+        """Registers a function that takes and returns a list of rows (dictionaries)."""
+        return self._registering(name, Kind.ROW, options)
 
     @overload
     def register_frame(self, name: str) -> Callable[[FrameTransform], FrameTransform]: ...
@@ -156,10 +158,10 @@ class Transforms(Registry):
     ) -> Callable[[FrameTransformWith[TaskOptions]], FrameTransformWith[TaskOptions]]: ...
 
     def register_frame(self, name: str, *, options: type[BaseModel] | None = None) -> Callable[..., Any]:
-        """For a function of a polars frame: fast, where its work can be said in columns."""
-        return self._adding(name, Kind.FRAME, options)
+        """Registers a function that takes and returns a polars frame; fast for work on whole columns."""
+        return self._registering(name, Kind.FRAME, options)
 
-    def _adding(self, name: str, kind: Kind, options: type[BaseModel] | None) -> Callable[[Function], Function]:
+    def _registering(self, name: str, kind: Kind, options: type[BaseModel] | None) -> Callable[[Function], Function]:
         def add(function: Function) -> Function:
             self.add(Task(name, kind, function, options))
             return function
@@ -168,7 +170,7 @@ class Transforms(Registry):
 
 
 class Readers(Registry):
-    """Functions that yield rows after a cursor, in its order."""
+    """Functions that yield the rows after a cursor, in the order of the cursor."""
 
     @overload
     def register(self, name: str, *, columns: Mapping[str, str]) -> Callable[[Reader], Reader]: ...
@@ -181,7 +183,7 @@ class Readers(Registry):
     def register(
         self, name: str, *, columns: Mapping[str, str], options: type[BaseModel] | None = None
     ) -> Callable[..., Any]:
-        """For a function that yields rows of these columns, each with its type in Postgres."""
+        """Registers a function that yields rows with these columns; each has a PostgreSQL type."""
 
         def add(function: Function) -> Function:
             self.add(Task(name, Kind.READER, function, options, tuple(columns.items())))
@@ -197,7 +199,7 @@ _loaded = False
 
 
 def load(modules: Iterable[str] = ()) -> None:
-    """Import what is installed: the package's own modules, entry points, and modules named by the settings."""
+    """Import the package's own modules, entry points, and the modules that the settings name."""
     global _loaded
     if not _loaded:
         for package in map(importlib.import_module, PACKAGES):
@@ -218,7 +220,7 @@ def _import(work: Callable[[], Any], what: str) -> None:
 
 
 def has_frames() -> bool:
-    """Whether polars is there, which the extra `frames` brings."""
+    """Whether polars is installed (extra `frames`)."""
     return importlib.util.find_spec("polars") is not None
 
 

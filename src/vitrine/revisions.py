@@ -2,25 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import UUID
 
 from pydantic import ValidationError
 
-from vitrine import input_errors, plan
+from vitrine import input_errors
+from vitrine.engine import plan
 from vitrine.errors import ConfigError, TransitionRefused
-from vitrine.model import Definition, Pipeline, with_pace_of
+from vitrine.model import Definition, Pipeline, with_throttle_of
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import checkpoints, pipelines
+from vitrine.store import pipelines
+from vitrine.store import state as states
 from vitrine.store.database import transaction
 
 StateChoice = Literal["keep", "reset"]
 
-# What is read: a new query may continue from the checkpoint if the user asks for it
-QUERY = frozenset({"source_query", "python_task", "tasks", "source"})
-# What the checkpoint is a position of: it has no meaning for another cursor, key or target
+# What is read: a new query may continue from the checkpoint if the user requests it
+QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
+# What the checkpoint belongs to: it is not valid for another cursor, key or target
 IDENTITY = frozenset({"target_table", "mode", "incremental_key", "incremental_id_key", "key_columns"})
 FIXED_WHILE_RUNNING = QUERY | IDENTITY | {"state"}
 
@@ -56,11 +58,11 @@ def change(
         if not changed and state != "reset":
             return old
         _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
-        stored = checkpoints.load(connection, old.id)
+        stored = states.load(connection, old.id)
         if must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
             changed & FIXED_WHILE_RUNNING and not stored.has_checkpoint  # a half-built load of the old definition
         ):
-            checkpoints.reset(connection, old.id)
+            states.reset(connection, old.id)
         return pipelines.update(connection, old.id, new, zone=settings.zone)
 
 
@@ -74,22 +76,34 @@ class Reload:
 
 
 def reload(connection: Connection, key: str | UUID) -> Reload:
-    """Ask a running pipeline to use the stored pace from its next batch; the next run uses everything anyway."""
+    """Let the current run use the stored throttle from its next batch; the next run uses the whole definition."""
     with transaction(connection):
         pipeline = pipelines.lock(connection, key)
         captured = pipelines.request_reload(connection, pipeline.id)
     if captured is None:
         return Reload(pipeline, running=False, waiting=())
-    at_stored_pace = with_pace_of(pipeline.definition, captured)
-    return Reload(pipeline, running=True, waiting=tuple(sorted(changed_fields(at_stored_pace, pipeline.definition))))
+    reloaded = with_throttle_of(pipeline.definition, captured)
+    return Reload(pipeline, running=True, waiting=tuple(sorted(changed_fields(reloaded, pipeline.definition))))
 
 
 def merge(definition: Definition, fields: Mapping[str, Any]) -> Definition:
     """The definition with these fields replaced (options one by one); ValidationError as for a new one."""
-    merged = definition.model_dump(mode="json") | dict(fields)
-    if isinstance(fields.get("options"), Mapping):
-        merged["options"] = definition.options.model_dump(mode="json") | dict(fields["options"])
+    # the type follows from the steps, which may change
+    merged = definition.model_dump(mode="json", exclude={"type", "options"}) | dict(fields)
+    given = fields.get("options", {})
+    if isinstance(given, Mapping):
+        merged["options"] = _kept_options(definition, merged) | dict(cast(Mapping[str, Any], given))
     return Definition.model_validate(merged)
+
+
+def _kept_options(definition: Definition, merged: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that were set, without those of a connector that the merged definition no longer uses."""
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    try:
+        known = type(Definition.model_validate({**merged, "options": {}}).options).model_fields
+    except ValidationError:
+        return options  # the merged definition is refused for other reasons
+    return {name: value for name, value in options.items() if name in known}
 
 
 def changed_fields(old: Definition, new: Definition) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""When a pipeline is due: at an interval that keeps its phase, or by a cron line in a time zone."""
+"""When a pipeline is due: at a fixed interval, or by a cron line in a time zone."""
 
 import re
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Interval:
-    """Every so often, counted from the first due time: a run that starts late does not shift those after it."""
+    """A fixed interval, counted from the first due time: a run that starts late does not shift later due times."""
 
     every: timedelta
 
     def next_after(self, now: datetime, *, last: datetime | None = None, zone: tzinfo = UTC) -> datetime:
-        """The first due time after now; those that have passed since the `last` one are left out."""
+        """The first due time after now; due times missed since `last` are skipped."""
         if last is None:
             return now + self.every
         return last + (max(now - last, timedelta(0)) // self.every + 1) * self.every
@@ -29,27 +29,27 @@ class Interval:
 
 @dataclass(frozen=True)
 class Cron:
-    """As the clock on the wall says. Debian's rules hold when that clock is changed: a line with a fixed time whose
-    hour is left out comes when the hour is over, and one whose hour comes twice runs in the first; a line with * as
-    minute or hour goes by the hours as they come."""
+    """Due times by local time. Debian's rules apply when clocks change: a fixed time in a skipped hour is due when that
+    hour is over, and one in a repeated hour is due once, the first time; a line with * as minute or hour follows
+    elapsed time."""
 
     line: str
 
     def next_after(self, now: datetime, *, last: datetime | None = None, zone: tzinfo = UTC) -> datetime:
-        """The first due time after now; those that have passed since the `last` one are left out."""
+        """The first due time after now; due times missed since `last` are skipped."""
         after = max(now, last) if last else now
         for due in CronSim(self.line, after.astimezone(zone)):
-            # compared in UTC: inside the hour that comes twice, the first 02:30 may lie behind us
+            # compared in UTC: in a repeated hour, the first 02:30 may be in the past
             if (moment := due.astimezone(UTC)) > after:
                 return moment
-        raise ValueError("the cron line names a day that never comes")
+        raise ValueError("the cron line names a day that does not exist")
 
 
 Schedule = Interval | Cron
 
 
 def parse(text: str) -> Schedule:
-    """ValueError tells in a sentence what is wrong, without repeating the text."""
+    """ValueError explains in a sentence what is wrong, without repeating the text."""
     if re.fullmatch(r"[0-9]+[smhd]", text):
         every = parse_duration(text)
         if every < SHORTEST:

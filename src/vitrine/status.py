@@ -1,4 +1,4 @@
-"""Statuses of a pipeline, the events that move them, and the one table that says how."""
+"""Statuses of a pipeline, the events that change them, and the one table of transitions."""
 
 from collections.abc import Mapping
 from enum import StrEnum

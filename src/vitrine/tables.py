@@ -45,7 +45,7 @@ def table(
     is_right = [column in right for column in columns]
     head = [Coloured(column, _CYAN) for column in columns]
     lines = [
-        *([_coloured(title, _BOLD, colours)] if title else ()),
+        *([_colour(title, _BOLD, colours)] if title else ()),
         *_lines(head, widths, is_right, colours),
         "─" * (sum(widths) + len(GAP) * (len(widths) - 1)),
     ]
@@ -77,13 +77,13 @@ def _fit(columns: Sequence[str], natural: list[int], wrap: Collection[str], widt
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], is_right: Sequence[bool], colours: bool) -> list[str]:
-    broken = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+    broken = [_break_lines(cell, width) for cell, width in zip(row, widths, strict=True)]
     if all(len(part) == 1 for part in broken):
         return [_line(row, row, widths, is_right, colours)]
     return [_line(row, parts, widths, is_right, colours) for parts in zip_longest(*broken, fillvalue="")]
 
 
-def _broken(cell: str, width: int) -> list[str]:
+def _break_lines(cell: str, width: int) -> list[str]:
     if len(cell) <= width and "\n" not in cell:
         return [cell]
     return [piece for line in cell.split("\n") for piece in wrap_text(line, width) or [""]]
@@ -99,11 +99,11 @@ def _line(
     padded[-1] = padded[-1].rstrip()
     if colours:
         padded = [
-            _coloured(text, cell.code, colours) if isinstance(cell, Coloured) else text
+            _colour(text, cell.code, colours) if isinstance(cell, Coloured) else text
             for cell, text in zip(row, padded, strict=True)
         ]
     return GAP.join(padded).rstrip()
 
 
-def _coloured(text: str, code: str, colours: bool) -> str:
+def _colour(text: str, code: str, colours: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colours else text

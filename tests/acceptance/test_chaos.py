@@ -1,4 +1,4 @@
-"""Everything at once, for a short while; `make chaos` does the same for longer."""
+"""All faults together, for a short time; `make chaos` does the same for longer."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.promise("A20")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_mart_equals_its_source_after_everything_went_wrong(seed: int) -> None:
+def test_every_mart_equals_its_source_after_random_faults(seed: int) -> None:
     command = [sys.executable, "-m", "tests.chaos", "--seconds", "10", "--seed", str(seed)]
     ended = subprocess.run(
         command, cwd=ROOT, env=environment(None), capture_output=True, text=True, timeout=240, check=False

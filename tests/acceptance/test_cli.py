@@ -60,7 +60,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
-    """The one sentence on stderr."""
+    """Asserts that the command is refused; returns the one sentence on stderr."""
     assert done.returncode == code, done
     assert done.stderr.startswith("vitrine: ")
     assert "Traceback" not in done.stderr
@@ -78,14 +78,14 @@ def test_files_are_applied_and_applied_again_without_a_change(command: Command, 
 
 
 @pytest.mark.promise("D15")
-def test_one_bad_file_and_nothing_is_applied(command: Command, files: Path, connection: Connection) -> None:
+def test_nothing_is_applied_if_one_file_is_invalid(command: Command, files: Path, connection: Connection) -> None:
     (files / "bad.yaml").write_text(GENRES.replace("genres", "films") + "batch_size: 0\nspeed: high\nsource_qurey: x\n")
     (files / "worse.yaml").write_text(
         "name: worse\nsource_query: DROP TABLE content.genre\ntarget_table: etl.etl_runs\n"
     )
     text = refused(command("apply", str(files)))
     assert text.startswith("nothing was applied:\n")
-    assert "bad.yaml: batch_size: give a whole number from 1 to 50000\n" in text
+    assert "bad.yaml: batch_size: give a whole number from 1 to 50000, or give auto\n" in text
     assert "bad.yaml: no field `speed`; remove it\n" in text
     assert "bad.yaml: no field `source_qurey`; did you mean `source_query`?\n" in text
     assert "worse.yaml: " in text
@@ -102,7 +102,7 @@ def test_a_file_that_is_not_yaml_is_reported_with_its_line(
     assert pipelines.list_page(connection) == []
 
 
-def test_what_was_exported_is_applied_without_a_change(
+def test_exported_files_are_applied_without_a_change(
     command: Command, files: Path, connection: Connection, tmp_path: Path
 ) -> None:
     ok(command("apply", str(files)))
@@ -116,14 +116,14 @@ def test_what_was_exported_is_applied_without_a_change(
     assert {pipeline.name: pipeline.id for pipeline in pipelines.list_page(connection)} == ids
 
 
-def test_a_folder_that_is_not_there_is_named(command: Command) -> None:
+def test_a_missing_folder_is_named(command: Command) -> None:
     assert refused(command("apply", "nowhere")) == "there is no file or folder 'nowhere'"
 
 
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_ends_with_0_and_a_right_mart(command: Command, files: Path, connection: Connection) -> None:
+def test_a_successful_run_ends_with_0_and_a_correct_mart(command: Command, files: Path, connection: Connection) -> None:
     ok(command("apply", str(files)))
     assert "26 rows read, 26 written, 0 deleted" in ok(command("run", "genres"))
     assert differences(connection, QUERY, "analytics.genres", "id") == []
@@ -132,7 +132,9 @@ def test_a_run_ends_with_0_and_a_right_mart(command: Command, files: Path, conne
     assert (first.status, last.status, last.trigger) == (RunStatus.SUCCESS, RunStatus.SUCCESS, "cli")
 
 
-def test_a_run_that_fails_ends_with_1_and_says_why(command: Command, files: Path, connection: Connection) -> None:
+def test_a_run_that_fails_ends_with_1_and_reports_the_reason(
+    command: Command, files: Path, connection: Connection
+) -> None:
     ok(command("apply", str(files)))
     connection.execute("CREATE TABLE analytics.genres (id uuid PRIMARY KEY, name text)")
     text = refused(command("run", "genres"))
@@ -200,7 +202,7 @@ def test_a_dead_runners_pipeline_can_be_run_in_the_foreground(
 # -- reconcile, status, list ------------------------------------------------------------------------------------------
 
 
-def test_reconcile_ends_with_0_for_a_right_mart_and_2_for_a_changed_one(
+def test_reconcile_ends_with_0_for_a_correct_mart_and_2_for_a_changed_one(
     command: Command, files: Path, connection: Connection
 ) -> None:
     ok(command("apply", str(files)))
@@ -209,20 +211,20 @@ def test_reconcile_ends_with_0_for_a_right_mart_and_2_for_a_changed_one(
     connection.execute("UPDATE analytics.genres SET name = 'changed' WHERE name = 'Drama'")
     changed = command("reconcile", "genres")
     assert (changed.returncode, changed.stderr) == (2, "")
-    assert "genres: source ≠ target: same rows and ends, but different values" in changed.stdout
+    assert "genres: source ≠ target: same counts and bounds, but different values" in changed.stdout
     connection.execute("DELETE FROM analytics.genres WHERE name = 'changed'")
     assert "rows 26 ≠ 25" in command("reconcile", "genres").stdout
     ok(command("run", "genres"))
     ok(command("reconcile", "genres"))
 
 
-def test_reconcile_of_a_mart_that_was_never_built_says_so(command: Command, files: Path) -> None:
+def test_reconcile_reports_a_mart_that_was_never_built(command: Command, files: Path) -> None:
     ok(command("apply", str(files)))
     text = refused(command("reconcile", "genres"))
     assert text == "target analytics.genres does not exist; run the pipeline first"
 
 
-def test_list_and_status_show_what_there_is(command: Command, files: Path) -> None:
+def test_list_and_status_show_pipelines_and_their_runs(command: Command, files: Path) -> None:
     (files / "ratings.yaml").write_text(RATINGS + "enabled: false\nschedule_interval: 5m\n")
     ok(command("apply", str(files)))
     assert [line.split()[-1] for line in ok(command("list")).splitlines()[2:]] == ["never", "never"]
@@ -258,7 +260,7 @@ def test_a_reload_reports_when_a_change_takes_effect(command: Command, files: Pa
     assert pipelines.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
     (files / "ratings.yaml").write_text(RATINGS.replace("batch_size: 1", "batch_size: 9") + "description: new\n")
     ok(command("apply", str(files)))
-    expected = "ratings: the run uses the stored pace from its next batch\nfor the next run: description\n"
+    expected = "ratings: the run uses the stored throttle from its next batch\nfor the next run: description\n"
     assert ok(command("reload", "ratings")) == expected
 
 
@@ -266,12 +268,14 @@ def test_a_reload_reports_when_a_change_takes_effect(command: Command, files: Pa
 
 
 @pytest.mark.parametrize("name", ["run", "reconcile", "status", "pause", "reload"])
-def test_an_unknown_pipeline_is_one_sentence(command: Command, name: str) -> None:
-    assert refused(command(name, "nobody")) == "there is no pipeline 'nobody'; `vitrine list` shows what there is"
+def test_an_unknown_pipeline_is_reported_in_one_sentence(command: Command, name: str) -> None:
+    assert refused(command(name, "unknown")) == "there is no pipeline 'unknown'; `vitrine list` shows all pipelines"
 
 
 @pytest.mark.parametrize("arguments", [("run", "a"), ("list",), ("migrate",), ("runner",), ("api",), ("sample",)])
-def test_without_a_database_the_remedy_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_missing_database_setting_is_reported_in_one_sentence_with_the_remedy(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     text = refused(vitrine(*arguments, folder=tmp_path, env=environment(None)))
     assert text.startswith("no database is configured: set VITRINE_DATABASE_URL=")
 
@@ -285,13 +289,13 @@ def test_without_a_database_the_remedy_is_one_sentence(tmp_path: Path, arguments
         ("VITRINE_SOURCES", "S3CR3T"),
     ],
 )
-def test_a_wrong_setting_is_named_and_its_value_is_not(command: Command, variable: str, value: str) -> None:
+def test_an_invalid_setting_is_named_and_its_value_is_not_shown(command: Command, variable: str, value: str) -> None:
     done = command("runner", **{variable: value})
     assert refused(done).startswith(f"{variable} is not valid: ")
     assert "S3CR3T" not in done.stdout + done.stderr
 
 
-def test_an_unavailable_database_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+def test_an_unavailable_database_is_reported_in_one_sentence_without_the_password(tmp_path: Path) -> None:
     env = environment("postgresql://cinema:S3CR3T@127.0.0.1:1/cinema")
     for arguments in (("list",), ("migrate",), ("run", "a")):
         text = refused(vitrine(*arguments, folder=tmp_path, env=env))
@@ -299,7 +303,7 @@ def test_an_unavailable_database_is_one_sentence_without_the_password(tmp_path: 
         assert "S3CR3T" not in text
 
 
-def test_a_store_that_was_never_migrated_is_one_sentence(command: Command, connection: Connection) -> None:
+def test_a_store_that_was_never_migrated_is_reported_in_one_sentence(command: Command, connection: Connection) -> None:
     connection.execute("DROP SCHEMA etl CASCADE")
     assert refused(command("list")).endswith("run `vitrine migrate`")
     runner = command("runner")
@@ -308,7 +312,7 @@ def test_a_store_that_was_never_migrated_is_one_sentence(command: Command, conne
     ok(command("list"))
 
 
-def test_a_wrong_choice_for_the_state_is_refused(command: Command, files: Path) -> None:
+def test_an_invalid_choice_for_the_state_is_refused(command: Command, files: Path) -> None:
     assert refused(command("apply", str(files), "--state", "burn"), 2) == "--state is keep or reset, not 'burn'"
 
 
@@ -377,7 +381,7 @@ main()
         ),
     ],
 )
-def test_a_missing_extra_is_one_sentence_with_its_name(
+def test_a_missing_extra_is_reported_in_one_sentence_with_its_name(
     tmp_path: Path, command: str, hidden: list[str], sentence: str
 ) -> None:
     script = HIDING.format(hidden=hidden, command=command)
@@ -388,7 +392,7 @@ def test_a_missing_extra_is_one_sentence_with_its_name(
     assert refused(done) == sentence
 
 
-def test_a_reader_that_closes_the_pipe_is_no_traceback(command: Command, files: Path, database_url: str) -> None:
+def test_a_closed_output_pipe_causes_no_traceback(command: Command, files: Path, database_url: str) -> None:
     ok(command("apply", str(files)))
     arguments = [sys.executable, "-m", "vitrine", "list"]
     with subprocess.Popen(

@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def is_running(home: Path) -> bool:
-    """Whether a PostgreSQL lives on the demo's data, according to its pid file and the kernel."""
+    """Whether a PostgreSQL runs on the demo's data, by its pid file and the kernel."""
     pid_file = home / "postgres" / "data" / "postmaster.pid"
     if not pid_file.exists():
         return False
@@ -56,7 +56,7 @@ def is_running(home: Path) -> bool:
 
 
 def children(process: subprocess.Popen[bytes]) -> set[int]:
-    """Processes that were started by this one, or by what it started."""
+    """Processes that this process started, directly or indirectly."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -83,7 +83,7 @@ def test_the_demo_builds_and_proves_seven_marts_and_does_so_again_from_its_data(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".vitrine"]
 
 
-def test_a_larger_cinema_ends_equal_and_a_smaller_one_keeps_the_existing(tmp_path: Path) -> None:
+def test_a_larger_cinema_is_loaded_and_a_smaller_one_keeps_the_existing_rows(tmp_path: Path) -> None:
     vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
     larger = vitrine("demo", "--films", "150", "--ratings", "5000", folder=tmp_path, env=environment(None))
     assert (larger.returncode, larger.stderr) == (0, "")
@@ -162,7 +162,9 @@ def settled(api: Api, request_id: str) -> Callable[[], dict[str, Any] | None]:
     return ask
 
 
-def test_up_serves_the_marts_takes_a_new_one_and_stops_without_a_trace(tmp_path: Path, home: Path, port: int) -> None:
+def test_up_serves_the_marts_accepts_a_new_one_and_leaves_no_process_behind(
+    tmp_path: Path, home: Path, port: int
+) -> None:
     api = Api(port)
     with started(["up", *SMALL], tmp_path, environment(None, VITRINE_API_PORT=str(port))) as up:
         wait_until(api.is_healthy, 60, "a healthy API")
@@ -216,7 +218,7 @@ def port() -> int:
 
 
 @pytest.mark.parametrize("command", ["up", "api"])
-def test_a_port_that_is_taken_is_named_with_the_remedy(tmp_path: Path, command: str) -> None:
+def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path, command: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""How soon a run changes hands, and what becomes of a process that hangs."""
+"""How soon another runner takes a run over, and how a process with a hung run ends."""
 
 import signal
 from collections.abc import Iterator
@@ -17,11 +17,12 @@ from vitrine.model import Definition, Pipeline, Run
 from vitrine.postgres import Connection
 from vitrine.settings import parse_duration
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
 
 TTL, POLL = (parse_duration(QUICK[name]) for name in ("VITRINE_LEASE_TTL", "VITRINE_POLL_INTERVAL"))
-BUSY = timedelta(milliseconds=800)
-"""What a machine with other things to do may add."""
+TOLERANCE = timedelta(milliseconds=800)
+"""Time that a busy machine may add."""
 
 HANGING = """
 from vitrine import registry
@@ -35,14 +36,14 @@ def hanging(rows):
 
 @pytest.fixture(autouse=True)
 def _watched(connection: Connection) -> Iterator[None]:
-    """Every change of a status is a legal one."""
+    """Asserts that every status change is legal."""
     journal.start(connection)
     yield
     journal.assert_legal(connection)
 
 
 def requested(connection: Connection, name: str, **fields: Any) -> Pipeline:
-    """A pipeline that is to run at once."""
+    """A pipeline with a run request."""
     defaults: dict[str, Any] = {"name": name, "target_table": f"analytics.{name}", "key_columns": ["id"]}
     pipeline = pipelines.create(connection, Definition.model_validate(defaults | fields))
     pipelines.request_run(connection, pipeline.id, trigger="api")
@@ -66,16 +67,16 @@ def wait_for(connection: Connection, pipeline: Pipeline, wanted: Status) -> None
 
 
 def now(connection: Connection) -> datetime:
-    """By the clock that runs are timed with."""
+    """The clock of the database, which also times runs."""
     row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
     assert row is not None
     return row["now"]
 
 
-def is_there(connection: Connection, one: Started) -> None:
-    """The runner looks for work."""
+def wait_until_polling(connection: Connection, one: Started) -> None:
+    """Wait until the runner polls for work."""
     seen = "SELECT FROM etl.etl_runners WHERE name = %s"
-    wait_until(lambda: connection.execute(seen, [one.name]).fetchall(), what="a runner that looks for work")
+    wait_until(lambda: connection.execute(seen, [one.name]).fetchall(), what="a runner that polls for work")
 
 
 @pytest.mark.promise("A1")
@@ -88,37 +89,37 @@ def test_a_run_whose_runner_is_killed_is_taken_over_within_a_lease_and_a_poll(
         database_url, tmp_path, VITRINE_TESTING="1", VITRINE_FAILPOINTS=f"before_commit=wait:{held}@2"
     ) as victim:
         wait_until(held.exists, what="a run in its second batch")
-        with runner(database_url, tmp_path) as heir:
-            is_there(connection, heir)
+        with runner(database_url, tmp_path) as successor:
+            wait_until_polling(connection, successor)
             killed = now(connection)
             victim.stop(signal.SIGKILL)
             wait_for(connection, events, Status.IDLE)
     first, second = history(connection, events)
     assert (first.status, first.error_code, first.rows_read) == (RunStatus.ABANDONED, "LEASE_EXPIRED", 10)
-    assert (second.status, second.runner, second.rows_read) == (RunStatus.SUCCESS, heir.name, 20)
-    assert second.started_at - killed < TTL + POLL + BUSY
+    assert (second.status, second.runner, second.rows_read) == (RunStatus.SUCCESS, successor.name, 20)
+    assert second.started_at - killed < TTL + POLL + TOLERANCE
     assert events_are_right(connection)
 
 
 @pytest.mark.promise("A14")
-def test_a_runner_told_to_stop_while_it_waits_for_a_slow_query_hands_over_within_a_second(
+def test_a_runner_that_is_stopped_during_a_slow_query_hands_over_within_a_second(
     database_url: str, connection: Connection, tmp_path: Path
 ) -> None:
     slow = requested(connection, "slow", source_query=SLOW_QUERY)
-    # it polls so rarely that only a word from the one who leaves can wake the other
+    # it polls so rarely that only the notification of the stopped runner can wake the other
     with runner(database_url, tmp_path) as stopped:
         reading = "SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%%CROSS JOIN%%'"
         wait_until(lambda: connection.execute(reading).fetchall(), what="a query that runs")
-        with runner(database_url, tmp_path, VITRINE_POLL_INTERVAL="20s") as heir:
-            is_there(connection, heir)
+        with runner(database_url, tmp_path, VITRINE_POLL_INTERVAL="20s") as successor:
+            wait_until_polling(connection, successor)
             asked = now(connection)
             stopped.process.terminate()
             first, second = wait_until(lambda: two(history(connection, slow)), what="the next run")
             assert stopped.process.wait(5) == 0
-    assert (first.status, first.error_code, second.runner) == (RunStatus.ABANDONED, "RELEASED", heir.name)
+    assert (first.status, first.error_code, second.runner) == (RunStatus.ABANDONED, "RELEASED", successor.name)
     assert second.attempt == 1
     assert second.started_at - asked < timedelta(seconds=1)
-    assert pipelines.get(connection, slow.id).attempt == 0  # the heir was stopped as well
+    assert pipelines.get(connection, slow.id).attempt == 0  # the second runner was stopped as well
 
 
 def two(found: list[Run]) -> tuple[Run, Run] | None:
@@ -126,7 +127,7 @@ def two(found: list[Run]) -> tuple[Run, Run] | None:
 
 
 @pytest.mark.promise("A15")
-def test_a_runner_killed_while_it_is_about_to_stop_leaves_nothing_of_its_batch(
+def test_a_runner_killed_during_its_shutdown_leaves_nothing_of_its_batch(
     database_url: str, connection: Connection, tmp_path: Path
 ) -> None:
     events = requested_events(connection)
@@ -137,7 +138,7 @@ def test_a_runner_killed_while_it_is_about_to_stop_leaves_nothing_of_its_batch(
         stubborn.process.terminate()
         stubborn.stop(signal.SIGKILL)
     counted = connection.execute("SELECT count(*) AS n FROM analytics.events").fetchone()
-    cursor = checkpoints.load(connection, events.id).position.cursor
+    cursor = states.load(connection, events.id).position.cursor
     assert (counted, cursor and cursor[1]) == ({"n": 10}, "10")
     with runner(database_url, tmp_path):
         wait_for(connection, events, Status.IDLE)
@@ -146,7 +147,7 @@ def test_a_runner_killed_while_it_is_about_to_stop_leaves_nothing_of_its_batch(
 
 
 @pytest.mark.promise("A16")
-def test_a_runner_with_a_run_that_hangs_lets_the_others_go_fails_it_and_ends(
+def test_a_runner_with_a_hung_run_fails_it_releases_the_others_and_exits(
     database_url: str, connection: Connection, tmp_path: Path
 ) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
@@ -166,9 +167,7 @@ def test_a_runner_with_a_run_that_hangs_lets_the_others_go_fails_it_and_ends(
 
 
 @pytest.mark.promise("A16")
-def test_a_foreground_run_that_hangs_ends_with_its_reason(
-    database_url: str, connection: Connection, tmp_path: Path
-) -> None:
+def test_a_hung_foreground_run_exits_with_the_reason(database_url: str, connection: Connection, tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     events = requested_events(connection, python_task="hanging", options={"batch_timeout": "1s"})
     env = environment(database_url, VITRINE_TRANSFORM_MODULES="hanging", **QUICK)

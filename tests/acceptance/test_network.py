@@ -1,4 +1,4 @@
-"""Runners whose database restarts, whose connections are cut, whose clock is wrong (FAULTS B)."""
+"""Runners whose database restarts, whose connections are cut, whose clock is wrong."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ from vitrine.store.migrate import migrate
 
 @pytest.fixture
 def events(connection: Connection, settings: Settings) -> Pipeline:
-    """Five batches to write into a mart, one by one."""
+    """A pipeline that writes five batches into an existing mart."""
     journal.start(connection)
     fill_events(connection, 500)
     create_target(connection)
@@ -37,11 +37,11 @@ def events(connection: Connection, settings: Settings) -> Pipeline:
 
 
 def held_at(file: Path, point: str = "after_sink_write", at: int = 2) -> dict[str, str]:
-    """The environment of a runner that waits at a point until the file is removed."""
+    """The environment of a runner that waits at a failpoint until the file is removed."""
     return {"VITRINE_TESTING": "1", "VITRINE_FAILPOINTS": f"{point}=wait:{file}@{at}"}
 
 
-# -- the database goes ------------------------------------------------------------------------------------------------
+# -- an unavailable database ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -82,28 +82,28 @@ def test_a_run_survives_a_crash_of_its_database_in_the_middle_of_a_batch(
             assert (only.status, only.attempt, only.rows_read) == (RunStatus.SUCCESS, 1, 500)
             assert events_are_right(connection)
             journal.assert_legal(connection)
-        assert one.output().count("trying again") >= 1
+        assert one.output().count("attempt failed, retrying") >= 1
         assert one.stop() == 0
 
 
 @pytest.mark.promise("B11")
-def test_connections_that_were_cut_while_idle_are_replaced_without_a_word(
+def test_connections_that_were_cut_while_idle_are_replaced_without_an_error(
     database_url: str, connection: Connection, events: Pipeline, proxy: Proxy, tmp_path: Path
 ) -> None:
     with runner(proxy.url(database_url), tmp_path) as one:
         has_ticked(connection, one)
-        assert proxy.cut() >= 2  # the one that polls, and the one that listens
+        assert proxy.cut() >= 2  # one polls, one listens
         pipelines.request_run(connection, events.id, trigger="api")
         wait_for(connection, events, Status.IDLE)
         assert [run.status for run in history(connection, events)] == [RunStatus.SUCCESS]
         assert "waiting for the database" not in one.output()
 
 
-# -- messages that do not come ----------------------------------------------------------------------------------------
+# -- lost notifications -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("B12")
-def test_a_request_is_found_by_looking_where_nobody_tells_of_it(
+def test_a_run_request_without_a_notification_is_found_by_polling(
     database_url: str, connection: Connection, events: Pipeline, proxy: Proxy, tmp_path: Path
 ) -> None:
     proxy.drop_notifications = True
@@ -157,10 +157,10 @@ def shifted(folder: Path, hours: int) -> dict[str, str]:
 
 def clock_of(variables: dict[str, str]) -> datetime:
     code = "import datetime; print(datetime.datetime.now().isoformat())"
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code], env=environment(None, **variables), capture_output=True, check=True
     )
-    return datetime.fromisoformat(told.stdout.decode().strip())
+    return datetime.fromisoformat(done.stdout.decode().strip())
 
 
 @pytest.mark.promise("B13")
@@ -175,7 +175,7 @@ def test_a_runner_whose_clock_is_an_hour_wrong_keeps_and_loses_its_lease_like_an
     with runner(database_url, folder, concurrency=4, **fast, **held_at(held)) as first:
         wait_until(held.exists, what="a run in the middle of a batch")
         with runner(database_url, folder, concurrency=4, **slow) as second:
-            has_ticked(connection, second, over="2.5 s")  # longer than a lease lives without heartbeats
+            has_ticked(connection, second, over="2.5 s")  # longer than lease_ttl
             assert status(connection, events) is Status.RUNNING
             first.stop(signal.SIGKILL)
             wait_for(connection, events, Status.IDLE)

@@ -1,4 +1,4 @@
-"""What the processes tell: metrics, dashboards over them, readiness, and logs without secrets."""
+"""Observability of the processes: metrics, dashboards, readiness, and logs without secrets."""
 
 import json
 import re
@@ -54,13 +54,13 @@ def wait_for(connection: Connection, pipeline: Pipeline, *wanted: Status) -> Sta
 
 
 def answering(port: int, path: str) -> str:
-    """The text at this address, once somebody gives one."""
+    """Wait for a response at this address; returns its text."""
     return wait_until(lambda: text if (answer := get(port, path))[0] == 200 and (text := answer[1]) else None)
 
 
 @pytest.fixture
 def exposed(database_url: str, settings: Settings, connection: Connection, tmp_path: Path) -> Iterator[Scraped]:
-    """What a real API and a real runner expose after one run, while another pipeline is held by somebody."""
+    """Metrics of a real API and a real runner after one run, while another runner holds another pipeline."""
     held = create_films(connection, settings, name="held", target_table="analytics.held")
     assert pipelines.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
     films = create_films(connection, settings)
@@ -89,7 +89,7 @@ def expressions() -> list[str]:
 
 
 def label_names(expression: str) -> set[str]:
-    """Labels that an expression groups by; a selector's are looked at with its metric."""
+    """Labels that an expression groups by; those of a selector are checked with its metric."""
     return {name.strip() for found in GROUPED.findall(expression) for name in found.split(",") if name.strip()}
 
 
@@ -106,8 +106,8 @@ def test_every_metric_and_label_of_dashboard_alerts_and_docs_is_exposed(exposed:
         for target in panel["targets"]:
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= label_names(target["expr"]), panel
     for rule in rules():
-        told = " ".join(rule["annotations"].values())
-        assert set(re.findall(r"\$labels\.(\w+)", told)) <= label_names(rule["expr"]), rule["alert"]
+        texts = " ".join(rule["annotations"].values())
+        assert set(re.findall(r"\$labels\.(\w+)", texts)) <= label_names(rule["expr"]), rule["alert"]
 
 
 def test_the_page_lists_every_metric_with_its_labels_and_no_other(exposed: Scraped) -> None:
@@ -124,7 +124,7 @@ def test_the_page_lists_every_metric_with_its_labels_and_no_other(exposed: Scrap
     assert listed == real
 
 
-def test_dashboard_and_rules_have_their_shape() -> None:
+def test_dashboard_and_alert_rules_have_the_expected_structure() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
@@ -142,7 +142,7 @@ def test_dashboard_and_rules_have_their_shape() -> None:
 
 
 @pytest.mark.promise("H3")
-def test_a_secret_reaches_no_log_no_metric_no_answer_and_no_history(
+def test_a_secret_reaches_no_log_no_metric_no_response_and_no_history(
     database_url: str, settings: Settings, connection: Connection, tmp_path: Path
 ) -> None:
     canary = f"S3CR3T-{uuid4()}"
@@ -174,24 +174,26 @@ def test_a_secret_reaches_no_log_no_metric_no_answer_and_no_history(
         VITRINE_API_PORT=str(api),
         VITRINE_METRICS_PORT=str(own),
         VITRINE_LOG_LEVEL="debug",
-        VITRINE_SOURCES__AWAY=f"postgresql://reader:{canary}@127.0.0.1:1/nothing",
+        VITRINE_SOURCES__UNREACHABLE=f"postgresql://reader:{canary}@127.0.0.1:1/nothing",
     )
-    away = settings.model_copy(update={"sources": {"away": settings.database_url}})
-    create_films(connection, away, name="away", source="away", target_table="analytics.away")
-    complaint = re.compile(r'^(?=.*"level": "(warning|error)")(?=.*"pipeline": "away")', flags=re.MULTILINE)
+    unreachable = settings.model_copy(update={"sources": {"unreachable": settings.database_url}})
+    create_films(
+        connection, unreachable, name="unreachable", source="unreachable", target_table="analytics.unreachable"
+    )
+    complaint = re.compile(r'^(?=.*"level": "(warning|error)")(?=.*"pipeline": "unreachable")', flags=re.MULTILINE)
     with started(["api"], tmp_path, env) as server, started(["runner"], tmp_path, env) as worker:
         ended = [wait_for(connection, pipeline, Status.IDLE, Status.FAILED) for pipeline in made]
         wait_until(lambda: complaint.search(worker.output()), what="a source that cannot be reached")
-        told = [answering(port, "/metrics") for port in (api, own)]
-        for name in ("away", *(pipeline.name for pipeline in made)):
-            told += [answering(api, f"/api/v1/pipelines/{name}{path}") for path in ("", "/status", "/runs")]
+        shown_texts = [answering(port, "/metrics") for port in (api, own)]
+        for name in ("unreachable", *(pipeline.name for pipeline in made)):
+            shown_texts += [answering(api, f"/api/v1/pipelines/{name}{path}") for path in ("", "/status", "/runs")]
         assert (server.stop(), worker.stop()) == (0, 0)
-        told += [server.output(), worker.output()]
-    shown = vitrine("status", "away", folder=tmp_path, env=env)
+        shown_texts += [server.output(), worker.output()]
+    shown = vitrine("status", "unreachable", folder=tmp_path, env=env)
     history = connection.execute("SELECT r.*, r.config::text FROM etl.etl_runs r").fetchall()
     assert ended == [Status.IDLE, Status.FAILED, Status.FAILED]
-    assert "127.0.0.1" in worker.output()  # the address of what is away is no secret
-    for text in (*told, shown.stdout, shown.stderr, str(history)):
+    assert "127.0.0.1" in worker.output()  # the address of an unavailable server is not a secret
+    for text in (*shown_texts, shown.stdout, shown.stderr, str(history)):
         assert canary not in text
 
 

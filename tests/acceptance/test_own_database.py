@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own: over TCP, one ordinary account that owns etl and analytics and may read the sources."""
+"""The user's own PostgreSQL over TCP: one ordinary account that owns etl and analytics and may read the sources."""
 
 import json
 import tempfile
@@ -47,7 +47,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def owner(server: EmbeddedPostgres) -> Iterator[Connection]:
-    """The cinema's own session, of another role."""
+    """A session of the application, with another role."""
     with connect(server.url("cinema"), name="cinema") as opened:
         yield opened
 
@@ -103,7 +103,7 @@ def test_an_ordinary_account_is_enough_for_everything(
             "key_columns": ["id"],
         }
         call(port, "POST", "/pipelines", incremental)
-        with psycopg.connect(server.url("cinema")) as late:  # another role's transaction, open over a run
+        with psycopg.connect(server.url("cinema")) as late:  # a transaction of another role, open during a run
             late.execute("UPDATE ugc.ratings SET rating = 1, modified = now() WHERE rating = 10")
             run(port, "ratings")
             run(port, "ratings")

@@ -1,4 +1,4 @@
-"""Runners as processes: side by side, killed, stopped, paused, and started too early."""
+"""Runners as processes: several at once, killed, stopped, paused, and started before their database."""
 
 import itertools
 import signal
@@ -18,13 +18,15 @@ from tests.helpers.proxy import Proxy
 from tests.helpers.running import create, differences
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
+from vitrine.connectors.postgres.sink import staging
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, staging
+from vitrine.store import pipelines
+from vitrine.store import state as states
 
 RATINGS = 200_000
 QUERY = "SELECT id, user_id, film_id, rating, created, modified FROM ugc.ratings"
@@ -44,7 +46,7 @@ def large_template(postgres: EmbeddedPostgres, template: str) -> str:
 
 @pytest.fixture
 def large(postgres: EmbeddedPostgres, large_template: str) -> Iterator[Connection]:
-    """A database of its own with 200 000 ratings, and every change of a status noted."""
+    """A separate database with 200 000 ratings, which records every status change."""
     name = f"large_{next(_numbers)}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, large_template))))
@@ -78,9 +80,9 @@ def ratings(connection: Connection) -> Pipeline:
 
 @contextmanager
 def held_in_the_middle(connection: Connection, pipeline: Pipeline) -> Generator[None]:
-    """Inside, the run has committed some batches and waits for the staging table; it goes on afterwards."""
+    """Inside, the run has committed some batches and waits for a lock on its staging table; it continues afterwards."""
     wait_until(lambda: [one for one in history(connection, pipeline) if one.rows_read > 0], what="the first batch")
-    collecting = staging.name_of(pipeline.id, checkpoints.load(connection, pipeline.id).generation)
+    collecting = staging.name_of(pipeline.id, states.load(connection, pipeline.id).generation)
     waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with connect(url_of(connection), name="tests:hold") as other, other.transaction():
         other.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier("etl", collecting)))
@@ -97,7 +99,7 @@ def assert_right(connection: Connection, pipeline: Pipeline) -> None:
 
 
 def owner(connection: Connection, pipeline: Pipeline, *started: Started) -> tuple[Started, list[Started]]:
-    """The process that holds the pipeline, and the others."""
+    """The process that holds the pipeline, and the other processes."""
     name = wait_until(lambda: pipelines.get(connection, pipeline.id).lease_owner, what="a holder")
     return next(one for one in started if one.name == name), [one for one in started if one.name != name]
 
@@ -146,23 +148,23 @@ def test_a_load_whose_runner_is_killed_is_finished_by_another(large: Connection,
 def test_a_runner_that_is_stopped_hands_its_load_over_at_once(large: Connection, tmp_path: Path) -> None:
     pipeline = ratings(large)
     with runner(url_of(large), tmp_path) as a, runner(url_of(large), tmp_path) as b:
-        stopped, (heir,) = owner(large, pipeline, a, b)
+        stopped, (successor,) = owner(large, pipeline, a, b)
         with held_in_the_middle(large, pipeline):
             stopped.process.terminate()
         assert stopped.process.wait(10) == 0
         wait_for(large, pipeline, Status.IDLE)
     first, second = history(large, pipeline)
     assert (first.status, first.error_code) == (RunStatus.ABANDONED, "RELEASED")
-    assert (second.status, second.runner, second.attempt) == (RunStatus.SUCCESS, heir.name, 1)
+    assert (second.status, second.runner, second.attempt) == (RunStatus.SUCCESS, successor.name, 1)
     assert first.finished_at is not None
-    assert (second.started_at - first.finished_at).total_seconds() < 1.5  # below the lease's 2 s: nothing expired
+    assert (second.started_at - first.finished_at).total_seconds() < 1.5  # below the lease_ttl of 2 s: no lease expired
     assert 0 < second.rows_read < RATINGS
     assert first.rows_read + second.rows_read == RATINGS
     assert_right(large, pipeline)
 
 
 @pytest.mark.promise("A14")
-def test_a_stopped_runner_leaves_its_load_requested_when_nobody_else_is_there(
+def test_a_stopped_runner_leaves_its_load_requested_when_there_is_no_other_runner(
     large: Connection, tmp_path: Path
 ) -> None:
     pipeline = ratings(large)
@@ -181,7 +183,7 @@ def test_a_paused_load_continues_where_it_stopped(large: Connection, tmp_path: P
             assert pipelines.request_pause(large, pipeline.id) is Status.PAUSE_REQUESTED
         wait_for(large, pipeline, Status.PAUSED)
         assert large.execute("SELECT to_regclass('analytics.ratings') AS target").fetchone() == {"target": None}
-    # PAUSED survives the restart of everything
+    # PAUSED survives a restart of every process
     with runner(url_of(large), tmp_path) as other:
         has_ticked(large, other)
         assert status(large, pipeline) is Status.PAUSED
@@ -196,13 +198,13 @@ def test_a_paused_load_continues_where_it_stopped(large: Connection, tmp_path: P
 
 
 @pytest.mark.promise("A6")
-def test_a_runner_that_starts_leaves_a_living_one_alone(large: Connection, tmp_path: Path) -> None:
+def test_a_runner_that_starts_does_not_touch_the_run_of_a_live_one(large: Connection, tmp_path: Path) -> None:
     pipeline = ratings(large)
     with runner(url_of(large), tmp_path) as first:
         with held_in_the_middle(large, pipeline):
             before = journal.moves(large)
             with runner(url_of(large), tmp_path) as second:
-                has_ticked(large, second, over="2.5 s")  # longer than a lease lives without heartbeats
+                has_ticked(large, second, over="2.5 s")  # longer than lease_ttl
                 assert journal.moves(large) == before
                 assert "lease" not in second.output()
         wait_for(large, pipeline, Status.IDLE)
@@ -258,9 +260,9 @@ def test_a_runner_started_before_its_database_waits_and_then_works(
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'vitrine:runner'"
             )
-            wait_until(lambda: get(port, "/ready")[0] == 503, what="a runner that says it is not ready")
+            wait_until(lambda: get(port, "/ready")[0] == 503, what="a runner that reports that it is not ready")
             assert get(port, "/live")[0] == 200
-            assert early.output().count("waiting for the database") < 10  # longer and longer
+            assert early.output().count("waiting for the database") < 10  # the waits grow
             assert early.stop() == 0
     finally:
         gate.close()

@@ -28,12 +28,12 @@ def test_two_hundred_pipelines_on_two_runners_run_once_each(
     with runner(database_url, tmp_path) as one, runner(database_url, tmp_path) as other:
         busy = "SELECT FROM etl.etl_pipelines WHERE status <> 'IDLE' LIMIT 1"
         wait_until(lambda: not connection.execute(busy).fetchall(), 120, "every pipeline IDLE")
-    told = connection.execute(
+    counted = connection.execute(
         "SELECT count(*) AS runs, count(DISTINCT pipeline_id) AS pipelines, count(DISTINCT request_id) AS requests,"
         "       array_agg(DISTINCT status) AS statuses, array_agg(DISTINCT runner ORDER BY runner) AS runners"
         "  FROM etl.etl_runs"
     ).fetchone()
-    assert told == {
+    assert counted == {
         "runs": PIPELINES,
         "pipelines": PIPELINES,
         "requests": PIPELINES,

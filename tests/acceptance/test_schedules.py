@@ -22,7 +22,7 @@ from vitrine.store import pipelines, runs
 SECONDS = int(os.environ.get("VITRINE_TEST_SCHEDULE_SECONDS", "10"))
 EVERY = timedelta(seconds=1)
 
-# What happened to the due times, written down by the database itself
+# A trigger records what happens to the due times
 _NOTES = """
     CREATE TABLE public.due_journal (id bigint GENERATED ALWAYS AS IDENTITY, due timestamptz, following timestamptz);
     CREATE FUNCTION public.note_due() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -36,7 +36,7 @@ _NOTES = """
 
 
 def consumed(connection: Connection) -> list[datetime]:
-    """Due times in the order in which runners took them."""
+    """Due times in the order in which runners consumed them."""
     return [row["due"] for row in connection.execute("SELECT due FROM public.due_journal ORDER BY id")]
 
 
@@ -64,7 +64,7 @@ def test_three_runners_miss_no_due_time_and_run_none_twice(
             schedule_interval="1s",
         )
         wait_until(lambda: len(consumed(connection)) >= SECONDS, SECONDS * 3, f"{SECONDS} due times")
-        # it comes due no more; what is requested or under way is let finish
+        # no further due time; requested and active runs finish
         pipelines.update(connection, pipeline.id, pipeline.definition.model_copy(update={"schedule_interval": None}))
         wait_until(lambda: pipelines.get(connection, pipeline.id).status is Status.IDLE, what="the end of the last run")
     taken = consumed(connection)

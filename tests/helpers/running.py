@@ -7,13 +7,17 @@ from typing import Any
 from psycopg import sql
 
 from vitrine import revisions
-from vitrine.flow import Counts, Outcome
+from vitrine.engine import maintenance
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.model import Definition, Pipeline, RunOptions
 from vitrine.postgres import Connection
+from vitrine.runner.control import Watch
 from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor, Watch
+from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
 
 
 def create(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
@@ -89,3 +93,9 @@ def differences(connection: Connection, query: str, target: str, key: str) -> li
 def _columns(connection: Connection, query: str) -> list[str]:
     cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(query)))  # pyright: ignore[reportArgumentType]
     return [column.name for column in cursor.description or ()]
+
+
+def sweep(connection: Connection, settings: Settings) -> list[str]:
+    """What a runner's maintenance removes from the targets."""
+    installation = runs.installation(connection)
+    return list(maintenance.sweep_sinks(settings, installation, lambda: states.open_generations(connection)))

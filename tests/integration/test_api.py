@@ -1,4 +1,4 @@
-"""The REST API over a real store: every route, every kind of wrong request."""
+"""The REST API over a real store: every route, and every kind of invalid request."""
 
 import json
 import logging
@@ -23,7 +23,9 @@ from vitrine.model import Claim, Definition
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import pipelines, runs
+from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store.database import Link
 
 TTL = timedelta(seconds=30)
 GENRES: dict[str, Any] = {
@@ -88,7 +90,7 @@ def put_into(connection: Connection, name: str, status: Status) -> None:
 
 
 def problem(response: Any, status: int, code: str) -> dict[str, Any]:
-    """The body of a refusal that has the one shape of all refusals."""
+    """The body of a refusal; all refusals have the same shape."""
     assert response.headers["content-type"] == "application/problem+json"
     body = response.json()
     assert (response.status_code, body["code"]) == (status, code), body
@@ -100,7 +102,7 @@ def problem(response: Any, status: int, code: str) -> dict[str, Any]:
 
 
 def overlapping(connection: Connection, name: str, *requests: Callable[[], Any]) -> list[Any]:
-    """Answers of requests that truly overlap: all of them wait for the pipeline before any of them goes on."""
+    """Responses of overlapping requests: all of them wait for the lock of the pipeline before any of them continues."""
     waiting = """SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = 'vitrine:api'
                     AND datname = current_database() AND wait_event_type = 'Lock'"""
     with ThreadPoolExecutor(len(requests)) as threads:
@@ -121,7 +123,7 @@ def test_a_created_pipeline_is_found_by_id_and_by_name(client: TestClient) -> No
     assert created.headers["etag"] == '"1"'
     body = created.json()
     assert body["status"] == "IDLE"
-    assert body["batch_size"] == 5000
+    assert body["batch_size"] == "auto"
     assert client.get(created.headers["location"]).json() == body
     for key in ("top_genres", body["id"], body["id"].upper(), body["id"].replace("-", "")):
         found = client.get(f"/pipelines/{key}")
@@ -129,7 +131,7 @@ def test_a_created_pipeline_is_found_by_id_and_by_name(client: TestClient) -> No
         assert found.headers["etag"] == '"1"'
 
 
-def test_what_was_read_can_be_created_again(client: TestClient) -> None:
+def test_a_definition_that_the_api_returns_can_be_created_again(client: TestClient) -> None:
     body = client.post("/pipelines", json=FILMS).json()
     definition = {name: body[name] for name in Definition.model_fields}
     assert client.delete("/pipelines/film_dim").status_code == 204
@@ -173,7 +175,7 @@ def test_pipelines_are_listed_page_by_page_in_the_order_of_names(client: TestCli
         ({"options": {"max_delete_ratio": 2}}, "options.max_delete_ratio"),
         ({"options": {"S3CR3T_is_a_name": 1}}, "options.S3CR3T_is_a_name"),
         ({"tasks": [{"order_index": 2**70, "task_type": "SQL"}]}, "tasks[0].order_index"),
-        # what only the store may set
+        # fields that only the store sets
         ({"status": "RUNNING"}, "status"),
         ({"id": str(uuid4())}, "id"),
         ({"lease_token": 1}, "lease_token"),
@@ -181,7 +183,7 @@ def test_pipelines_are_listed_page_by_page_in_the_order_of_names(client: TestCli
     ],
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-def test_a_wrong_field_is_named_and_its_value_is_not_repeated(
+def test_an_invalid_field_is_named_and_its_value_is_not_repeated(
     client: TestClient, genres: str, method: str, wrong: dict[str, Any], field: str
 ) -> None:
     if method == "POST":
@@ -196,7 +198,7 @@ def test_a_wrong_field_is_named_and_its_value_is_not_repeated(
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-def test_a_misspelled_field_is_answered_with_the_right_name(client: TestClient, genres: str, method: str) -> None:
+def test_a_misspelled_field_is_answered_with_the_correct_name(client: TestClient, genres: str, method: str) -> None:
     wrong = {"source_qurey": "SELECT 1", "options": {"lookbak": "1h"}, "key_columns": "id"}
     path = "/pipelines" if method == "POST" else f"/pipelines/{genres}"
     body = problem(client.request(method, path, json=GENRES | wrong), 422, "INVALID")
@@ -207,6 +209,17 @@ def test_a_misspelled_field_is_answered_with_the_right_name(client: TestClient, 
     ):
         assert sentence in body["detail"]
     assert {error["field"] for error in body["errors"]} == {"key_columns", "options.lookbak", "source_qurey"}
+
+
+def test_an_option_of_another_connector_is_refused_with_its_name(client: TestClient) -> None:
+    calendar = {
+        "name": "days",
+        "python_task": "calendar_days",
+        "target_table": "analytics.days",
+        "key_columns": ["day"],
+    }
+    body = problem(client.post("/pipelines", json=calendar | {"options": {"lookback": "1h"}}), 422, "INVALID")
+    assert "`options.lookback` does not apply to the source and target of this pipeline; remove it" in body["detail"]
 
 
 @pytest.mark.promise("H5", "H8")
@@ -238,7 +251,7 @@ def test_a_definition_that_may_not_run_is_not_stored(
     assert [item["config_version"] for item in client.get("/pipelines").json()["items"]] == [1]
 
 
-def test_every_reason_is_told_at_once(client: TestClient) -> None:
+def test_all_reasons_are_reported_at_once(client: TestClient) -> None:
     answer = client.post("/pipelines", json=GENRES | {"target_table": "content.x", "python_task": "nothing"})
     detail = problem(answer, 422, answer.json()["code"])["detail"]
     assert "content.x" in detail
@@ -255,13 +268,13 @@ def test_one_name_and_one_target_belong_to_one_pipeline(client: TestClient, genr
     problem(client.patch("/pipelines/other", json={"name": genres}), 409, "NAME_TAKEN")
 
 
-def test_two_steps_cannot_have_one_place(client: TestClient) -> None:
+def test_two_steps_cannot_have_the_same_order_index(client: TestClient) -> None:
     steps = [{"order_index": 1, "task_type": "SQL", "body": "SELECT 1 AS id"}] * 2
     answer = client.post("/pipelines", json=GENRES | {"source_query": None, "tasks": steps})
     problem(answer, 422, answer.json()["code"])
 
 
-def test_a_change_touches_only_what_it_names(client: TestClient, genres: str) -> None:
+def test_a_change_affects_only_the_fields_it_names(client: TestClient, genres: str) -> None:
     before = client.get(f"/pipelines/{genres}").json()
     client.patch(f"/pipelines/{genres}", json={"options": {"max_staging_age": "2h"}})
     changed = client.patch(
@@ -281,8 +294,8 @@ def test_a_change_touches_only_what_it_names(client: TestClient, genres: str) ->
     assert unset["batch_size"] == 10
 
 
-def test_a_change_of_nothing_changes_nothing(client: TestClient, genres: str) -> None:
-    for body in ({}, {"batch_size": 5000}, {"state": "keep"}):
+def test_a_change_without_an_effect_keeps_the_version(client: TestClient, genres: str) -> None:
+    for body in ({}, {"batch_size": "auto"}, {"state": "keep"}):
         answer = client.patch(f"/pipelines/{genres}", json=body)
         assert answer.status_code == 200
         assert answer.headers["etag"] == '"1"'
@@ -298,11 +311,13 @@ def test_if_match_refuses_to_change_another_version(client: TestClient, genres: 
     assert answer.status_code == status
     if status == 412:
         problem(answer, 412, "VERSION_CONFLICT")
-    assert client.get(f"/pipelines/{genres}").json()["batch_size"] == (7 if status == 200 else 5000)
+    assert client.get(f"/pipelines/{genres}").json()["batch_size"] == (7 if status == 200 else "auto")
 
 
 @pytest.mark.promise("D13")
-def test_of_two_editors_of_one_version_one_is_refused(client: TestClient, connection: Connection, genres: str) -> None:
+def test_one_of_two_concurrent_edits_of_one_version_is_refused(
+    client: TestClient, connection: Connection, genres: str
+) -> None:
     def edit(size: int) -> Any:
         return client.patch(f"/pipelines/{genres}", json={"batch_size": size}, headers={"If-Match": '"1"'})
 
@@ -314,7 +329,7 @@ def test_of_two_editors_of_one_version_one_is_refused(client: TestClient, connec
 
 @pytest.mark.promise("D10", "D12")
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.PAUSE_REQUESTED])
-def test_a_running_pipeline_is_neither_torn_nor_deleted(
+def test_a_running_pipeline_can_neither_be_deleted_nor_get_fields_that_would_break_its_run(
     client: TestClient, connection: Connection, genres: str, status: Status
 ) -> None:
     put_into(connection, genres, status)
@@ -335,7 +350,7 @@ def test_disabling_a_running_pipeline_pauses_it(client: TestClient, connection: 
 
 
 @pytest.mark.promise("C18")
-def test_a_new_query_needs_a_word_about_the_checkpoint(client: TestClient, connection: Connection) -> None:
+def test_a_new_query_must_state_whether_the_checkpoint_is_kept(client: TestClient, connection: Connection) -> None:
     film_id = client.post("/pipelines", json=FILMS).json()["id"]
     connection.execute(
         "INSERT INTO etl.etl_state (pipeline_id, cursor) VALUES (%s, '{2025-01-01 00:00:00.123456+00,17}')", [film_id]
@@ -352,7 +367,7 @@ def test_a_new_query_needs_a_word_about_the_checkpoint(client: TestClient, conne
     assert client.get("/pipelines/film_dim/state").json()["cursor"] is None
 
 
-def test_a_deleted_pipeline_is_gone_with_its_history(client: TestClient, connection: Connection, genres: str) -> None:
+def test_deleting_a_pipeline_deletes_its_history(client: TestClient, connection: Connection, genres: str) -> None:
     request_id = client.post(f"/pipelines/{genres}/run").json()["request_id"]
     pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     answer = client.delete(f"/pipelines/{genres}")
@@ -402,7 +417,7 @@ def test_run_is_accepted_in_every_status(
         (Status.FAILED, 409, Status.FAILED),
     ],
 )
-def test_pause_says_whether_it_holds_already(
+def test_a_pause_reports_whether_it_has_taken_effect(
     client: TestClient, connection: Connection, genres: str, status: Status, code: int, becomes: Status
 ) -> None:
     put_into(connection, genres, status)
@@ -440,7 +455,9 @@ def test_two_parallel_requests_are_one_run(client: TestClient, connection: Conne
     assert pipelines.claim_next(connection, runner="worker-2", ttl=TTL) is None
 
 
-def test_run_and_pause_at_once_are_both_heard(client: TestClient, connection: Connection, genres: str) -> None:
+def test_run_and_pause_at_the_same_time_are_both_applied(
+    client: TestClient, connection: Connection, genres: str
+) -> None:
     run_until_claimed(connection, genres)
     answers = overlapping(
         connection,
@@ -452,7 +469,7 @@ def test_run_and_pause_at_once_are_both_heard(client: TestClient, connection: Co
     assert pipelines.get(connection, genres).status in {Status.RUNNING, Status.PAUSE_REQUESTED}
 
 
-def test_a_request_while_running_brings_exactly_one_more_run(
+def test_a_request_while_running_starts_exactly_one_more_run(
     client: TestClient, connection: Connection, genres: str
 ) -> None:
     first = client.post(f"/pipelines/{genres}/run").json()["request_id"]
@@ -510,7 +527,7 @@ def test_a_request_may_allow_the_mart_to_shrink(
 
 
 @pytest.mark.parametrize("body", [{"allow_shrink": "perhaps"}, {"force": True}, [], 1])
-def test_a_run_takes_no_other_options(client: TestClient, genres: str, body: Any) -> None:
+def test_a_run_request_accepts_no_other_options(client: TestClient, genres: str, body: Any) -> None:
     problem(client.post(f"/pipelines/{genres}/run", json=body), 422, "INVALID")
     assert client.get(f"/pipelines/{genres}/status").json()["status"] == "IDLE"
 
@@ -518,7 +535,7 @@ def test_a_run_takes_no_other_options(client: TestClient, genres: str, body: Any
 # Status, state, history
 
 
-def test_status_tells_lease_and_progress(client: TestClient, connection: Connection, genres: str) -> None:
+def test_the_status_shows_lease_and_progress(client: TestClient, connection: Connection, genres: str) -> None:
     idle = client.get(f"/pipelines/{genres}/status").json()
     assert (idle["status"], idle["progress"], idle["last_run"]) == ("IDLE", None, None)
     request_id = client.post(f"/pipelines/{genres}/run").json()["request_id"]
@@ -542,11 +559,16 @@ def test_status_tells_lease_and_progress(client: TestClient, connection: Connect
     assert done["last_run"]["seconds"] >= 0
 
 
-def test_state_is_blank_before_the_first_run(client: TestClient, connection: Connection, genres: str) -> None:
+def test_the_state_is_empty_before_the_first_run(
+    client: TestClient, connection: Connection, database_url: str, genres: str
+) -> None:
     blank = client.get(f"/pipelines/{genres}/state").json()
     assert (blank["cursor"], blank["last_processed_value"], blank["generation"]) == (None, None, 0)
     taken = run_until_claimed(connection, genres)
-    checkpoints.open_generation(connection, taken, "f", timedelta(hours=1))
+    with Link(database_url, name="tests") as store:
+        checkpoint = StoreCheckpoint(taken, store)
+        checkpoint.open("id uuid")
+        checkpoint.open_generation("f", None)
     begun = client.get(f"/pipelines/{genres}/state").json()
     assert (begun["generation"], begun["generation_open"]) == (1, True)
 
@@ -563,7 +585,7 @@ def test_runs_are_listed_newest_first_page_by_page(client: TestClient, connectio
     assert second["next"] is None
 
 
-# Wrong requests
+# Invalid requests
 
 ROUTES = [
     ("GET", "/pipelines/{}"),
@@ -577,7 +599,7 @@ ROUTES = [
     ("GET", "/pipelines/{}/runs"),
 ]
 UNKNOWN = [
-    "nobody",
+    "unknown",
     str(uuid4()),
     str(2**70),
     "-1",
@@ -620,7 +642,7 @@ def test_an_unknown_request_is_not_found(client: TestClient) -> None:
     + [("/pipelines", {"after": after}) for after in ("\0", "x" * 64, "a b", "\n")]
     + [("/pipelines/top_genres/runs", {"before": before}) for before in ("0", "-5", str(2**70), "x", "\0")],
 )
-def test_paging_has_bounds(client: TestClient, genres: str, path: str, params: dict[str, str]) -> None:
+def test_page_sizes_are_limited(client: TestClient, genres: str, path: str, params: dict[str, str]) -> None:
     assert genres in path or path == "/pipelines"
     body = problem(client.get(path, params=params), 422, "INVALID")
     assert [error["field"] for error in body["errors"]] == list(params)
@@ -656,7 +678,7 @@ def test_paging_has_bounds(client: TestClient, genres: str, path: str, params: d
     ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else None,
 )
 @pytest.mark.parametrize(("method", "path"), [("POST", "/pipelines"), ("PATCH", "/pipelines/top_genres")])
-def test_a_body_that_is_no_definition_is_refused_with_a_sentence(
+def test_a_body_that_is_not_a_definition_is_refused_with_the_reason(
     client: TestClient, genres: str, method: str, path: str, content: bytes, status: int, code: str
 ) -> None:
     answer = client.request(method, path, content=content, headers={"Content-Type": "application/json"})
@@ -666,7 +688,7 @@ def test_a_body_that_is_no_definition_is_refused_with_a_sentence(
 
 
 @pytest.mark.promise("H6")
-def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> None:
+def test_a_body_without_a_content_length_is_counted_while_it_is_received(client: TestClient) -> None:
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -680,14 +702,14 @@ def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> N
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", None])
-def test_only_json_is_read(client: TestClient, media_type: str | None) -> None:
+def test_only_json_is_accepted(client: TestClient, media_type: str | None) -> None:
     headers = {"Content-Type": media_type} if media_type else None
     answer = client.post("/pipelines", content=json.dumps(GENRES).encode(), headers=headers)
     assert "Content-Type: application/json" in problem(answer, 415, "NOT_JSON")["detail"]
     assert client.get("/pipelines").json()["items"] == []
 
 
-def test_unknown_addresses_and_methods_are_problems_too(client: TestClient, genres: str) -> None:
+def test_unknown_paths_and_methods_are_answered_with_a_problem(client: TestClient, genres: str) -> None:
     for path in ("/nothing", "/api/v1", "/api/v2/pipelines", f"/pipelines/{genres}/nothing", "/%00"):
         problem(client.get(path), 404, "NO_ROUTE")
     for method, path in (
@@ -707,7 +729,7 @@ def test_other_origins_get_no_permission(client: TestClient) -> None:
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_the_unexpected_is_told_without_internals(
+def test_an_unexpected_error_is_reported_without_internals(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -724,7 +746,7 @@ def test_the_unexpected_is_told_without_internals(
 # Health
 
 
-def test_health_wants_database_and_runner(client: TestClient, connection: Connection) -> None:
+def test_health_requires_a_database_and_a_runner(client: TestClient, connection: Connection) -> None:
     for path in ("/health", "/api/v1/health"):
         alone = client.get(path)
         assert alone.status_code == 503
@@ -737,14 +759,14 @@ def test_health_wants_database_and_runner(client: TestClient, connection: Connec
     assert client.get("/health").status_code == 503
 
 
-def test_the_api_starts_and_says_so_while_the_database_is_away(
+def test_the_api_starts_without_its_database_and_reports_it(
     settings: Settings, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", 0.2)
     monkeypatch.setattr(health, "WAIT_SECONDS", 0.2)
-    away = Settings(database_url=f"postgresql://vitrine:S3CR3T@/none?host={tmp_path}")  # pyright: ignore[reportArgumentType]
-    assert away != settings
-    with TestClient(create_app(away), raise_server_exceptions=False) as client:
+    unavailable = Settings(database_url=f"postgresql://vitrine:S3CR3T@/none?host={tmp_path}")  # pyright: ignore[reportArgumentType]
+    assert unavailable != settings
+    with TestClient(create_app(unavailable), raise_server_exceptions=False) as client:
         answer = client.get("/health")
         assert answer.status_code == 503
         assert answer.json()["database"] == "down"
@@ -769,7 +791,9 @@ def test_lost_connections_are_replaced(client: TestClient, connection: Connectio
     assert client.get("/pipelines").status_code == 200
 
 
-def test_a_store_that_was_not_migrated_is_no_fault_of_the_request(client: TestClient, connection: Connection) -> None:
+def test_a_store_that_was_not_migrated_is_not_an_error_of_the_request(
+    client: TestClient, connection: Connection
+) -> None:
     connection.execute("ALTER TABLE etl.etl_pipelines RENAME TO moved")
     connection.execute("ALTER TABLE etl.etl_runners RENAME TO moved_too")
     assert "vitrine migrate" in problem(client.get("/pipelines"), 503, "NOT_MIGRATED")["detail"]
@@ -786,7 +810,7 @@ def operations(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
 
 
 def example_of(schema: dict[str, Any], content: dict[str, Any]) -> Any:
-    """The example of a body: its own, or the one of its model; None when there is neither."""
+    """The example of a body: its own, or that of its model; None if there is neither."""
     if "example" in content:
         return content["example"]
     if content.get("examples"):
@@ -820,7 +844,7 @@ def test_every_route_is_documented_with_examples(client: TestClient) -> None:
 
 def test_every_route_answers_without_the_prefix_too(client: TestClient) -> None:
     for method, path, _ in operations(client.get("/openapi.json").json()):
-        short = path.removeprefix("/api/v1").replace("{id}", "nobody").replace("{request_id}", str(uuid4()))
+        short = path.removeprefix("/api/v1").replace("{id}", "unknown").replace("{request_id}", str(uuid4()))
         answer = client.request(method, short, json={} if method in {"post", "patch"} else None)
         assert answer.json().get("code") not in {"NO_ROUTE", "METHOD_NOT_ALLOWED"}, short
 
@@ -840,7 +864,7 @@ def test_examples_in_the_documentation_are_accepted(client: TestClient, connecti
     assert {pipeline.name for pipeline in pipelines.list_page(connection)} == {"film_dim", "top_genres"}
 
 
-def test_the_root_leads_to_the_documentation_page(client: TestClient) -> None:
+def test_the_root_redirects_to_the_documentation_page(client: TestClient) -> None:
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
     answer = client.get("/docs")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -861,7 +885,7 @@ def test_the_bearer_token_is_documented_as_optional_and_is_ignored(client: TestC
     assert without.json() == with_token.json()
 
 
-def test_every_default_of_a_parameter_is_a_number_that_a_browser_holds_exactly(client: TestClient) -> None:
+def test_a_browser_represents_every_default_of_a_parameter_exactly(client: TestClient) -> None:
     for method, path, operation in operations(client.get("/openapi.json").json()):
         for parameter in operation.get("parameters", []):
             default = parameter["schema"].get("default")
@@ -897,13 +921,15 @@ PROGRAM = """
 from vitrine.api.server import serve
 from vitrine.settings import load
 serve(load(), ready=lambda: print("ready", flush=True))
-print("put away", flush=True)
+print("stopped", flush=True)
 """
 
 
 @pytest.mark.promise("H6")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_process_answers_until_it_is_told_to_stop(database_url: str, number: signal.Signals, tmp_path: Any) -> None:
+def test_the_process_serves_requests_until_it_receives_a_signal(
+    database_url: str, number: signal.Signals, tmp_path: Any
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {
@@ -921,14 +947,14 @@ def test_the_process_answers_until_it_is_told_to_stop(database_url: str, number:
         with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
             plain.sendall(b"GET /pipelines HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert b'{"items":[],"next":null}' in b"".join(iter(lambda: plain.recv(65536), b""))
-        # a body that never ends, in chunks that name no length, is cut off at the limit
+        # an endless body, in chunks without a length, is refused at the limit
         with socket.create_connection(("127.0.0.1", port), timeout=30) as chunked:
             chunked.sendall(b"POST /pipelines HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             for _ in range(17):
                 chunked.sendall(b"4000\r\n" + b" " * 0x4000 + b"\r\n")
             assert chunked.recv(65536).startswith(b"HTTP/1.1 413 ")
         process.send_signal(number)
-        assert process.stdout.read() == "put away\n"
+        assert process.stdout.read() == "stopped\n"
         assert process.wait(timeout=30) == 0
         assert process.stderr.read() == ""
 

@@ -68,7 +68,7 @@ def empty(server: EmbeddedPostgres) -> Iterator[Connection[DictRow]]:
 
 @pytest.fixture(scope="module")
 def filled(server: EmbeddedPostgres) -> Iterator[Connection[DictRow]]:
-    """Read only: its tests share it."""
+    """Read-only, because tests share it."""
     with new_cinema(server) as connection:
         cinema.fill(connection, films=200, ratings=4000)
         connection.execute("SET default_transaction_read_only = on")
@@ -120,7 +120,7 @@ def test_another_seed_gives_other_rows(empty: Connection[DictRow], filled: Conne
 
 
 @pytest.mark.parametrize(("films", "ratings"), [(0, 0), (1, 1), (74, 0), (200, 4000)])
-def test_there_are_as_many_rows_as_asked_for(empty: Connection[DictRow], films: int, ratings: int) -> None:
+def test_a_fill_creates_the_requested_number_of_rows(empty: Connection[DictRow], films: int, ratings: int) -> None:
     counts = cinema.fill(empty, films=films, ratings=ratings)
     assert (counts.film_work, counts.genre, counts.person) == (films, 26, max(60, films))
     if films > 0:
@@ -129,7 +129,7 @@ def test_there_are_as_many_rows_as_asked_for(empty: Connection[DictRow], films: 
     assert 4 * films <= counts.person_film_work <= 9 * films
 
 
-def test_growing_keeps_what_is_there_and_adds_the_rest(empty: Connection[DictRow]) -> None:
+def test_growing_keeps_existing_rows_and_adds_the_missing_ones(empty: Connection[DictRow]) -> None:
     cinema.fill(empty, films=50, ratings=400)
     cinema.add_ratings(empty, 10)
     before = {row["id"] for row in empty.execute("SELECT id FROM ugc.ratings")}
@@ -198,7 +198,7 @@ def test_indexes_and_foreign_keys_are_the_same_before_and_after_a_fill(empty: Co
     assert len(before) == 28
 
 
-def test_films_have_genres_directors_and_actors_as_films_have(filled: Connection[DictRow]) -> None:
+def test_films_have_plausible_genres_directors_and_actors(filled: Connection[DictRow]) -> None:
     rows = read(filled, "film_dim_full").values()
     assert {row["genre_count"] for row in rows} == {1, 2, 3}
     assert {len(row["directors"]) for row in rows} == {1, 2}
@@ -210,13 +210,15 @@ def test_films_have_genres_directors_and_actors_as_films_have(filled: Connection
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if not table.endswith("_film_work")])
-def test_several_rows_share_a_moment_and_none_is_of_today(filled: Connection[DictRow], table: LiteralString) -> None:
+def test_several_rows_have_the_same_time_and_none_is_from_today(
+    filled: Connection[DictRow], table: LiteralString
+) -> None:
     query = "SELECT count(*) > count(DISTINCT modified) AS ties, max(modified) <= '2026-01-01' AS past FROM {}"
     (row,) = filled.execute(sql.SQL(query).format(sql.Identifier(*table.split(".")))).fetchall()
     assert row == {"ties": True, "past": True}
 
 
-def test_new_ratings_are_of_now_and_of_known_viewers_and_films(empty: Connection[DictRow]) -> None:
+def test_new_ratings_have_the_current_time_and_known_viewers_and_films(empty: Connection[DictRow]) -> None:
     cinema.fill(empty, films=50, ratings=400)
     empty.execute("CREATE TABLE public.known AS SELECT * FROM ugc.ratings")
     assert cinema.add_ratings(empty, 25) == 25
@@ -248,12 +250,12 @@ def test_every_query_runs_on_an_empty_cinema(empty: Connection[DictRow], name: s
     assert read(empty, name) == {}
 
 
-def test_no_pipeline_is_forgotten_here() -> None:
+def test_every_sample_pipeline_has_a_test_here() -> None:
     assert sorted(PIPELINES) == sorted({*COLUMNS, *WITHOUT_A_QUERY})
 
 
-def test_film_figures_equal_those_counted_by_hand(filled: Connection[DictRow]) -> None:
-    by_hand = filled.execute("""
+def test_film_figures_equal_those_of_independent_subqueries(filled: Connection[DictRow]) -> None:
+    expected = filled.execute("""
         SELECT f.id AS film_id, f.title, f.rating, f.type, f.creation_date,
                ARRAY(SELECT DISTINCT g.name FROM content.genre_film_work l, content.genre g
                       WHERE l.film_work_id = f.id AND g.id = l.genre_id ORDER BY 1) AS genres,
@@ -267,7 +269,7 @@ def test_film_figures_equal_those_counted_by_hand(filled: Connection[DictRow]) -
                  WHERE l.film_work_id = f.id) AS person_count
           FROM content.film_work f
     """).fetchall()
-    assert read(filled, "film_dim_full") == {row["film_id"]: row for row in by_hand}
+    assert read(filled, "film_dim_full") == {row["film_id"]: row for row in expected}
 
 
 def test_a_film_without_genres_and_persons_has_empty_lists_and_zero_counts(empty: Connection[DictRow]) -> None:
@@ -278,13 +280,13 @@ def test_a_film_without_genres_and_persons_has_empty_lists_and_zero_counts(empty
     assert [row[name] for name in COLUMNS["film_dim_full"][3:8]] == [[], [], [], 0, 0]
 
 
-def test_genres_without_films_are_there_with_zero(empty: Connection[DictRow]) -> None:
+def test_genres_without_films_have_a_count_of_zero(empty: Connection[DictRow]) -> None:
     cinema.fill(empty, films=0, ratings=0)
     assert [row["film_count"] for row in read(empty, "genre_dim_full").values()] == [0] * 26
 
 
-def test_viewer_figures_equal_those_counted_by_hand(filled: Connection[DictRow]) -> None:
-    by_hand = filled.execute("""
+def test_viewer_figures_equal_those_of_independent_subqueries(filled: Connection[DictRow]) -> None:
+    expected = filled.execute("""
         SELECT u.user_id,
                (SELECT count(*) FROM ugc.ratings r WHERE r.user_id = u.user_id) AS rating_count,
                (SELECT round(avg(rating), 2) FROM ugc.ratings r WHERE r.user_id = u.user_id) AS avg_score,
@@ -302,14 +304,16 @@ def test_viewer_figures_equal_those_counted_by_hand(filled: Connection[DictRow])
           FROM (SELECT user_id FROM ugc.ratings UNION SELECT user_id FROM ugc.likes
                  UNION SELECT user_id FROM ugc.views) u
     """).fetchall()
-    assert read(filled, "user_features") == {row["user_id"]: row for row in by_hand}
+    assert read(filled, "user_features") == {row["user_id"]: row for row in expected}
     figures = COLUMNS["audience_segments"]
     assert read(filled, "audience_segments") == {
-        row["user_id"]: {name: row[name] for name in figures} for row in by_hand
+        row["user_id"]: {name: row[name] for name in figures} for row in expected
     }
 
 
-def test_only_viewers_touched_since_the_checkpoint_are_gathered_and_wholly(empty: Connection[DictRow]) -> None:
+def test_viewers_with_changes_since_the_checkpoint_are_aggregated_over_all_their_rows(
+    empty: Connection[DictRow],
+) -> None:
     cinema.fill(empty, films=50, ratings=2000)
     everyone = read(empty, "user_features")
     viewer = next(iter(everyone))

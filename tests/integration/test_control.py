@@ -1,4 +1,4 @@
-"""What people ask for while something runs, or is about to: pauses, resumes, requests, deletions (FAULTS D)."""
+"""Requests while a run is active or about to start: pauses, resumes, runs and deletions."""
 
 import http.client
 import json
@@ -20,13 +20,15 @@ from tests.helpers import journal
 from tests.helpers.events import both_modes, count_events, create_filled, events_are_right
 from tests.helpers.forked import Forked, claimed, dispatched, forked
 from tests.helpers.processes import environment, free_port, started
+from tests.helpers.running import sweep
 from tests.helpers.waiting import wait_until
 from vitrine.api.app import create_app
+from vitrine.connectors.postgres.sink import staging
 from vitrine.model import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs, staging
+from vitrine.store import pipelines, runs
 
 TTL = timedelta(seconds=30)
 EVENTS, BATCH = 30, 10
@@ -34,7 +36,7 @@ EVENTS, BATCH = 30, 10
 
 @pytest.fixture(autouse=True)
 def _watched(connection: Connection) -> Iterator[None]:
-    """Every change of a status is a legal one."""
+    """Asserts that every status change is legal."""
     journal.start(connection)
     yield
     journal.assert_legal(connection)
@@ -60,14 +62,14 @@ def request(connection: Connection, pipeline: Pipeline) -> Any:
 
 @dataclass
 class Held:
-    """A run in a process of its own that waits at a point."""
+    """A run in a process of its own that waits at a failpoint."""
 
     child: Forked
     claim: Claim
     file: Path
 
-    def let_go(self) -> tuple[str | None, str | None]:
-        """The code of its error, and the status it leaves."""
+    def release(self) -> tuple[str | None, str | None]:
+        """Lets the run continue; returns its error code and the status it leaves."""
         self.file.unlink()
         error, left = self.child.answer()
         return error, left
@@ -75,7 +77,7 @@ class Held:
 
 @contextmanager
 def held(settings: Settings, connection: Connection, pipeline: Pipeline, point: str, folder: Path) -> Generator[Held]:
-    """A run, requested and claimed, that has come to this point for the first time."""
+    """A run, requested and claimed, that has reached this failpoint for the first time."""
     request(connection, pipeline)
     claim, file = claimed(settings), folder / "held"
     with forked(lambda: dispatched(settings, claim), f"{point}=wait:{file}@1") as child:
@@ -93,18 +95,18 @@ def test_a_pause_that_waits_for_a_claim_is_not_lost(
     events = create_filled(connection, settings, "full", 1)
     request(connection, events)
     waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
-    with ThreadPoolExecutor(1) as thread, connect(settings.store_url, name="tests:look") as look:
+    with ThreadPoolExecutor(1) as thread, connect(settings.store_url, name="tests:observer") as observer:
         with connection.transaction():
             claim = pipelines.claim_next(connection, runner="w", ttl=TTL)
             pausing = thread.submit(pipelines.request_pause, other, events.id)
-            wait_until(lambda: look.execute(waiting).fetchall(), what="a pause that waits")
+            wait_until(lambda: observer.execute(waiting).fetchall(), what="a pause that waits")
         assert pausing.result(timeout=30) is Status.PAUSE_REQUESTED
     assert claim is not None
     assert pipelines.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
 
 
 @pytest.mark.promise("D2")
-def test_of_a_pause_and_a_claim_at_once_neither_is_lost(
+def test_a_pause_and_a_claim_at_the_same_time_are_both_applied(
     connection: Connection, settings: Settings, other: Connection
 ) -> None:
     events = create_filled(connection, settings, "full", 1)
@@ -126,7 +128,7 @@ def test_of_a_pause_and_a_claim_at_once_neither_is_lost(
 
 
 @pytest.mark.promise("D3")
-def test_a_pause_between_two_attempts_holds_at_once_and_drops_those_to_come(
+def test_a_pause_between_two_attempts_takes_effect_at_once_and_drops_the_remaining_ones(
     connection: Connection, settings: Settings
 ) -> None:
     events = create_filled(connection, settings, "incremental", EVENTS)
@@ -141,19 +143,20 @@ def test_a_pause_between_two_attempts_holds_at_once_and_drops_those_to_come(
     paused = pipelines.get(connection, events.id)
     assert (paused.attempt, paused.next_attempt_at) == (0, None)
     request(connection, events)
-    assert dispatched(settings, claimed(settings)) == [None, Status.IDLE]  # at once, and not in an hour
+    # at once, and not after the delay of an hour
+    assert dispatched(settings, claimed(settings)) == [None, Status.IDLE]
     assert events_are_right(connection)
 
 
 @pytest.mark.promise("D4")
-def test_a_runner_that_dies_with_a_pause_to_come_leaves_a_paused_pipeline(
+def test_a_runner_that_dies_before_a_requested_pause_leaves_a_paused_pipeline(
     connection: Connection, settings: Settings, tmp_path: Path
 ) -> None:
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH)
     with held(settings, connection, events, "after_commit", tmp_path):
         assert pipelines.request_pause(connection, events.id) is Status.PAUSE_REQUESTED
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: pipelines.expire_leases(connection), what="a dead lease that is taken away")
+    wait_until(lambda: pipelines.expire_leases(connection), what="the end of the expired lease")
     assert status(connection, events) is Status.PAUSED
     assert history(connection, events) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
     assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
@@ -169,7 +172,7 @@ def test_a_pause_while_a_load_is_published_lets_it_finish(
         pausing = thread.submit(pipelines.request_pause, other, events.id)
         if point == "staging_built":
             assert pausing.result(timeout=30) is Status.PAUSE_REQUESTED
-        error, _ = run.let_go()
+        error, _ = run.release()
         pausing.result(timeout=30)
     assert error is None
     assert status(connection, events) is Status.PAUSED
@@ -184,16 +187,16 @@ def test_a_pause_that_is_withdrawn_before_the_batch_ends_leaves_the_same_run_run
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH)
     with held(settings, connection, events, "after_commit", tmp_path) as run:
         pipelines.request_pause(connection, events.id)
-        heard(connection, events)
+        wait_for_heartbeats(connection, events)
         pipelines.request_run(connection, events.id, trigger="api")
-        heard(connection, events)
-        assert run.let_go() == (None, Status.IDLE)
+        wait_for_heartbeats(connection, events)
+        assert run.release() == (None, Status.IDLE)
     assert [one.rows_read for one in runs.list_page(connection, events.id)] == [EVENTS]
     assert events_are_right(connection)
 
 
-def heard(connection: Connection, pipeline: Pipeline) -> None:
-    """The runner has sent two heartbeats, and so learnt what was asked before the second."""
+def wait_for_heartbeats(connection: Connection, pipeline: Pipeline) -> None:
+    """Wait for two heartbeats: the runner then knows every request made before the second."""
     for _ in range(2):
         before = pipelines.get(connection, pipeline.id).lease_expires_at
         wait_until(
@@ -207,15 +210,15 @@ def heard(connection: Connection, pipeline: Pipeline) -> None:
 
 @pytest.mark.promise("D8")
 @both_modes
-def test_a_request_while_running_is_followed_by_one_run_that_sees_what_was_there_before_it(
+def test_a_request_while_running_is_followed_by_one_run_that_sees_everything_committed_before_it(
     connection: Connection, settings: Settings, mode: str, tmp_path: Path
 ) -> None:
     events = create_filled(connection, settings, mode, EVENTS, batch_size=BATCH)
     with held(settings, connection, events, "after_commit", tmp_path) as run:
         connection.execute("INSERT INTO ugc.events VALUES (0, 'new', now())")
         asked = {request(connection, events) for _ in range(2)}
-        assert run.let_go() == (None, Status.RUN_REQUESTED)
-    assert not events_are_right(connection)  # the run under way had its snapshot before
+        assert run.release() == (None, Status.RUN_REQUESTED)
+    assert not events_are_right(connection)  # the current run had opened its snapshot before
     again = claimed(settings)
     assert {runs.get(connection, again.run_id).request_id} == asked
     assert dispatched(settings, again) == [None, Status.IDLE]
@@ -223,7 +226,7 @@ def test_a_request_while_running_is_followed_by_one_run_that_sees_what_was_there
 
 
 @pytest.mark.promise("D20")
-def test_a_client_that_dies_after_its_request_leaves_a_run_that_it_finds_again(
+def test_a_client_that_dies_after_its_request_finds_the_same_run_again(
     connection: Connection, settings: Settings, database_url: str, tmp_path: Path
 ) -> None:
     events = create_filled(connection, settings, "full", EVENTS, name="events")
@@ -248,7 +251,7 @@ def answers(port: int) -> bool:
 
 @contextmanager
 def dying_client(port: int) -> Generator[None]:
-    """A request whose sender dies in the end without having read the answer: its connection is reset."""
+    """A request whose client dies without reading the response: its connection is reset."""
     with socket.create_connection(("127.0.0.1", port)) as dying:
         dying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         dying.sendall(b"POST /pipelines/events/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
@@ -270,7 +273,7 @@ def ask(port: int, method: str, path: str) -> Any:
 @pytest.mark.promise("D10")
 @both_modes
 @pytest.mark.parametrize("point", ["after_read", "after_sink_write", "after_commit"])
-def test_a_pipeline_deleted_by_force_leaves_its_runner_nothing_to_commit(
+def test_the_runner_of_a_pipeline_that_was_deleted_by_force_commits_nothing(
     connection: Connection, settings: Settings, mode: str, point: str, tmp_path: Path
 ) -> None:
     events = create_filled(connection, settings, mode, EVENTS, batch_size=BATCH)
@@ -278,12 +281,12 @@ def test_a_pipeline_deleted_by_force_leaves_its_runner_nothing_to_commit(
         assert client.delete(f"/pipelines/{events.name}").status_code == 409
         assert client.delete(f"/pipelines/{events.name}?force=true").status_code == 204
         assert client.get(f"/pipelines/{events.name}").status_code == 404
-        assert run.let_go() == ("ETL01", None)
+        assert run.release() == ("ETL01", None)
     written = BATCH if point == "after_commit" else 0
     if mode == "incremental":
         assert count_events(connection) == written
     else:
         assert connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() == {"t": None}
-        assert staging.drop_orphans(connection) == ([staging.name_of(events.id, 1)] if written else [])
+        assert sweep(connection, settings) == ([staging.name_of(events.id, 1)] if written else [])
     for table in (b"etl_pipelines", b"etl_runs", b"etl_state"):
         assert connection.execute(b"SELECT FROM etl." + table).fetchall() == []

@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 def kill_an_owner(folder: Path) -> None:
-    """Afterwards a process that owned a server in the folder is dead, and the server left behind."""
+    """Kill a process that owned a server in the folder; the server keeps running without an owner."""
     command = [sys.executable, "-c", OWNER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -86,13 +86,13 @@ def test_a_second_instance_on_the_same_folder_is_refused_with_folder_pid_and_rem
         assert ask(server) == 1
 
 
-def test_a_stopped_instance_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
+def test_a_folder_can_be_used_again_after_its_instance_has_stopped(tmp_path: Path) -> None:
     for _ in range(2):
         with EmbeddedPostgres(tmp_path / "pg", fast=True) as server:
             assert ask(server) == 1
 
 
-def test_stopping_twice_and_stopping_what_never_ran_is_harmless(tmp_path: Path) -> None:
+def test_stopping_twice_or_without_a_start_is_harmless(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "pg", fast=True)
     server.stop()
     server.start()
@@ -110,14 +110,14 @@ def test_the_server_of_a_killed_owner_is_taken_over(tmp_path: Path) -> None:
     assert not (tmp_path / "pg" / "data" / "postmaster.pid").exists()
 
 
-def test_a_server_left_behind_with_other_settings_is_started_anew(tmp_path: Path) -> None:
+def test_an_orphaned_server_with_other_settings_is_restarted(tmp_path: Path) -> None:
     kill_an_owner(tmp_path / "pg")
     with EmbeddedPostgres(tmp_path / "pg", fast=True) as server:
         assert ask(server, b"SELECT current_setting('fsync')") == "off"
         assert ask(server, b"SELECT to_regclass('kept') IS NOT NULL") is True
 
 
-def test_a_server_killed_together_with_its_owner_is_started_anew(tmp_path: Path) -> None:
+def test_a_server_killed_together_with_its_owner_is_started_again(tmp_path: Path) -> None:
     kill_an_owner(tmp_path / "pg")
     server = EmbeddedPostgres(tmp_path / "pg")
     os.kill(postmaster(server), signal.SIGKILL)
@@ -125,7 +125,7 @@ def test_a_server_killed_together_with_its_owner_is_started_anew(tmp_path: Path)
         assert ask(server, b"SELECT to_regclass('kept') IS NOT NULL") is True
 
 
-def test_a_pid_that_is_another_programs_by_now_does_not_mislead(tmp_path: Path) -> None:
+def test_a_pid_that_another_program_has_now_is_not_mistaken_for_the_server(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "pg", fast=True)
     with server:
         pid_file = server.folder / "data" / "postmaster.pid"
@@ -135,7 +135,7 @@ def test_a_pid_that_is_another_programs_by_now_does_not_mislead(tmp_path: Path) 
         assert ask(server) == 1
 
 
-def test_an_interrupted_initdb_is_done_again(tmp_path: Path) -> None:
+def test_an_interrupted_initdb_is_repeated(tmp_path: Path) -> None:
     unfinished = tmp_path / "pg" / "data.new"
     unfinished.mkdir(parents=True)
     (unfinished / "PG_VERSION").write_text("18\n")
@@ -167,12 +167,12 @@ def test_a_path_too_long_for_a_socket_works_and_leaves_nothing_in_the_temporary_
 
 
 @pytest.mark.parametrize("name", ["with space", "quote's", "comma,comma", "percent%20", "Żółw"])
-def test_odd_names_of_folders_work(tmp_path: Path, name: str) -> None:
+def test_unusual_folder_names_work(tmp_path: Path, name: str) -> None:
     with EmbeddedPostgres(tmp_path / name, fast=True) as server:
         assert ask(server) == 1
 
 
-def test_a_strict_umask_and_closed_parents_do_not_matter(tmp_path: Path) -> None:
+def test_a_strict_umask_and_inaccessible_parent_folders_have_no_effect(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     before = os.umask(0o077)
@@ -206,7 +206,7 @@ def test_tcp_without_a_password_is_for_tests_only(tmp_path: Path) -> None:
     assert refusal.value.code == "TCP_REFUSED"
 
 
-def test_a_database_is_made_once_and_found_afterwards(tmp_path: Path) -> None:
+def test_a_database_is_created_once_and_found_afterwards(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "pg", fast=True) as server:
         server.ensure_database("vitrine")
         server.ensure_database("vitrine")
@@ -218,7 +218,7 @@ def test_a_database_is_made_once_and_found_afterwards(tmp_path: Path) -> None:
     assert row == ("vitrine", "UTC", "C", "UTF8")
 
 
-def test_a_start_that_fails_says_why_and_frees_the_folder(tmp_path: Path) -> None:
+def test_a_start_that_fails_reports_the_reason_and_frees_the_folder(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Faults while reading and writing batches: rows that move, targets that vanish, rows too wide (FAULTS C, E)."""
+"""Faults while reading and writing batches: rows that change, targets that disappear, rows that are too large."""
 
 import re
 import resource
@@ -28,29 +28,31 @@ from tests.helpers.processes import environment, free_port
 from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import differences, once_read, run, succeed
 from vitrine import registry
+from vitrine.connectors.postgres.source import horizon
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
-from vitrine.flow import Counts, Outcome
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.model import Definition, Pipeline, Row
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
-from vitrine.sources import horizon
-from vitrine.store import checkpoints, pipelines
+from vitrine.store import pipelines
+from vitrine.store import state as states
 
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[Connection]:
-    """The cinema's own session, with transactions of its own."""
+    """A session of the application, with its own transactions."""
     with connect(database_url, name="cinema") as opened:
         yield opened
 
 
-# -- where no horizon can be had --------------------------------------------------------------------------------------
+# -- where the horizon is unavailable ---------------------------------------------------------------------------------
 
 
 @contextmanager
 def standby(version: int) -> Generator[str]:
-    """A server in recovery, as a replica is, with a table of events."""
+    """A server in recovery, like a replica, with a table of events."""
     with tempfile.TemporaryDirectory(prefix="vitrine-standby-", ignore_cleanup_errors=True) as folder:
         server = EmbeddedPostgres(Path(folder), version=version, port=free_port(), fast=True)
         with server:
@@ -64,7 +66,7 @@ def standby(version: int) -> Generator[str]:
 
 
 @pytest.mark.promise("C6")
-def test_a_standby_refuses_the_horizon_unless_a_lookback_is_given(
+def test_the_horizon_is_unavailable_on_a_standby_unless_a_lookback_is_set(
     connection: Connection, settings: Settings, postgres: EmbeddedPostgres
 ) -> None:
     with standby(postgres.version) as url:
@@ -84,7 +86,7 @@ def test_a_standby_refuses_the_horizon_unless_a_lookback_is_given(
 
 
 @pytest.mark.promise("C6")
-def test_a_logical_subscription_refuses_the_horizon(connection: Connection) -> None:
+def test_the_horizon_is_unavailable_with_a_logical_subscription(connection: Connection) -> None:
     with connection.transaction(force_rollback=True):
         connection.execute("CREATE SUBSCRIPTION elsewhere CONNECTION '' PUBLICATION films WITH (connect = false)")
         assert horizon.read(connection).at is not None
@@ -94,11 +96,11 @@ def test_a_logical_subscription_refuses_the_horizon(connection: Connection) -> N
         assert refused.value.code == "HORIZON_UNAVAILABLE"
 
 
-# -- rows that move while they are read -------------------------------------------------------------------------------
+# -- rows that change while they are read -----------------------------------------------------------------------------
 
 
 @pytest.mark.promise("C8")
-def test_a_hundred_thousand_rows_of_one_time_are_read_in_steps_and_resumed_between_them(
+def test_a_hundred_thousand_rows_with_one_cursor_time_are_read_in_batches_and_resumed_among_them(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 100_000, note="repeat('x', 500)", modified="interval '1 day'")
@@ -108,11 +110,11 @@ def test_a_hundred_thousand_rows_of_one_time_are_read_in_steps_and_resumed_betwe
     stop = threading.Event()
     first = run(connection, settings, events, stop=stop, watch=once_read(30_000, stop.set))
     assert (first.outcome, first.counts.read) == (Outcome.RELEASED, 30_000)
-    assert checkpoints.load(connection, events.id).position.cursor == ("2024-01-02 00:00:00+00", "30000")
+    assert states.load(connection, events.id).position.cursor == ("2024-01-02 00:00:00+00", "30000")
     second = succeed(connection, settings, events)
     assert (second.counts.read, second.batches) == (70_000, 70)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 20_000  # kilobytes, of the 50 000 that all rows take
+    assert grown < 20_000  # kilobytes; all rows together need 50 000
     assert events_are_right(connection)
 
 
@@ -136,11 +138,11 @@ def test_a_row_updated_between_two_batches_arrives_with_the_next_run(
 @pytest.mark.promise("C12")
 def test_a_row_that_commits_below_the_cursor_between_two_snapshots_is_not_lost(
     connection: Connection, settings: Settings, writer: Connection
-) -> None:  # the run reads on in a new snapshot, and passes the row while nobody sees it
+) -> None:  # the run continues in a new snapshot, and passes the row while it is not yet visible
     fill_events(connection, 10)
     options = {"snapshot_max_age": "0s", "horizon_margin": "0s"}
     events = create_events(connection, settings, "incremental", batch_size=1, options=options)
-    succeed(connection, settings, events)  # the first load keeps to one horizon by other means
+    succeed(connection, settings, events)  # a first load keeps one horizon by other means
     connection.execute("UPDATE ugc.events SET modified = clock_timestamp()")
 
     def begin() -> None:
@@ -160,7 +162,7 @@ def test_a_row_that_commits_below_the_cursor_between_two_snapshots_is_not_lost(
 
 
 @pytest.mark.promise("C20")
-def test_the_long_read_of_another_pipeline_costs_reading_again_and_nothing_else(
+def test_a_long_read_of_another_pipeline_only_causes_rows_to_be_read_again(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 5)
@@ -187,13 +189,13 @@ def test_the_long_read_of_another_pipeline_costs_reading_again_and_nothing_else(
 @pytest.mark.parametrize(
     ("grant", "held"), [("SELECT", False), ("SELECT, UPDATE (note)", True), ("SELECT, DELETE", True)]
 )
-def test_the_transaction_of_a_role_that_cannot_write_holds_nothing_back(
+def test_a_transaction_of_a_role_that_cannot_write_does_not_hold_the_checkpoint_back(
     connection: Connection, settings: Settings, database_url: str, grant: str, held: bool
 ) -> None:
     fill_events(connection, 5, modified="interval '1 year' + n * interval '1 s'")
     with role(connection, "bookkeeper") as name, role(connection, "analyst") as member:
         connection.execute(raw(f"GRANT USAGE ON SCHEMA ugc TO {name}; GRANT {grant} ON ugc.events TO {name}"))
-        # NOINHERIT: the rights come with SET ROLE only, and count all the same
+        # NOINHERIT: the privileges need SET ROLE, and count nevertheless
         connection.execute(raw(f"ALTER ROLE {member} NOINHERIT; GRANT {name} TO {member}"))
         with psycopg.connect(database_url.replace("postgres@", f"{member}@")) as reading:
             reading.execute(raw(f"SET ROLE {name}"))
@@ -218,7 +220,7 @@ def role(connection: Connection, name: str) -> Generator[str]:
 
 @pytest.mark.promise("C12")
 @both_modes
-def test_a_snapshot_that_grows_old_is_left_and_reading_goes_on_from_the_cursor(
+def test_a_snapshot_that_is_too_old_is_closed_and_reading_continues_from_the_cursor(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     fill_events(connection, 200)
@@ -233,33 +235,33 @@ def test_a_snapshot_that_grows_old_is_left_and_reading_goes_on_from_the_cursor(
     assert succeed(connection, settings, events).counts.written == 0
 
 
-# -- targets that vanish, keys that repeat ----------------------------------------------------------------------------
+# -- targets that disappear, repeated keys ----------------------------------------------------------------------------
 
 
 @pytest.mark.promise("E4")
-@pytest.mark.parametrize("statement", ["DROP TABLE analytics.events", "ALTER TABLE analytics.events RENAME TO away"])
-def test_a_target_that_vanished_is_not_built_anew_from_the_latest_rows_alone(
+@pytest.mark.parametrize("statement", ["DROP TABLE analytics.events", "ALTER TABLE analytics.events RENAME TO renamed"])
+def test_a_missing_target_is_not_rebuilt_from_the_latest_rows_only(
     connection: Connection, settings: Settings, statement: Any
 ) -> None:
     fill_events(connection, 300)
     events = create_events(connection, settings, "incremental")
     succeed(connection, settings, events)
-    before = checkpoints.load(connection, events.id).position
+    before = states.load(connection, events.id).position
     connection.execute(statement)
     connection.execute("INSERT INTO ugc.events VALUES (301, 'new', now())")
     failed = run(connection, settings, events).error
     assert failed is not None
     assert failed.code == "TARGET_SCHEMA"
-    assert checkpoints.load(connection, events.id).position == before
+    assert states.load(connection, events.id).position == before
     assert pipelines.get(connection, events.id).status == "FAILED"
-    checkpoints.reset(connection, events.id)
+    states.reset(connection, events.id)
     succeed(connection, settings, events)
     assert events_are_right(connection)
 
 
 @pytest.mark.promise("E4")
 @both_modes
-def test_a_target_that_vanishes_during_a_run_fails_it_at_once(
+def test_a_target_that_is_renamed_during_a_run_fails_the_run_at_once(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     fill_events(connection, 1000)
@@ -267,19 +269,19 @@ def test_a_target_that_vanishes_during_a_run_fails_it_at_once(
     events = create_events(connection, settings, mode)
 
     def rename() -> None:
-        connection.execute("ALTER TABLE analytics.events RENAME TO away")
+        connection.execute("ALTER TABLE analytics.events RENAME TO renamed")
 
     failed = run(connection, settings, events, watch=once_read(200, rename)).error
     assert failed is not None
     assert failed.code == "TARGET_SCHEMA"
-    connection.execute("ALTER TABLE analytics.away RENAME TO events")
+    connection.execute("ALTER TABLE analytics.renamed RENAME TO events")
     succeed(connection, settings, events)
     assert events_are_right(connection)
 
 
 @pytest.mark.promise("E6")
 @pytest.mark.parametrize("batch_size", [7, 100])
-def test_one_key_twice_fails_an_incremental_run_with_examples(
+def test_a_repeated_key_fails_an_incremental_run_with_examples(
     connection: Connection, settings: Settings, batch_size: int
 ) -> None:
     fill_events(connection, 10)
@@ -292,11 +294,11 @@ def test_one_key_twice_fails_an_incremental_run_with_examples(
     assert failed.error is not None
     assert failed.error.code == "DUPLICATE_KEY"
     assert re.search(r"for example [1-5]\b", str(failed.error))
-    assert checkpoints.load(connection, events.id).position.cursor is None
+    assert states.load(connection, events.id).position.cursor is None
     assert count_events(connection) == 0
 
 
-def test_a_key_that_comes_again_in_a_later_batch_is_taken_for_a_newer_version(
+def test_a_key_that_occurs_again_in_a_later_batch_is_a_newer_version(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 10)
@@ -314,7 +316,7 @@ def test_a_key_that_comes_again_in_a_later_batch_is_taken_for_a_newer_version(
 
 @pytest.mark.promise("H4")
 @both_modes
-def test_a_value_that_the_source_cannot_read_is_not_quoted(
+def test_a_value_that_the_source_cannot_convert_is_not_quoted(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     fill_events(connection, 10, note="CASE n WHEN 5 THEN 'S3CR3T' ELSE n::text END")
@@ -328,7 +330,7 @@ def test_a_value_that_the_source_cannot_read_is_not_quoted(
     assert "S3CR3T" not in f"{failed} {stored}"
 
 
-# -- transforms that go wrong -----------------------------------------------------------------------------------------
+# -- transforms that fail ---------------------------------------------------------------------------------------------
 
 
 def _without(column: str, row: Row) -> Row:
@@ -358,10 +360,11 @@ def faulty_result(rows: Sequence[Row]) -> Any:
 @pytest.mark.promise("D16", "E10")
 @both_modes
 @pytest.mark.parametrize(
-    ("task", "told"), [("faulty_raise", "250"), ("faulty_key", "id"), ("faulty_shape", "250"), ("faulty_result", "201")]
+    ("task", "named"),
+    [("faulty_raise", "250"), ("faulty_key", "id"), ("faulty_shape", "250"), ("faulty_result", "201")],
 )
-def test_a_transform_that_goes_wrong_leaves_nothing_of_its_batch(
-    connection: Connection, settings: Settings, mode: str, task: str, told: str
+def test_a_transform_that_fails_leaves_nothing_of_its_batch(
+    connection: Connection, settings: Settings, mode: str, task: str, named: str
 ) -> None:
     fill_events(connection, 500, note="CASE n WHEN 250 THEN 'S3CR3T' ELSE n::text END")
     if mode == "incremental":
@@ -371,13 +374,13 @@ def test_a_transform_that_goes_wrong_leaves_nothing_of_its_batch(
     assert failed is not None
     assert failed.code == "TRANSFORM_ERROR"
     assert f"'{task}'" in str(failed)
-    assert told in str(failed)
+    assert named in str(failed)
     assert "S3CR3T" not in str(failed)
     if mode == "full":
         assert connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() == {"t": None}
     else:
         assert count_events(connection) == 200
-        assert checkpoints.load(connection, events.id).position.cursor == ("2024-01-01 00:03:20+00", "200")
+        assert states.load(connection, events.id).position.cursor == ("2024-01-01 00:03:20+00", "200")
     connection.execute("UPDATE ugc.events SET note = '250' WHERE id = 250")
     assert succeed(connection, settings, events).counts.read == 300
     assert count_events(connection) == 500
@@ -408,7 +411,7 @@ def test_the_database_refuses_a_batch_size_out_of_bounds_too(
 @pytest.mark.promise("E11")
 @both_modes
 @pytest.mark.parametrize("task", [None, "faulty_result"])
-def test_wide_rows_are_cut_into_batches_by_their_bytes(
+def test_wide_rows_are_split_into_batches_by_their_bytes(
     connection: Connection, settings: Settings, mode: str, task: str | None
 ) -> None:
     fill_events(connection, 20, note="repeat('x', 10000)")
@@ -424,7 +427,7 @@ def test_wide_rows_are_cut_into_batches_by_their_bytes(
     ("task", "options", "batches"),
     [(None, {}, 1), ("faulty_result", {}, 3), ("faulty_result", {"max_batch_bytes": 2**24}, 2)],
 )
-def test_rows_that_become_values_of_python_are_cut_into_smaller_batches_unless_told_otherwise(
+def test_rows_that_become_python_values_are_split_into_smaller_batches_unless_batch_size_is_set(
     connection: Connection, settings: Settings, task: str | None, options: dict[str, int], batches: int
 ) -> None:
     fill_events(connection, 20, note="repeat('x', 1048576)")
@@ -435,7 +438,7 @@ def test_rows_that_become_values_of_python_are_cut_into_smaller_batches_unless_t
 
 @pytest.mark.promise("E12")
 @both_modes
-def test_a_row_wider_than_a_batch_travels_alone_in_a_small_process(
+def test_a_row_larger_than_a_batch_is_a_batch_of_its_own_in_bounded_memory(
     connection: Connection, settings: Settings, mode: str, tmp_path: Path
 ) -> None:
     megabytes = 50
@@ -444,7 +447,7 @@ def test_a_row_wider_than_a_batch_travels_alone_in_a_small_process(
     base = peak_of_a_run(settings, events, tmp_path)
     wide = "UPDATE ugc.events SET note = repeat('x', %s), modified = now() WHERE id = 2"
     connection.execute(wide, [megabytes * 2**20])
-    # libpq's buffer, which is a power of two, and the row; with what else the process needs, less than three times it
+    # libpq's buffer, whose size is a power of two, and the row; less than three rows with all other memory
     assert peak_of_a_run(settings, events, tmp_path) < base + 2.75 * megabytes * 1024
     assert events_are_right(connection)
 
@@ -457,8 +460,8 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def peak_of_a_run(settings: Settings, pipeline: Pipeline, folder: Path) -> int:
-    """Kilobytes that one run takes in a process of its own."""
-    # a small process starts it: a child begins with the peak of the one that started it
+    """Peak memory of one run in a process of its own, in kilobytes."""
+    # started by a small process, because a child inherits the peak of its parent
     command = [sys.executable, "-c", _PEAK, sys.executable, "-m", "vitrine", "run", pipeline.name]
     ended = subprocess.run(
         command, cwd=folder, env=environment(settings.store_url), capture_output=True, text=True, check=False

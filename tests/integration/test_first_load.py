@@ -10,11 +10,12 @@ import pytest
 from tests.helpers.events import EVENTS, create_events, events_are_right, fill_events
 from tests.helpers.running import differences, once_read, run, succeed
 from vitrine import failpoints, registry
-from vitrine.flow import Counts, Outcome
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.model import Row
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import checkpoints
+from vitrine.store import state as states
 
 LAST = ("2024-01-01 00:05:00+00", "300")  # of 300 events
 
@@ -24,35 +25,35 @@ def has_target(connection: Connection) -> bool:
     return bool(row and row["yes"])
 
 
-def test_a_missing_mart_appears_whole_and_leaves_the_last_row_as_checkpoint(
+def test_a_missing_mart_becomes_visible_at_once_and_its_last_row_is_the_checkpoint(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 300)
     events = create_events(connection, settings, "incremental")
     seen: list[bool] = []
 
-    def look(counts: Counts, expected: int | None) -> None:
+    def watch(counts: Counts, expected: int | None) -> None:
         seen.append(has_target(connection))
 
-    first = succeed(connection, settings, events, watch=look)
+    first = succeed(connection, settings, events, watch=watch)
     assert (first.counts.read, first.counts.written, first.batches) == (300, 300, 3)
     assert not any(seen[:3])
     assert events_are_right(connection)
-    assert checkpoints.load(connection, events.id).position.cursor == LAST
+    assert states.load(connection, events.id).position.cursor == LAST
     assert succeed(connection, settings, events).counts.read == 0
 
 
-def test_a_stopped_first_load_goes_on_from_its_staging(connection: Connection, settings: Settings) -> None:
+def test_a_stopped_first_load_continues_from_its_staging(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 300)
     events = create_events(connection, settings, "incremental")
     stop = threading.Event()
     first = run(connection, settings, events, stop=stop, watch=once_read(100, stop.set))
     assert (first.outcome, first.counts.read) == (Outcome.RELEASED, 100)
     assert not has_target(connection)
-    assert checkpoints.load(connection, events.id).position.cursor is None
+    assert states.load(connection, events.id).position.cursor is None
     assert succeed(connection, settings, events).counts.read == 200
     assert events_are_right(connection)
-    assert checkpoints.load(connection, events.id).position.cursor == LAST
+    assert states.load(connection, events.id).position.cursor == LAST
 
 
 @pytest.mark.promise("C1")
@@ -70,7 +71,8 @@ def test_a_row_that_commits_late_during_a_first_load_is_not_lost(
     assert events_are_right(connection)
 
 
-def test_a_first_load_that_is_stopped_goes_on_under_the_horizon_it_began_with(
+@pytest.mark.promise("C24")
+def test_a_stopped_first_load_continues_below_the_horizon_of_its_first_snapshot(
     connection: Connection, settings: Settings, database_url: str
 ) -> None:
     connection.execute("CREATE TABLE ugc.events (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL)")
@@ -80,7 +82,7 @@ def test_a_first_load_that_is_stopped_goes_on_under_the_horizon_it_began_with(
         events = create_events(connection, settings, "incremental", options={"horizon_margin": "0s"})
         stop = threading.Event()
         run(connection, settings, events, stop=stop, watch=once_read(100, stop.set))
-        late.commit()  # below what was read, and below the horizon of the half that follows
+        late.commit()  # below the rows that were read, and below the horizon of the second part
     succeed(connection, settings, events)
     succeed(connection, settings, events)
     assert events_are_right(connection)
@@ -88,7 +90,7 @@ def test_a_first_load_that_is_stopped_goes_on_under_the_horizon_it_began_with(
 
 @pytest.mark.promise("C12")
 @pytest.mark.parametrize("task", [None, "first_load_without_time"])
-def test_a_row_that_changes_between_two_halves_of_a_first_load_is_not_taken_for_two(
+def test_a_row_that_changes_between_two_parts_of_a_first_load_is_not_a_repeated_key(
     connection: Connection, settings: Settings, task: str | None
 ) -> None:
     fill_events(connection, 300)
@@ -107,7 +109,7 @@ def test_a_row_that_changes_between_two_halves_of_a_first_load_is_not_taken_for_
 
 
 @pytest.mark.promise("C12")
-def test_a_row_that_changes_between_two_snapshots_of_a_first_load_is_not_taken_for_two(
+def test_a_row_that_changes_between_two_snapshots_of_a_first_load_is_not_a_repeated_key(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 300)
@@ -120,7 +122,7 @@ def test_a_row_that_changes_between_two_snapshots_of_a_first_load_is_not_taken_f
     assert events_are_right(connection)
 
 
-def test_a_first_load_that_ends_before_it_is_published_takes_what_changes_until_the_next_run(
+def test_a_first_load_that_fails_before_its_publish_includes_changes_until_the_next_run(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 300)
@@ -140,7 +142,7 @@ def first_load_without_time(rows: Sequence[Row]) -> Sequence[Row]:
     return [{"id": row["id"], "note": row["note"]} for row in rows]
 
 
-def test_a_table_made_while_its_first_load_was_half_done_is_filled_and_not_replaced(
+def test_a_table_created_during_an_interrupted_first_load_is_filled_and_not_replaced(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 300)
@@ -158,7 +160,7 @@ def test_a_table_made_while_its_first_load_was_half_done_is_filled_and_not_repla
 
 
 @pytest.mark.promise("E6")
-def test_one_key_twice_in_a_first_load_fails_whichever_batches_it_comes_in(
+def test_a_repeated_key_in_a_first_load_fails_whichever_batches_contain_it(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 300)
@@ -169,12 +171,14 @@ def test_one_key_twice_in_a_first_load_fails_whichever_batches_it_comes_in(
     assert failed is not None
     assert failed.code == "DUPLICATE_KEY"
     assert not has_target(connection)
-    assert checkpoints.load(connection, events.id).position.cursor is None
+    assert states.load(connection, events.id).position.cursor is None
 
 
 @pytest.mark.promise("C9")
 @pytest.mark.parametrize("policy", ["fail", "ignore"])
-def test_a_row_without_a_time_is_treated_as_ever(connection: Connection, settings: Settings, policy: str) -> None:
+def test_a_first_load_treats_a_row_without_a_cursor_time_as_the_option_says(
+    connection: Connection, settings: Settings, policy: str
+) -> None:
     fill_events(connection, 300)
     query = "SELECT id, note, nullif(modified, '2024-01-01 00:00:10+00') AS modified FROM ugc.events"
     events = create_events(connection, settings, "incremental", source_query=query, options={"on_null_cursor": policy})
@@ -187,7 +191,7 @@ def test_a_row_without_a_time_is_treated_as_ever(connection: Connection, setting
         assert executed.counts.written == 299
 
 
-def test_a_name_that_another_index_bears_does_not_stop_the_first_load(
+def test_another_index_with_the_name_of_the_new_key_does_not_stop_the_first_load(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 10)

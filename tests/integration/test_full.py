@@ -1,4 +1,4 @@
-"""Full loads: through staging, by difference, never half-visible (FAULTS I, parts of E)."""
+"""Full loads: through staging, only the differences, never partly visible."""
 
 import threading
 from typing import Any
@@ -7,11 +7,13 @@ import pytest
 
 from tests.helpers.running import create, differences, run, run_one_batch, succeed
 from vitrine import revisions
-from vitrine.flow import Counts, Outcome
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
-from vitrine.store import checkpoints, pipelines
+from vitrine.store import pipelines
+from vitrine.store import state as states
 
 QUERY = "SELECT id, title, rating, creation_date FROM content.film_work"
 TARGET = "analytics.films"
@@ -75,7 +77,9 @@ def test_a_second_load_writes_exactly_the_difference(
 
 
 @pytest.mark.promise("I5")
-def test_what_the_user_put_on_the_target_stays(connection: Connection, settings: Settings, films: Pipeline) -> None:
+def test_views_indexes_and_defaults_of_the_target_stay(
+    connection: Connection, settings: Settings, films: Pipeline
+) -> None:
     connection.execute(
         "CREATE TABLE analytics.films (id uuid PRIMARY KEY, title text, rating double precision, creation_date date,"
         " note text DEFAULT 'mine')"
@@ -91,7 +95,7 @@ def test_what_the_user_put_on_the_target_stays(connection: Connection, settings:
 
 
 @pytest.mark.promise("E9")
-def test_a_column_of_somebody_else_is_not_overwritten(
+def test_a_column_that_the_query_does_not_return_is_not_overwritten(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
     succeed(connection, settings, films)
@@ -179,7 +183,7 @@ def test_another_key_does_not_continue_an_old_staging(connection: Connection, se
     assert connection.execute("SELECT count(*) AS n FROM analytics.films").fetchone() == {"n": 900}
 
 
-def test_staged_rows_that_cannot_be_applied_are_read_anew_once_the_source_is_repaired(
+def test_staged_rows_that_cannot_be_applied_are_read_again_after_the_source_is_corrected(
     connection: Connection, settings: Settings
 ) -> None:
     connection.execute("CREATE TABLE content.shelf (id integer, title text)")
@@ -194,7 +198,7 @@ def test_staged_rows_that_cannot_be_applied_are_read_anew_once_the_source_is_rep
 
 
 @pytest.mark.promise("I5")
-def test_a_missing_target_gets_the_rights_that_its_schema_gives_by_default(
+def test_a_new_target_gets_the_default_privileges_of_its_schema(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
     connection.execute("DROP ROLE IF EXISTS analyst")
@@ -213,7 +217,7 @@ def test_a_missing_target_gets_the_rights_that_its_schema_gives_by_default(
 
 
 @pytest.mark.promise("I1")
-def test_an_old_staging_starts_anew(connection: Connection, settings: Settings) -> None:
+def test_a_load_with_an_old_staging_starts_from_the_beginning(connection: Connection, settings: Settings) -> None:
     films = create_films(connection, settings, options={"max_staging_age": "1h"})
     run_one_batch(connection, settings, films)
     connection.execute("UPDATE etl.etl_state SET generation_started_at = now() - interval '2 hours'")
@@ -221,7 +225,7 @@ def test_an_old_staging_starts_anew(connection: Connection, settings: Settings) 
     assert is_right(connection)
 
 
-def test_a_staging_that_somebody_dropped_starts_anew(
+def test_a_load_whose_staging_was_dropped_starts_from_the_beginning(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
     run_one_batch(connection, settings, films)
@@ -230,7 +234,7 @@ def test_a_staging_that_somebody_dropped_starts_anew(
     assert is_right(connection)
 
 
-def test_a_staging_that_somebody_changed_is_not_applied(
+def test_a_staging_that_another_session_changed_is_not_applied(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
     run_one_batch(connection, settings, films)
@@ -261,7 +265,9 @@ def test_a_source_that_shrinks_too_much_is_refused_and_can_be_allowed_once(
 
 
 @pytest.mark.promise("E6")
-def test_the_same_key_twice_fails_with_examples_and_changes_nothing(connection: Connection, settings: Settings) -> None:
+def test_a_repeated_key_fails_a_full_load_with_examples_and_changes_nothing(
+    connection: Connection, settings: Settings
+) -> None:
     films = create_films(
         connection,
         settings,
@@ -279,7 +285,9 @@ def test_the_same_key_twice_fails_with_examples_and_changes_nothing(connection: 
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
 
 
-def test_a_key_with_null_in_it_is_a_data_error_and_not_a_lost_row(connection: Connection, settings: Settings) -> None:
+def test_a_key_that_contains_null_is_a_data_error_and_not_a_lost_row(
+    connection: Connection, settings: Settings
+) -> None:
     films = create_films(
         connection, settings, source_query="SELECT rating AS id, count(*) AS n FROM content.film_work GROUP BY rating"
     )
@@ -289,7 +297,7 @@ def test_a_key_with_null_in_it_is_a_data_error_and_not_a_lost_row(connection: Co
     assert failed.code in ("NULL_CURSOR", "NULL_KEY")
 
 
-def test_a_key_with_null_in_its_second_column_is_told_when_its_batch_is_staged(
+def test_a_key_with_null_in_its_second_column_is_reported_when_its_batch_is_staged(
     connection: Connection, settings: Settings
 ) -> None:
     connection.execute(
@@ -309,15 +317,15 @@ def test_a_key_with_null_in_its_second_column_is_told_when_its_batch_is_staged(
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
 
 
-def test_values_are_cast_as_an_assignment_does(connection: Connection, settings: Settings, films: Pipeline) -> None:
+def test_values_are_converted_by_assignment_casts(connection: Connection, settings: Settings, films: Pipeline) -> None:
     connection.execute(
         "CREATE TABLE analytics.films (id uuid PRIMARY KEY, title varchar(5), rating numeric(3,1), creation_date date)"
     )
     failed = run(connection, settings, films).error
-    assert failed is not None  # a title is too long: never cut off in silence
+    assert failed is not None  # a title is too long: it is never truncated silently
     assert failed.code == "DATA_ERROR"
     connection.execute("ALTER TABLE analytics.films ALTER title TYPE varchar(500)")
-    pipelines_state = checkpoints.load(connection, films.id)
+    pipelines_state = states.load(connection, films.id)
     assert pipelines_state.generation >= 1
     succeed(connection, settings, films)
     wanted = "SELECT id, title::varchar(500), rating::numeric(3,1), creation_date FROM content.film_work"
@@ -325,7 +333,9 @@ def test_values_are_cast_as_an_assignment_does(connection: Connection, settings:
 
 
 @pytest.mark.promise("E3")
-def test_a_column_the_target_lacks_is_named(connection: Connection, settings: Settings, films: Pipeline) -> None:
+def test_a_column_that_the_target_does_not_have_is_named(
+    connection: Connection, settings: Settings, films: Pipeline
+) -> None:
     connection.execute("CREATE TABLE analytics.films (id uuid PRIMARY KEY, title text)")
     failed = run(connection, settings, films).error
     assert failed is not None
@@ -415,7 +425,7 @@ def test_rows_that_change_while_a_full_load_is_read_arrive_in_the_same_run(
 
 
 @pytest.mark.promise("I7")
-def test_without_a_cursor_column_the_next_full_load_brings_what_changed(
+def test_without_a_cursor_column_the_next_full_load_delivers_the_changes(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
     def watch(counts: Counts, expected: int | None) -> None:
@@ -429,7 +439,9 @@ def test_without_a_cursor_column_the_next_full_load_brings_what_changed(
 
 
 @pytest.mark.promise("I7")
-def test_a_catch_up_asks_nothing_that_a_full_load_does_not_need(connection: Connection, settings: Settings) -> None:
+def test_a_catch_up_accepts_rows_without_a_cursor_time_and_a_key_of_several_columns(
+    connection: Connection, settings: Settings
+) -> None:
     connection.execute("ALTER TABLE content.film_work ALTER modified DROP NOT NULL")
     connection.execute("UPDATE content.film_work SET modified = NULL WHERE title LIKE 'Star Wars%'")
     films = create_films(
@@ -449,11 +461,11 @@ def test_a_catch_up_asks_nothing_that_a_full_load_does_not_need(connection: Conn
     [
         ("4MB", "content.film_work", "16MB"),
         ("64MB", "content.film_work", "64MB"),
-        # more memory may lead the planner of anything but a table to a slower plan
+        # for anything but a table, more memory may lead the planner to a slower plan
         ("4MB", "(SELECT DISTINCT id FROM content.film_work) AS f", "4MB"),
     ],
 )
-def test_the_sort_of_a_table_has_some_memory_and_no_plan_of_a_query_is_changed(
+def test_work_mem_is_raised_for_the_sort_of_a_table_and_for_no_other_query(
     connection: Connection, settings: Settings, own: str, source: str, seen: str
 ) -> None:
     connection.execute(

@@ -1,4 +1,4 @@
-"""Incremental loads: nothing that was committed is lost, whenever it commits (FAULTS C)."""
+"""Incremental loads: no committed row is lost, whenever it commits."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.helpers.running import differences, run, succeed
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import checkpoints
+from vitrine.store import state as states
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def ratings(connection: Connection, settings: Settings) -> Pipeline:
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[Connection]:
-    """The cinema's own session, with transactions of its own."""
+    """A session of the application, with its own transactions."""
     with connect(database_url, name="cinema") as opened:
         yield opened
 
@@ -36,13 +36,13 @@ def test_the_first_run_delivers_everything_and_the_second_writes_nothing(
 
 
 @pytest.mark.promise("C23")
-def test_an_empty_delta_is_a_success_that_moves_nothing(
+def test_an_empty_delta_is_a_success_that_does_not_move_the_checkpoint(
     connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     succeed(connection, settings, ratings)
-    before = checkpoints.load(connection, ratings.id).position
+    before = states.load(connection, ratings.id).position
     executed = succeed(connection, settings, ratings)
-    assert (executed.counts.read, checkpoints.load(connection, ratings.id).position) == (0, before)
+    assert (executed.counts.read, states.load(connection, ratings.id).position) == (0, before)
 
 
 @pytest.mark.promise("C23")
@@ -72,7 +72,7 @@ def test_a_row_that_commits_late_with_an_older_time_is_not_lost(
 
 
 @pytest.mark.promise("C2")
-def test_a_transaction_that_has_only_begun_holds_the_checkpoint_too(
+def test_a_transaction_that_has_not_written_yet_holds_the_checkpoint_back(
     connection: Connection, settings: Settings, writer: Connection
 ) -> None:  # no transaction id yet when the run reads
     ratings = create_ratings(connection, settings, options={"horizon_margin": "0s"})
@@ -97,16 +97,16 @@ def test_rows_arrive_at_once_while_a_transaction_stays_open(
             rate(connection, "clock_timestamp()", count=5)
             assert succeed(connection, settings, ratings).counts.written >= 5
             assert is_right(connection)
-        standing = checkpoints.load(connection, ratings.id).position
+        standing = states.load(connection, ratings.id).position
         again = succeed(connection, settings, ratings)
         assert (again.counts.read > 0, again.counts.written) == (True, 0)
-        assert checkpoints.load(connection, ratings.id).position == standing
+        assert states.load(connection, ratings.id).position == standing
     succeed(connection, settings, ratings)
-    assert checkpoints.load(connection, ratings.id).position != standing
+    assert states.load(connection, ratings.id).position != standing
 
 
 @pytest.mark.promise("C4")
-def test_a_prepared_transaction_holds_the_checkpoint_until_it_ends(
+def test_a_prepared_transaction_holds_the_checkpoint_back_until_it_ends(
     connection: Connection, settings: Settings, writer: Connection
 ) -> None:
     ratings = create_ratings(connection, settings, options={"horizon_margin": "0s"})
@@ -115,14 +115,14 @@ def test_a_prepared_transaction_holds_the_checkpoint_until_it_ends(
     writer.execute("PREPARE TRANSACTION 'premiere'")
     rate(connection, "clock_timestamp()")
     succeed(connection, settings, ratings)
-    assert checkpoints.load(connection, ratings.id).position.cursor is None
+    assert states.load(connection, ratings.id).position.cursor is None
     writer.execute("COMMIT PREPARED 'premiere'")
     succeed(connection, settings, ratings)
     assert is_right(connection)
 
 
 @pytest.mark.promise("C5")
-def test_hidden_sessions_refuse_the_horizon_unless_a_lookback_is_given(
+def test_the_horizon_is_unavailable_with_hidden_sessions_unless_a_lookback_is_set(
     connection: Connection, settings: Settings, writer: Connection, database_url: str
 ) -> None:
     connection.execute("DROP ROLE IF EXISTS blind")
@@ -149,7 +149,7 @@ def test_hidden_sessions_refuse_the_horizon_unless_a_lookback_is_given(
 
 
 @pytest.mark.promise("C5")
-def test_a_session_that_tells_nothing_of_itself_refuses_the_horizon(
+def test_the_horizon_is_unavailable_with_a_session_that_has_track_activities_off(
     connection: Connection, settings: Settings, writer: Connection
 ) -> None:
     writer.execute("SET track_activities = off")
@@ -160,7 +160,9 @@ def test_a_session_that_tells_nothing_of_itself_refuses_the_horizon(
 
 
 @pytest.mark.promise("C7")
-def test_equal_times_across_a_batch_boundary_are_all_read_once(connection: Connection, settings: Settings) -> None:
+def test_rows_with_equal_times_across_a_batch_boundary_are_all_read_once(
+    connection: Connection, settings: Settings
+) -> None:
     ratings = create_ratings(connection, settings, batch_size=3)
     connection.execute("DELETE FROM ugc.ratings WHERE id NOT IN (SELECT id FROM ugc.ratings LIMIT 10)")
     connection.execute("UPDATE ugc.ratings SET modified = '2024-05-05 05:05:05.000005+00'")
@@ -171,7 +173,7 @@ def test_equal_times_across_a_batch_boundary_are_all_read_once(connection: Conne
 
 
 @pytest.mark.promise("C9")
-def test_rows_without_a_time_fail_the_run_with_their_count(
+def test_rows_without_a_cursor_time_fail_the_run_with_their_number(
     connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     connection.execute("ALTER TABLE ugc.ratings ALTER modified DROP NOT NULL")
@@ -182,7 +184,7 @@ def test_rows_without_a_time_fail_the_run_with_their_count(
 
 
 @pytest.mark.promise("C9")
-def test_rows_without_a_time_can_be_ignored(connection: Connection, settings: Settings) -> None:
+def test_rows_without_a_cursor_time_can_be_ignored(connection: Connection, settings: Settings) -> None:
     connection.execute("ALTER TABLE ugc.ratings ALTER modified DROP NOT NULL")
     rate(connection, "NULL")
     ratings = create_ratings(connection, settings, options={"on_null_cursor": "ignore"})
@@ -191,7 +193,7 @@ def test_rows_without_a_time_can_be_ignored(connection: Connection, settings: Se
 
 
 @pytest.mark.promise("C10")
-def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connection, settings: Settings) -> None:
+def test_a_repeated_cursor_is_a_data_error_and_not_a_lost_row(connection: Connection, settings: Settings) -> None:
     connection.execute("CREATE TABLE analytics.ratings (id uuid PRIMARY KEY, rating smallint, modified timestamptz)")
     twice = create_ratings(
         connection,
@@ -206,7 +208,7 @@ def test_one_cursor_twice_is_a_data_error_and_not_a_lost_row(connection: Connect
 
 @pytest.mark.promise("C11")
 @in_the_first_run_and_later
-def test_a_future_time_is_delivered_and_does_not_carry_the_checkpoint_away(
+def test_a_row_with_a_future_time_is_delivered_and_does_not_move_the_checkpoint_beyond_the_horizon(
     connection: Connection, settings: Settings, ratings: Pipeline, later: bool
 ) -> None:
     if later:
@@ -220,7 +222,9 @@ def test_a_future_time_is_delivered_and_does_not_carry_the_checkpoint_away(
 
 
 @pytest.mark.promise("C11")
-def test_an_infinite_time_is_delivered_too(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
+def test_a_row_with_an_infinite_time_is_delivered_too(
+    connection: Connection, settings: Settings, ratings: Pipeline
+) -> None:
     rate(connection, "'infinity'")
     succeed(connection, settings, ratings)
     rate(connection)
@@ -229,7 +233,7 @@ def test_an_infinite_time_is_delivered_too(connection: Connection, settings: Set
 
 
 @pytest.mark.promise("C14")
-def test_times_of_an_application_clock_that_is_behind_are_covered_by_the_margin(
+def test_the_margin_covers_an_application_clock_that_is_behind(
     connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     rate(connection)
@@ -260,7 +264,7 @@ def test_an_integer_cursor_does_not_skip_a_number_that_commits_late(
         return differences(connection, "SELECT id, note FROM ugc.events", "analytics.events", "id") == []
 
     with writer.transaction():
-        writer.execute(note)  # a lower number, still invisible
+        writer.execute(note)  # a lower number, not visible yet
         connection.execute(note)
         for _ in range(3):
             succeed(connection, settings, events)
@@ -268,13 +272,13 @@ def test_an_integer_cursor_does_not_skip_a_number_that_commits_late(
     succeed(connection, settings, events)
     assert right()
     succeed(connection, settings, events)
-    position = checkpoints.load(connection, events.id).position
+    position = states.load(connection, events.id).position
     assert (position.cursor, position.pending_cursor) == (("12", "12"), None)
     assert succeed(connection, settings, events).counts.read == 0
 
 
 @pytest.mark.promise("C22")
-def test_a_transaction_begun_between_horizon_and_snapshot_is_waited_for(
+def test_the_checkpoint_waits_for_a_transaction_that_began_between_horizon_and_snapshot(
     connection: Connection, settings: Settings, writer: Connection
 ) -> None:  # it draws a lower number than one that the snapshot sees
     connection.execute("CREATE TABLE ugc.events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
@@ -304,17 +308,17 @@ def test_a_cursor_that_does_not_grow_with_time_is_refused(connection: Connection
 
 
 @pytest.mark.promise("C16")
-def test_microseconds_survive_in_the_checkpoint(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
+def test_the_checkpoint_keeps_microseconds(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
     connection.execute("UPDATE ugc.ratings SET modified = '2024-01-01 00:00:00.000001+00'")
     rate(connection, "'2024-01-01 00:00:00.000003+00'")
     succeed(connection, settings, ratings)
-    cursor = checkpoints.load(connection, ratings.id).position.cursor
+    cursor = states.load(connection, ratings.id).position.cursor
     assert cursor is not None
     assert cursor[0] == "2024-01-01 00:00:00.000003+00"
 
 
 @pytest.mark.promise("C17")
-def test_a_text_tie_breaker_orders_as_its_column_does(connection: Connection, settings: Settings) -> None:
+def test_a_text_tie_breaker_is_ordered_as_its_column_is(connection: Connection, settings: Settings) -> None:
     connection.execute('CREATE TABLE ugc.named (name text COLLATE "ucs_basic" PRIMARY KEY, modified timestamptz)')
     names = ["ähre", "Zebra", "apfel", "Apfel", "zebra", "Ähre", "apfel pie", "éclair", "E", "e"]
     for name in names:
@@ -345,7 +349,9 @@ def test_another_cursor_type_under_an_old_checkpoint_fails(
 
 
 @pytest.mark.promise("C19")
-def test_a_query_that_loses_its_cursor_column_fails_before_writing(connection: Connection, settings: Settings) -> None:
+def test_a_query_that_no_longer_returns_its_cursor_column_fails_before_writing(
+    connection: Connection, settings: Settings
+) -> None:
     connection.execute("CREATE VIEW ugc.seen AS SELECT id, rating, modified FROM ugc.ratings")
     seen = create_ratings(connection, settings, source_query="SELECT * FROM ugc.seen")
     succeed(connection, settings, seen)
@@ -357,7 +363,7 @@ def test_a_query_that_loses_its_cursor_column_fails_before_writing(connection: C
 
 
 @pytest.mark.promise("C19")
-def test_the_order_of_columns_does_not_matter(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
+def test_the_order_of_columns_has_no_effect(connection: Connection, settings: Settings, ratings: Pipeline) -> None:
     connection.execute("CREATE TABLE analytics.ratings (modified timestamptz, id uuid PRIMARY KEY, rating smallint)")
     succeed(connection, settings, ratings)
     assert is_right(connection)
@@ -378,8 +384,8 @@ def test_a_new_event_refreshes_the_row_of_its_user_only(connection: Connection, 
     rate(connection)
     executed = succeed(connection, settings, features)
     assert (executed.counts.read, executed.counts.written) == (1, 1)
-    whole = "SELECT user_id, count(*) AS ratings, max(modified) AS last_activity FROM ugc.ratings GROUP BY user_id"
-    assert differences(connection, whole, "analytics.features", "user_id") == []
+    expected = "SELECT user_id, count(*) AS ratings, max(modified) AS last_activity FROM ugc.ratings GROUP BY user_id"
+    assert differences(connection, expected, "analytics.features", "user_id") == []
 
 
 @pytest.mark.promise("E9")
@@ -396,17 +402,17 @@ def test_unchanged_rows_are_neither_written_nor_locked(
 
 
 @pytest.mark.promise("E4")
-def test_a_target_that_vanished_under_a_checkpoint_is_not_built_from_new_rows_only(
+def test_a_target_that_was_renamed_under_a_checkpoint_is_not_rebuilt_from_new_rows_only(
     connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     succeed(connection, settings, ratings)
-    before = checkpoints.load(connection, ratings.id).position
+    before = states.load(connection, ratings.id).position
     connection.execute("ALTER TABLE analytics.ratings RENAME TO ratings_moved")
     rate(connection)
     failed = run(connection, settings, ratings).error
     assert failed is not None
     assert failed.code == "TARGET_SCHEMA"
-    assert checkpoints.load(connection, ratings.id).position == before
+    assert states.load(connection, ratings.id).position == before
     connection.execute("ALTER TABLE analytics.ratings_moved RENAME TO ratings")
     succeed(connection, settings, ratings)
     assert is_right(connection)

@@ -1,4 +1,4 @@
-"""Processes that die, stop, wake and hang: others take over, nothing is lost or written twice (FAULTS A)."""
+"""Processes that die, freeze, resume and hang: other runners take over, and no row is lost or written twice."""
 
 import os
 import signal
@@ -18,8 +18,9 @@ from tests.helpers.ratings import SLOW_QUERY
 from tests.helpers.running import create, run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints, registry
+from vitrine.connectors.postgres.sink import session, staging
 from vitrine.errors import LeaseLost
-from vitrine.flow import Outcome
+from vitrine.flow.protocols import Outcome
 from vitrine.model import Claim, Pipeline, Row
 from vitrine.postgres import Connection, connect
 from vitrine.runner import watchdog
@@ -27,16 +28,17 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
-from vitrine.sinks.postgres import writer as postgres_writer
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs, staging
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
+from vitrine.store.database import transaction
 
 EVENTS, BATCH = 30, 10
 
 
 @pytest.fixture(autouse=True)
 def _watched(connection: Connection) -> Iterator[None]:
-    """Every change of a status is a legal one."""
+    """Asserts that every status change is legal."""
     journal.start(connection)
     yield
     failpoints.install("")
@@ -58,20 +60,20 @@ def found(connection: Connection, pipeline: Pipeline) -> tuple[Status, int]:
 
 
 def let_expire(connection: Connection) -> None:
-    """The holders are dead for longer than their leases."""
+    """Let every lease expire, as if its holder had died."""
     ended = "clock_timestamp() - interval '1 s'"
     connection.execute(f"UPDATE etl.etl_pipelines SET lease_expires_at = {ended} WHERE lease_token > 0".encode())
 
 
-def take_dead_leases(connection: Connection) -> None:
-    """As runners do, again and again: a row that a dying session has locked at this moment is passed over."""
+def expire_all_leases(connection: Connection) -> None:
+    """Expire leases as runners do, repeatedly: a row that a dying session still locks is skipped."""
     dead = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at < clock_timestamp()"
 
     def none_left() -> bool:
         pipelines.expire_leases(connection)
         return not connection.execute(dead).fetchall()
 
-    wait_until(none_left, what="dead leases that are taken away")
+    wait_until(none_left, what="the end of every expired lease")
 
 
 def sessions_of(connection: Connection, claim: Claim) -> list[Any]:
@@ -79,11 +81,11 @@ def sessions_of(connection: Connection, claim: Claim) -> list[Any]:
     return connection.execute(names, [str(claim.token)]).fetchall()
 
 
-# -- killed anywhere --------------------------------------------------------------------------------------------------
+# -- killed at any point ----------------------------------------------------------------------------------------------
 
 ONCE = [("after_claim", 0), ("after_horizon", 0), ("before_finish", EVENTS)]
-"""Points that a run comes to once, and how many rows its batches have brought by then."""
-EVERY_BATCH = ["after_read", "after_transform", "after_sink_write", "before_commit"]
+"""Failpoints that a run reaches once, and how many rows its batches have written by then."""
+EVERY_BATCH = ["after_read", "after_sink_write", "before_commit"]
 FAULTS = [
     *((f"{point}=kill", rows) for point, rows in ONCE),
     *((f"{point}=kill@{n}", (n - 1) * BATCH) for point in EVERY_BATCH for n in (1, 2)),
@@ -94,8 +96,8 @@ PUBLISHING = [("staging_built=kill", EVENTS), ("before_swap=kill", EVENTS), ("af
 
 
 def staged_rows(connection: Connection, pipeline: Pipeline) -> int | None:
-    """Rows in the staging table, which are all there is; None where the load is over, and the mart there."""
-    state = checkpoints.load(connection, pipeline.id)
+    """Rows in the staging table while there is no mart; None once the load is published."""
+    state = states.load(connection, pipeline.id)
     if connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() != {"t": None}:
         assert not state.generation_open
         return None
@@ -110,8 +112,8 @@ def staged_rows(connection: Connection, pipeline: Pipeline) -> int | None:
 
 
 def covered_rows(connection: Connection, pipeline: Pipeline) -> int:
-    """Rows up to the checkpoint: exactly these are in the target."""
-    cursor = checkpoints.load(connection, pipeline.id).position.cursor
+    """Number of rows up to the checkpoint; asserts that exactly these are in the target."""
+    cursor = states.load(connection, pipeline.id).position.cursor
     rows = connection.execute("SELECT id FROM analytics.events ORDER BY id").fetchall()
     assert [row["id"] for row in rows] == list(range(1, (int(cursor[1]) if cursor else 0) + 1))
     return len(rows)
@@ -119,12 +121,12 @@ def covered_rows(connection: Connection, pipeline: Pipeline) -> int:
 
 def start_over(connection: Connection, pipeline: Pipeline, *, staged: bool) -> None:
     connection.execute("DROP TABLE analytics.events" if staged else "TRUNCATE analytics.events")
-    checkpoints.reset(connection, pipeline.id)
+    states.reset(connection, pipeline.id)
 
 
 @pytest.mark.promise("A1", "A2", "A3")
 @pytest.mark.parametrize("mode", ["full", "incremental", "first load"])
-def test_a_process_killed_anywhere_leaves_rows_and_checkpoint_in_step(
+def test_a_process_killed_at_any_point_leaves_rows_and_checkpoint_consistent(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     staged = mode != "incremental"
@@ -144,20 +146,20 @@ def test_a_process_killed_anywhere_leaves_rows_and_checkpoint_in_step(
         moved = runs.get(connection, claim.run_id).rows_read
         assert moved == (EVENTS if expected is None else expected), fault
         let_expire(connection)
-        take_dead_leases(connection)
+        expire_all_leases(connection)
         assert history(connection, events)[-1] == (RunStatus.ABANDONED, "LEASE_EXPIRED"), fault
         if left is None:
-            assert events_are_right(connection), fault  # the whole mart came with one commit
-        rest = succeed(connection, settings, events).counts
+            assert events_are_right(connection), fault  # the whole mart was written by one commit
+        remaining = succeed(connection, settings, events).counts
         if mode == "full" and left is None:
-            assert rest.read == EVENTS, fault  # it is the next load
+            assert remaining.read == EVENTS, fault  # this is the next load
         else:
-            assert rest.read == EVENTS - (EVENTS if left is None else left), fault
+            assert remaining.read == EVENTS - (EVENTS if left is None else left), fault
         assert events_are_right(connection), fault
         start_over(connection, events, staged=staged)
 
 
-# -- stopped, and awake again -----------------------------------------------------------------------------------------
+# -- frozen and resumed -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("A7", "A17", "A18")
@@ -171,11 +173,11 @@ def test_a_process_killed_anywhere_leaves_rows_and_checkpoint_in_step(
         ("before_commit", "incremental"),
     ],
 )
-def test_a_process_that_wakes_after_its_pipeline_was_taken_over_changes_nothing(
+def test_a_process_that_resumes_after_its_pipeline_was_taken_over_changes_nothing(
     connection: Connection, settings: Settings, mode: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = postgres_writer._UNIT.replace("session_timeout = '10s'", "session_timeout = '4s'")  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(postgres_writer, "_UNIT", quick)
+    quick = session._BEGIN.replace("session_timeout = '10s'", "session_timeout = '4s'")  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(session, "_BEGIN", quick)
     events = create_filled(connection, settings, mode, EVENTS, batch_size=BATCH)
     request(connection, events)
     claim = claimed(settings)
@@ -188,9 +190,9 @@ def test_a_process_that_wakes_after_its_pipeline_was_taken_over_changes_nothing(
         wait_until(lambda: connection.execute(expired).fetchall(), what="a lease that expires")
         take_over(connection, holds_the_row=point == "before_commit")
         wait_until(lambda: not sessions_of(connection, claim), what="the end of the zombie's sessions")
-        heir = claimed(settings)
-        assert heir.token > claim.token
-        assert dispatched(settings, heir) == [None, Status.IDLE]
+        successor = claimed(settings)
+        assert successor.token > claim.token
+        assert dispatched(settings, successor) == [None, Status.IDLE]
         assert events_are_right(connection)
         before = journal.moves(connection)
         zombie.wake()
@@ -203,27 +205,27 @@ def test_a_process_that_wakes_after_its_pipeline_was_taken_over_changes_nothing(
 
 
 def take_over(connection: Connection, *, holds_the_row: bool) -> None:
-    """Take the dead lease away; while a transaction of its holder has the row, it is passed over without waiting."""
+    """Expire the lease; while a transaction of its holder locks the row, it is skipped without waiting."""
     began = time.monotonic()
     freed = pipelines.expire_leases(connection)
     assert time.monotonic() - began < 0.5
     assert bool(freed) != holds_the_row
-    # the server ends the session that rests in its transaction
-    wait_until(lambda: freed or pipelines.expire_leases(connection), what="a lease that can be taken away")
+    # the server ends the session that is idle in its transaction
+    wait_until(lambda: freed or pipelines.expire_leases(connection), what="a lease that can be expired")
 
 
 @pytest.mark.promise("A18")
-def test_a_writer_and_a_store_transaction_rest_for_less_than_a_lease(
+def test_idle_transactions_of_the_writer_and_the_store_end_before_a_lease_expires(
     connection: Connection, settings: Settings
 ) -> None:
-    with checkpoints.transaction(connection):
+    with transaction(connection):
         limit = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert limit == {"idle_in_transaction_session_timeout": "10s"}
-    assert "idle_in_transaction_session_timeout = '10s'" in postgres_writer._UNIT  # pyright: ignore[reportPrivateUsage]
+    assert "idle_in_transaction_session_timeout = '10s'" in session._BEGIN  # pyright: ignore[reportPrivateUsage]
     assert Settings.model_fields["lease_ttl"].default > timedelta(seconds=10)
 
 
-# -- leases that are not kept -----------------------------------------------------------------------------------------
+# -- leases that expire -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("A9", "A11")
@@ -238,13 +240,14 @@ def test_a_run_whose_heartbeats_fail_stops_before_its_next_write(
     held, silent = tmp_path / "held", tmp_path / "silent"
     action = "raise" if fault == "raise" else f"wait:{silent}@1"
     failpoints.install(f"heartbeat={action},after_commit=wait:{held}@1")
-    freeing = threading.Thread(target=let_go_once_expired, args=(connection, held, silent))
+    freeing = threading.Thread(target=release_once_expired, args=(connection, held, silent))
     freeing.start()
     executed = run_through(connection, brief, events)
     freeing.join()
     assert isinstance(executed.error, LeaseLost)
     assert executed.batches == 1
-    assert found(connection, events) == (Status.RUNNING, 1)  # nobody has taken it over, and it does not revive
+    # no runner has taken it over, and the lease does not become valid again
+    assert found(connection, events) == (Status.RUNNING, 1)
     with connect(brief.store_url, name="tests") as other:
         (freed,) = pipelines.expire_leases(other)
     assert freed["status"] == Status.RUN_REQUESTED
@@ -261,7 +264,7 @@ def test_a_run_that_begins_after_its_lease_has_expired_writes_nothing(
     brief = settings.model_copy(update={"lease_ttl": timedelta(milliseconds=500)})
     events = create_filled(connection, settings, "incremental", EVENTS)
     failpoints.install(f"after_claim=wait:{tmp_path / 'held'}")
-    freeing = threading.Thread(target=let_go_once_expired, args=(connection, tmp_path / "held"))
+    freeing = threading.Thread(target=release_once_expired, args=(connection, tmp_path / "held"))
     freeing.start()
     executed = run_through(connection, brief, events)
     freeing.join()
@@ -275,7 +278,7 @@ def run_through(connection: Connection, settings: Settings, pipeline: Pipeline) 
     return dispatcher.dispatch(claimed(settings))[0]
 
 
-def let_go_once_expired(connection: Connection, *files: Path) -> None:
+def release_once_expired(connection: Connection, *files: Path) -> None:
     wait_until(lambda: any(file.exists() for file in files), what="a run that is held")
     expired = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at < clock_timestamp() - interval '300 ms'"
     wait_until(lambda: connection.execute(expired).fetchall(), what="a lease that expires")
@@ -293,7 +296,7 @@ def test_a_batch_that_kills_its_process_three_times_fails_the_pipeline(
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH)
     request(connection, events)
     die(connection, settings, "after_read=kill@2")
-    assert found(connection, events) == (Status.RUN_REQUESTED, 0)  # one batch was done: the count starts anew
+    assert found(connection, events) == (Status.RUN_REQUESTED, 0)  # one batch was written: the counter is reset
     for attempt in (1, 2):
         die(connection, settings, "after_read=kill")
         assert found(connection, events) == (Status.RUN_REQUESTED, attempt)
@@ -306,10 +309,10 @@ def test_a_batch_that_kills_its_process_three_times_fails_the_pipeline(
 
 
 @pytest.mark.promise("A13")
-def test_reading_the_same_rows_again_before_each_death_is_no_progress(
+def test_reading_the_same_rows_again_before_each_crash_is_no_progress(
     connection: Connection, settings: Settings
 ) -> None:
-    # an integer leaves no checkpoint before its first run is over: each attempt begins with the first batch
+    # an integer cursor has no checkpoint before its first run has ended: each attempt starts with the first batch
     events = create_filled(
         connection, settings, "incremental", EVENTS, batch_size=BATCH, incremental_key="id", incremental_id_key="id"
     )
@@ -328,15 +331,15 @@ def die(connection: Connection, settings: Settings, fault: str) -> None:
     with forked(lambda: dispatched(settings, claim), fault) as child:
         assert child.ended() == -signal.SIGKILL
     let_expire(connection)
-    take_dead_leases(connection)
+    expire_all_leases(connection)
 
 
 @registry.transforms.register("deadly_in_company")
 def deadly_in_company(rows: Sequence[Row]) -> Sequence[Row]:
-    """Kills the process, once all three runs that are to die with it have begun to read."""
+    """Kills the process once all three runs that should die with it have begun to read."""
     with connect(os.environ["VITRINE_TEST_STORE"], name="tests:deadly") as store:
         reading = "SELECT FROM etl.etl_runs WHERE status = 'RUNNING' AND lane IS NOT NULL"
-        wait_until(lambda: len(store.execute(reading).fetchall()) == 3, what="company")
+        wait_until(lambda: len(store.execute(reading).fetchall()) == 3, what="the other runs")
     os.kill(os.getpid(), signal.SIGKILL)
     return rows
 
@@ -347,14 +350,14 @@ def harmless(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def managed(settings: Settings) -> bool:
-    """A runner with three slots, here."""
+    """A runner with three slots, in this process."""
     stop = threading.Event()
     dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, stop))
     return PipelineManager(settings, dispatcher, name=f"forked:{os.getpid()}", concurrency=3, stop=stop).run()
 
 
 def create_slow(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
-    """Reads for minutes before its first row comes."""
+    """A pipeline whose query takes minutes to return its first row."""
     defaults: dict[str, Any] = {
         "name": "slow",
         "source_query": SLOW_QUERY,
@@ -366,7 +369,7 @@ def create_slow(connection: Connection, settings: Settings, **fields: Any) -> Pi
 
 @pytest.mark.promise("A13")
 @pytest.mark.parametrize("order", ["together", "culprit first", "culprit last"])
-def test_a_death_is_charged_to_the_run_that_was_in_user_code_and_not_to_those_beside_it(
+def test_a_crash_is_charged_to_the_run_in_user_code_and_not_to_other_runs_of_the_process(
     connection: Connection, settings: Settings, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VITRINE_TEST_STORE", settings.store_url)
@@ -386,22 +389,22 @@ def test_a_death_is_charged_to_the_run_that_was_in_user_code_and_not_to_those_be
 
 
 def expire_in(connection: Connection, order: str, culprit: Pipeline) -> None:
-    """The leases of a dead process end in this order: heartbeats come one after the other."""
+    """The leases of a dead process expire in this order, because heartbeats are sent one after the other."""
     if order == "together":
         let_expire(connection)
     else:
         ends = "UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s' WHERE (id = %s) = %s"
         connection.execute(ends, [culprit.id, order == "culprit first"])
-        take_dead_leases(connection)
+        expire_all_leases(connection)
         let_expire(connection)
-    take_dead_leases(connection)
+    expire_all_leases(connection)
 
 
 @pytest.mark.promise("A13")
-def test_a_run_without_user_code_that_dies_alone_is_charged(connection: Connection, settings: Settings) -> None:
+def test_a_run_without_user_code_that_crashes_alone_is_charged(connection: Connection, settings: Settings) -> None:
     deadly = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH, python_task="harmless")
     request(connection, deadly)
-    die(connection, settings, "after_transform=kill")  # an earlier death in user code, by a runner of the same name
+    die(connection, settings, "after_read=kill")  # an earlier crash in user code, of a runner with the same name
     connection.execute("UPDATE etl.etl_pipelines SET enabled = false")
     plain = create_events(connection, settings, "incremental", name="plain", target_table="analytics.plain")
     request(connection, plain)
@@ -419,7 +422,7 @@ def test_a_query_that_takes_too_long_is_cancelled_and_fails_its_run(connection: 
     failed = run(connection, settings, slow)
     assert failed.error is not None
     assert (failed.error.code, "options.batch_timeout (1s)" in str(failed.error)) == ("BATCH_TIMEOUT", True)
-    assert failed.seconds < 1 + watchdog.LOOK_SECONDS + 2
+    assert failed.seconds < 1 + watchdog.CHECK_SECONDS + 2
     assert found(connection, slow) == (Status.FAILED, 0)  # no second attempt: it would take as long
     assert_nothing_reads(connection)
 
@@ -445,7 +448,7 @@ def test_a_write_that_takes_too_long_is_cancelled_and_fails_its_run(
 
 
 @pytest.mark.promise("A16")
-def test_only_batches_are_timed_and_neither_the_run_nor_its_publishing(
+def test_batch_timeout_applies_to_batches_and_not_to_the_run_or_its_publish(
     connection: Connection, settings: Settings, tmp_path: Path
 ) -> None:
     events = create_filled(connection, settings, "full", EVENTS, batch_size=BATCH, options={"batch_timeout": "1s"})
@@ -453,7 +456,7 @@ def test_only_batches_are_timed_and_neither_the_run_nor_its_publishing(
     failpoints.install(f"staging_built=wait:{held}")
     request(connection, events)
     claim = claimed(settings)
-    freeing = threading.Thread(target=let_go_after, args=(connection, claim, held, timedelta(seconds=2)))
+    freeing = threading.Thread(target=release_after, args=(connection, claim, held, timedelta(seconds=2)))
     freeing.start()
     assert dispatched(settings, claim) == [None, Status.IDLE]
     freeing.join()
@@ -461,20 +464,22 @@ def test_only_batches_are_timed_and_neither_the_run_nor_its_publishing(
 
 
 @pytest.mark.promise("A16")
-def test_a_rest_between_two_batches_is_no_time_of_either(connection: Connection, settings: Settings) -> None:
+def test_a_wait_between_two_batches_does_not_count_towards_batch_timeout(
+    connection: Connection, settings: Settings
+) -> None:
     slowly = {"batch_timeout": "1s", "pause_between_batches": "1500ms"}
     events = create_filled(connection, settings, "incremental", EVENTS, batch_size=BATCH, options=slowly)
     assert succeed(connection, settings, events).seconds > 3
     assert events_are_right(connection)
 
 
-def let_go_after(connection: Connection, claim: Claim, file: Path, least: timedelta) -> None:
+def release_after(connection: Connection, claim: Claim, file: Path, least: timedelta) -> None:
     wait_until(file.exists, what="a run that is held")
     wait_until(lambda: runs.get(connection, claim.run_id).elapsed > least.total_seconds(), what="a long run")
     file.unlink()
 
 
-# -- pauses and stops while nothing comes -----------------------------------------------------------------------------
+# -- pauses and stops during a slow query -----------------------------------------------------------------------------
 
 
 @pytest.mark.promise("A14", "D5")
@@ -505,5 +510,5 @@ def test_a_pause_and_a_stop_do_not_wait_for_a_slow_query(
     interrupting.join()
     assert executed.outcome is (Outcome.PAUSED if how == "pause" else Outcome.RELEASED)
     assert (left, found(connection, slow)[1]) == (Status.PAUSED if how == "pause" else Status.RUN_REQUESTED, 0)
-    assert took < (2.5 if how == "pause" else 1)  # a pause is looked for once a second
+    assert took < (2.5 if how == "pause" else 1)  # the runner polls for a pause once a second
     assert_nothing_reads(connection)

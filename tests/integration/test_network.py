@@ -1,4 +1,4 @@
-"""Connections that end at the worst moment, and servers that remember nothing between transactions (FAULTS B)."""
+"""Connections that are lost during a commit, and servers without session state between transactions."""
 
 import threading
 
@@ -9,42 +9,43 @@ from tests.helpers import journal
 from tests.helpers.events import both_modes, create_events, create_target, events_are_right, fill_events
 from tests.helpers.proxy import Proxy
 from tests.helpers.running import create, differences, run, succeed
-from vitrine import reconcile
-from vitrine.flow import Outcome
+from vitrine.engine import reconcile
+from vitrine.flow.protocols import Outcome
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
 from vitrine.store.migrate import migrate
 
 AT_ONCE = (0.0, 0.0, 0.0)
-BATCH, PUBLISHED, LEFT = b"UPDATE etl.etl_state", b"SET generation_open = false", b"lease_token = NULL"
+BATCH, PUBLISHED, LEFT = b"UPDATE etl.etl_state", b'DROP TABLE IF EXISTS "etl"."stage_', b"lease_token = NULL"
 
 
 @pytest.fixture
-def far(settings: Settings, database_url: str, proxy: Proxy) -> Settings:
-    """Settings that lead through the proxy."""
+def proxied(settings: Settings, database_url: str, proxy: Proxy) -> Settings:
+    """Settings that connect through the proxy."""
     return settings.model_copy(update={"database_url": SecretStr(proxy.url(database_url))})
 
 
-# -- the answer of a commit -------------------------------------------------------------------------------------------
+# -- the reply of a commit --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("B2", "B3")
 @both_modes
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("batch", [1, 3, 5])
-def test_a_batch_whose_commit_is_cut_off_is_counted_once_and_no_row_is_read_twice(
-    connection: Connection, far: Settings, proxy: Proxy, mode: str, lost: str, batch: int
+def test_a_batch_whose_commit_loses_its_connection_is_counted_once_and_no_row_is_read_twice(
+    connection: Connection, proxied: Settings, proxy: Proxy, mode: str, lost: str, batch: int
 ) -> None:
     fill_events(connection, 500)
     create_target(connection)
-    events = create_events(connection, far, mode)
+    events = create_events(connection, proxied, mode)
     arm = proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request
     drop = arm(BATCH, skip=batch if mode == "full" else batch - 1)  # a full load opens its generation first
-    executed = succeed(connection, far, events, waits=AT_ONCE)
+    executed = succeed(connection, proxied, events, waits=AT_ONCE)
     (one,) = runs.list_page(connection, events.id)
     assert drop.done.is_set()
     assert (executed.counts.read, executed.counts.written, executed.batches) == (500, 500, 5)
@@ -54,33 +55,33 @@ def test_a_batch_whose_commit_is_cut_off_is_counted_once_and_no_row_is_read_twic
 
 @pytest.mark.promise("B2", "B3")
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_load_whose_last_commit_is_cut_off_is_neither_read_nor_applied_again(
-    connection: Connection, far: Settings, proxy: Proxy, lost: str
+def test_a_load_whose_publish_loses_its_connection_is_counted_once_and_not_read_again(
+    connection: Connection, proxied: Settings, proxy: Proxy, lost: str
 ) -> None:
     fill_events(connection, 500)
-    events = create_events(connection, far, "full", incremental_key="modified")
+    events = create_events(connection, proxied, "full", incremental_key="modified")
     drop = (proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request)(PUBLISHED)
-    executed = succeed(connection, far, events, waits=AT_ONCE)
+    executed = succeed(connection, proxied, events, waits=AT_ONCE)
     (one,) = runs.list_page(connection, events.id)
     assert drop.done.is_set()
     assert (executed.counts.read, executed.counts.written) == (one.rows_read, one.rows_written) == (500, 500)
-    assert checkpoints.load(connection, events.id).generation == 1
+    assert states.load(connection, events.id).generation == 1
     assert events_are_right(connection)
 
 
 @pytest.mark.promise("B2", "B3")
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_run_whose_end_is_cut_off_is_ended_once(
-    connection: Connection, far: Settings, proxy: Proxy, lost: str
+def test_a_run_whose_end_loses_its_connection_is_ended_once(
+    connection: Connection, proxied: Settings, proxy: Proxy, lost: str
 ) -> None:
     journal.start(connection)
     fill_events(connection, 10)
-    events = create_events(connection, far, "incremental")
+    events = create_events(connection, proxied, "incremental")
     pipelines.request_run(connection, events.id, trigger="api")
-    claim = pipelines.claim_next(connection, runner="tests", ttl=far.lease_ttl)
+    claim = pipelines.claim_next(connection, runner="tests", ttl=proxied.lease_ttl)
     assert claim is not None
     drop = (proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request)(LEFT)
-    executed, status = PipelineDispatcher(far, PipelineExecutor(far, threading.Event())).dispatch(claim)
+    executed, status = PipelineDispatcher(proxied, PipelineExecutor(proxied, threading.Event())).dispatch(claim)
     assert drop.done.is_set()
     assert (executed.outcome, status) == (Outcome.FINISHED, Status.IDLE)
     assert [one.status for one in runs.list_page(connection, events.id)] == [RunStatus.SUCCESS]
@@ -90,10 +91,10 @@ def test_a_run_whose_end_is_cut_off_is_ended_once(
 
 @pytest.mark.promise("B2")
 def test_a_run_that_was_taken_over_does_not_count_the_commit_of_another(
-    connection: Connection, far: Settings, proxy: Proxy
-) -> None:  # the same number under another token is not mine
+    connection: Connection, proxied: Settings, proxy: Proxy
+) -> None:  # the same batch number under another token is not ours
     fill_events(connection, 500)
-    events = create_events(connection, far, "incremental")
+    events = create_events(connection, proxied, "incremental")
     proxy.drop_commit_request(BATCH, skip=2)
     taken: list[object] = []
 
@@ -106,43 +107,43 @@ def test_a_run_that_was_taken_over_does_not_count_the_commit_of_another(
                 )
             )
 
-    executed = run(connection, far, events, waits=AT_ONCE, watch=take_over)
+    executed = run(connection, proxied, events, waits=AT_ONCE, watch=take_over)
     assert executed.error is not None
     assert (executed.error.code, executed.counts.read) == ("ETL01", 200)
 
 
-# -- cut in the middle ------------------------------------------------------------------------------------------------
+# -- connections that are cut -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("B9")
 @both_modes
-def test_a_run_whose_connections_are_all_cut_goes_on(
-    connection: Connection, far: Settings, proxy: Proxy, mode: str
+def test_a_run_whose_connections_are_all_cut_continues(
+    connection: Connection, proxied: Settings, proxy: Proxy, mode: str
 ) -> None:
     fill_events(connection, 1000)
-    events = create_events(connection, far, mode)
+    events = create_events(connection, proxied, mode)
     cuts: list[int] = []
 
     def cut(counts: object, expected: int | None) -> None:
         if getattr(counts, "read", 0) in (200, 700) and len(cuts) < 2:
             cuts.append(proxy.cut())
 
-    executed = succeed(connection, far, events, waits=AT_ONCE, watch=cut)
+    executed = succeed(connection, proxied, events, waits=AT_ONCE, watch=cut)
     (one,) = runs.list_page(connection, events.id)
     assert all(number >= 3 for number in cuts)
     assert executed.counts.read == one.rows_read == 1000
     assert events_are_right(connection)
 
 
-# -- a server that remembers nothing ----------------------------------------------------------------------------------
+# -- transaction pooling ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("B10")
-def test_everything_works_where_a_session_lasts_for_one_transaction_only(
-    connection: Connection, far: Settings, proxy: Proxy
+def test_migrations_runs_and_reconcile_work_with_transaction_pooling(
+    connection: Connection, proxied: Settings, proxy: Proxy
 ) -> None:
     proxy.pooling = True
-    migrate(far.store_url)
+    migrate(proxied.store_url)
     fill_events(connection, 500, note="CASE n WHEN 250 THEN NULL ELSE n::text END")
     create_target(connection)
     connection.execute(
@@ -150,25 +151,27 @@ def test_everything_works_where_a_session_lasts_for_one_transaction_only(
     )
     strict = create_events(
         connection,
-        far,
+        proxied,
         "incremental",
         name="strict",
         target_table="analytics.strict",
         options={"on_reject": "quarantine"},
     )
     query = "SELECT id, title, rating FROM content.film_work"
-    with connect(far.store_url, name="tests:pooled") as pooled:
+    with connect(proxied.store_url, name="tests:pooled") as pooled:
         journal.start(pooled)
-        events = create_events(pooled, far, "incremental")
-        films = create(pooled, far, name="films", source_query=query, target_table="analytics.f", key_columns=["id"])
+        events = create_events(pooled, proxied, "incremental")
+        films = create(
+            pooled, proxied, name="films", source_query=query, target_table="analytics.f", key_columns=["id"]
+        )
         for _ in range(2):
-            succeed(pooled, far, events, waits=AT_ONCE)
-            succeed(pooled, far, films, waits=AT_ONCE)
+            succeed(pooled, proxied, events, waits=AT_ONCE)
+            succeed(pooled, proxied, films, waits=AT_ONCE)
             connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id < 100")
-        assert succeed(pooled, far, strict).counts.rejected == 1
-        succeed(pooled, far, events)
+        assert succeed(pooled, proxied, strict).counts.rejected == 1
+        succeed(pooled, proxied, events)
         journal.assert_legal(pooled)
     assert events_are_right(connection)
     assert differences(connection, query, "analytics.f", "id") == []
-    assert reconcile.compare(events.definition, far).equal
+    assert reconcile.compare(events.definition, proxied).equal
     assert proxy.discarded > 50

@@ -1,4 +1,4 @@
-"""A run that goes gently: at its pace, ready to stop, and in nobody's way at the source."""
+"""Rate limits of a run: rows per second, waits between batches, reloads, and reads that block no writer."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from tests.helpers.waiting import wait_until
 from vitrine import revisions
 from vitrine.api.app import create_app
 from vitrine.errors import LeaseLost
-from vitrine.flow import Outcome
+from vitrine.flow.protocols import Outcome
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
@@ -41,7 +41,7 @@ def ratings(connection: Connection, settings: Settings, size: int = 100, **optio
     )
 
 
-class UnderWay:
+class ActiveRun:
     """A run in a thread of its own."""
 
     def __init__(self, connection: Connection, settings: Settings, pipeline: Pipeline) -> None:
@@ -65,9 +65,9 @@ class UnderWay:
 
 
 @contextmanager
-def under_way(connection: Connection, settings: Settings, pipeline: Pipeline) -> Generator[UnderWay]:
-    """Inside, the run has written its first batch, and rests or goes on."""
-    one = UnderWay(connection, settings, pipeline)
+def active_run(connection: Connection, settings: Settings, pipeline: Pipeline) -> Generator[ActiveRun]:
+    """Inside, the run has written its first batch, and waits or continues."""
+    one = ActiveRun(connection, settings, pipeline)
     one.thread.start()
     try:
         wait_until(lambda: one.batches() >= 1, what="the first batch")
@@ -77,39 +77,39 @@ def under_way(connection: Connection, settings: Settings, pipeline: Pipeline) ->
         one.thread.join(10)
 
 
-def patient(settings: Settings) -> Settings:
-    """As in production: a heartbeat alone would tell of a pause too late."""
+def rare_heartbeats(settings: Settings) -> Settings:
+    """Settings with rare heartbeats, as in production: a heartbeat alone would notice a pause too late."""
     longer: dict[str, Any] = {"lease_ttl": "30s", "heartbeat_interval": "5s"}
     return Settings.model_validate({"database_url": settings.store_url, **longer})
 
 
-# -- the pace ---------------------------------------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("S5")
-def test_a_run_keeps_to_its_rows_per_second(connection: Connection, settings: Settings) -> None:
+def test_a_run_keeps_its_limit_of_rows_per_second(connection: Connection, settings: Settings) -> None:
     executed = succeed(connection, settings, ratings(connection, settings, 500, max_rows_per_second=600))
     assert executed.counts.read == RATINGS == 900
     assert executed.batches == 2  # of 500 and 400
     assert 500 / 600 <= executed.seconds < 500 / 600 + 2
 
 
-def test_batches_are_no_larger_than_a_second_allows(connection: Connection, settings: Settings) -> None:
+def test_batches_are_not_larger_than_the_rows_of_one_second(connection: Connection, settings: Settings) -> None:
     executed = succeed(connection, settings, ratings(connection, settings, 5000, max_rows_per_second=450))
     assert executed.batches == 2
     assert executed.seconds >= 1
 
 
 @pytest.mark.promise("S5")
-def test_a_run_rests_between_its_batches_and_not_after_the_last(connection: Connection, settings: Settings) -> None:
+def test_a_run_waits_between_its_batches_and_not_after_the_last(connection: Connection, settings: Settings) -> None:
     executed = succeed(connection, settings, ratings(connection, settings, 300, pause_between_batches="400ms"))
     assert executed.batches == 3
     assert 0.8 <= executed.seconds < 1.2 + 1
     alone = succeed(connection, settings, ratings_once(connection, settings))
     assert alone.seconds < 60
-    (told,) = runs.list_page(connection, pipelines.get(connection, "under_test").id)
-    assert told.slowest_batch_seconds is not None
-    assert told.slowest_batch_seconds < 0.4  # the rest is no part of a batch
+    (one,) = runs.list_page(connection, pipelines.get(connection, "under_test").id)
+    assert one.slowest_batch_seconds is not None
+    assert one.slowest_batch_seconds < 0.4  # the wait is not part of a batch
 
 
 def ratings_once(connection: Connection, settings: Settings) -> Pipeline:
@@ -117,18 +117,18 @@ def ratings_once(connection: Connection, settings: Settings) -> Pipeline:
     return create(connection, settings, name="once", target_table="analytics.once", **fields)
 
 
-# -- a rest can be cut short -------------------------------------------------------------------------------------------
+# -- a wait can be ended -----------------------------------------------------------------------------------------------
 
 
-def pause(connection: Connection, pipeline: Pipeline, one: UnderWay) -> None:
+def pause(connection: Connection, pipeline: Pipeline, one: ActiveRun) -> None:
     pipelines.request_pause(connection, pipeline.id)
 
 
-def stop(connection: Connection, pipeline: Pipeline, one: UnderWay) -> None:
+def stop(connection: Connection, pipeline: Pipeline, one: ActiveRun) -> None:
     one.stop.set()
 
 
-def disable(connection: Connection, pipeline: Pipeline, one: UnderWay) -> None:
+def disable(connection: Connection, pipeline: Pipeline, one: ActiveRun) -> None:
     pipelines.update(connection, pipeline.id, pipeline.definition.model_copy(update={"enabled": False}))
 
 
@@ -141,35 +141,35 @@ def disable(connection: Connection, pipeline: Pipeline, one: UnderWay) -> None:
         (disable, Outcome.PAUSED, Status.PAUSED),
     ],
 )
-def test_a_resting_run_ends_within_a_second(
+def test_a_waiting_run_ends_within_a_second(
     connection: Connection,
     settings: Settings,
-    interrupt: Callable[[Connection, Pipeline, UnderWay], None],
+    interrupt: Callable[[Connection, Pipeline, ActiveRun], None],
     outcome: Outcome,
     left: Status,
 ) -> None:
     pipeline = ratings(connection, settings, **SLOW)
-    with under_way(connection, patient(settings), pipeline) as one:
+    with active_run(connection, rare_heartbeats(settings), pipeline) as one:
         began = time.monotonic()
         interrupt(connection, pipeline, one)
         assert one.end().outcome is outcome
-        assert time.monotonic() - began < 1.5  # a second, and some for leaving
+        assert time.monotonic() - began < 1.5  # a second, and time to release
     assert pipelines.get(connection, pipeline.id).status is left
     assert one.batches() == 1
 
 
 @pytest.mark.promise("S5")
-def test_a_resting_run_that_lost_its_lease_ends_and_touches_nothing(connection: Connection, settings: Settings) -> None:
+def test_a_waiting_run_that_lost_its_lease_ends_and_writes_nothing(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
-    with under_way(connection, patient(settings), pipeline) as one:
+    with active_run(connection, rare_heartbeats(settings), pipeline) as one:
         connection.execute("UPDATE etl.etl_pipelines SET lease_token = nextval('etl.fencing_seq')")
         assert isinstance(one.end().error, LeaseLost)
     assert pipelines.get(connection, pipeline.id).status is Status.RUNNING
 
 
-def test_a_rest_longer_than_the_lease_keeps_the_lease(connection: Connection, settings: Settings) -> None:
+def test_a_wait_longer_than_the_lease_keeps_the_lease(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
-    with under_way(connection, settings, pipeline):
+    with active_run(connection, settings, pipeline):
         first = pipelines.get(connection, pipeline.id).lease_expires_at
         assert first is not None
         kept = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at > %s + interval '2 seconds'"
@@ -177,25 +177,25 @@ def test_a_rest_longer_than_the_lease_keeps_the_lease(connection: Connection, se
         assert pipelines.expire_leases(connection) == []
 
 
-def test_no_transaction_stays_open_at_the_target_while_a_run_rests(connection: Connection, settings: Settings) -> None:
+def test_no_transaction_stays_open_at_the_target_while_a_run_waits(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
-    with under_way(connection, settings, pipeline):
+    with active_run(connection, settings, pipeline):
         idle = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
-        wait_until(lambda: not connection.execute(idle).fetchall(), what="every transaction at its end")
+        wait_until(lambda: not connection.execute(idle).fetchall(), what="the end of every transaction")
 
 
-# -- another pace on the way -------------------------------------------------------------------------------------------
+# -- reload ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("D12")
-def test_a_running_pipeline_takes_another_pace_when_it_is_told_to(connection: Connection, settings: Settings) -> None:
+def test_a_run_uses_a_new_rate_limit_after_a_reload(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, 10, pause_between_batches="100ms")
-    with under_way(connection, settings, pipeline) as one, TestClient(create_app(settings)) as client:
+    with active_run(connection, settings, pipeline) as one, TestClient(create_app(settings)) as client:
         change = {"batch_size": 400, "description": "faster", "options": {"pause_between_batches": "0s"}}
         assert client.patch(f"/pipelines/{pipeline.name}", json=change).status_code == 200
-        told = client.post(f"/pipelines/{pipeline.name}/reload-config")
-        assert told.status_code == 202
-        assert (told.json()["applies"], told.json()["waiting"]) == ("next_batch", ["description"])
+        answer = client.post(f"/pipelines/{pipeline.name}/reload-config")
+        assert answer.status_code == 202
+        assert (answer.json()["applies"], answer.json()["waiting"]) == ("next_batch", ["description"])
         executed = one.end()
     assert executed.outcome is Outcome.FINISHED
     assert executed.counts.read == RATINGS
@@ -207,32 +207,36 @@ def test_a_running_pipeline_takes_another_pace_when_it_is_told_to(connection: Co
 
 
 @pytest.mark.promise("D12")
-def test_a_change_alone_does_not_reach_the_run_under_way(connection: Connection, settings: Settings) -> None:
+def test_a_new_rate_limit_does_not_affect_the_current_run_without_a_reload(
+    connection: Connection, settings: Settings
+) -> None:
     pipeline = ratings(connection, settings, **SLOW)
-    with under_way(connection, settings, pipeline) as one:
+    with active_run(connection, settings, pipeline) as one:
         revisions.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
         pipelines.request_pause(connection, pipeline.id)
         assert one.end().outcome is Outcome.PAUSED
         assert one.batches() == 1
 
 
-def test_a_reload_cuts_a_long_rest_short(connection: Connection, settings: Settings) -> None:
+def test_a_reload_ends_a_long_wait(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
-    with under_way(connection, patient(settings), pipeline) as one:
+    with active_run(connection, rare_heartbeats(settings), pipeline) as one:
         revisions.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
         assert revisions.reload(connection, pipeline.id).running
         assert one.end().outcome is Outcome.FINISHED
 
 
-def test_a_reload_where_nobody_runs_is_left_to_the_next_run(connection: Connection, settings: Settings) -> None:
+def test_a_reload_without_a_current_run_takes_effect_with_the_next_run(
+    connection: Connection, settings: Settings
+) -> None:
     pipeline = ratings(connection, settings)
     with TestClient(create_app(settings)) as client:
-        told = client.post(f"/pipelines/{pipeline.name}/reload-config")
-        assert (told.status_code, told.json()["applies"], told.json()["waiting"]) == (200, "next_run", [])
-        assert client.post("/pipelines/nobody/reload-config").status_code == 404
+        answer = client.post(f"/pipelines/{pipeline.name}/reload-config")
+        assert (answer.status_code, answer.json()["applies"], answer.json()["waiting"]) == (200, "next_run", [])
+        assert client.post("/pipelines/unknown/reload-config").status_code == 404
 
 
-# -- in nobody's way at the source -------------------------------------------------------------------------------------
+# -- no blocking at the source -----------------------------------------------------------------------------------------
 
 READING = """
     SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age FROM pg_stat_activity
@@ -241,30 +245,32 @@ READING = """
 
 
 @pytest.mark.promise("S6")
-@pytest.mark.parametrize("rest", ["200ms", "1200ms"])
-def test_a_paced_run_reads_from_no_snapshot_older_than_it_may(
-    connection: Connection, settings: Settings, rest: str
+@pytest.mark.parametrize("wait", ["200ms", "1200ms"])
+def test_a_rate_limited_run_reads_from_no_snapshot_older_than_snapshot_max_age(
+    connection: Connection, settings: Settings, wait: str
 ) -> None:
-    # five batches: two that are read ahead, and a reader that waits with the third
-    pipeline = ratings(connection, settings, 180, pause_between_batches=rest, snapshot_max_age="400ms")
+    # five batches: two are read ahead, and the reader waits with the third
+    pipeline = ratings(connection, settings, 180, pause_between_batches=wait, snapshot_max_age="400ms")
     oldest = 0.0
-    with under_way(connection, settings, pipeline) as one:
+    with active_run(connection, settings, pipeline) as one:
         while one.thread.is_alive():
             oldest = max([oldest, *(row["age"] for row in connection.execute(READING))])
             time.sleep(0.01)
         assert one.end(30).counts.read == RATINGS
-    assert oldest < 0.4 + 0.4  # the age, and a batch
+    assert oldest < 0.4 + 0.4  # snapshot_max_age, and one batch
     assert differences(connection, QUERY, "analytics.ratings", "id") == []
 
 
 def wide(connection: Connection) -> None:
-    """Rows that no buffer between source and run can swallow: the read is open for as long as the run rests."""
+    """Rows too large for the buffers between source and run: the read stays open while the run waits."""
     connection.execute("ALTER TABLE ugc.ratings ADD COLUMN filler text")
     connection.execute("UPDATE ugc.ratings SET filler = repeat('x', 20000)")
 
 
 @pytest.mark.promise("S6")
-def test_a_writer_is_never_blocked_by_a_read(connection: Connection, settings: Settings, database_url: str) -> None:
+def test_a_writer_at_the_source_is_never_blocked_by_a_read(
+    connection: Connection, settings: Settings, database_url: str
+) -> None:
     wide(connection)
     pipeline = create(
         connection,
@@ -273,9 +279,9 @@ def test_a_writer_is_never_blocked_by_a_read(connection: Connection, settings: S
         target_table="analytics.wide",
         key_columns=["id"],
         batch_size=10,
-        options={"pause_between_batches": "5m"},  # less than a snapshot may live
+        options={"pause_between_batches": "5m"},  # less than snapshot_max_age
     )
-    with under_way(connection, settings, pipeline), connect(database_url, name="writer") as writer:
+    with active_run(connection, settings, pipeline), connect(database_url, name="writer") as writer:
         wait_until(lambda: connection.execute(READING).fetchall(), what="a read under way")
         locks = "SELECT DISTINCT mode FROM pg_locks WHERE relation = 'ugc.ratings'::regclass AND pid = ANY(%s)"
         pids = [row["pid"] for row in connection.execute(READING)]
@@ -294,11 +300,11 @@ def test_a_writer_is_never_blocked_by_a_read(connection: Connection, settings: S
 
 
 @pytest.mark.promise("S6")
-def test_a_table_can_be_altered_while_a_run_rests_beyond_its_snapshot(
+def test_a_table_can_be_altered_while_a_run_waits_longer_than_snapshot_max_age(
     connection: Connection, settings: Settings, database_url: str
 ) -> None:
     pipeline = ratings(connection, settings, snapshot_max_age="1s", **SLOW)
-    with under_way(connection, settings, pipeline), connect(database_url, name="writer") as writer:
+    with active_run(connection, settings, pipeline), connect(database_url, name="writer") as writer:
         writer.execute("SET lock_timeout = '2s'")
         writer.execute("ALTER TABLE ugc.ratings ADD COLUMN note text")
 

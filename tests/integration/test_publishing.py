@@ -1,4 +1,4 @@
-"""The end of a full load: whoever dies in it leaves the old rows whole, whoever reads sees old or new (FAULTS I)."""
+"""The publish of a full load: a crash leaves all old rows, and a reader sees the old rows or the new ones."""
 
 import threading
 from collections.abc import Generator, Iterator
@@ -10,12 +10,12 @@ import pytest
 
 from tests.helpers.running import create, differences, run, run_one_batch, succeed
 from tests.helpers.waiting import wait_until
-from vitrine.flow import Counts
+from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
-from vitrine.store import checkpoints
+from vitrine.store import state as states
 
 QUERY = "SELECT id, title, version FROM content.shelf"
 TARGET = "analytics.shelf"
@@ -34,7 +34,7 @@ def shelf(connection: Connection, settings: Settings) -> Pipeline:
 
 
 def put_on_shelf(connection: Connection, *, version: int) -> None:
-    """As many rows as ever, all of this version; a quarter of them others than before."""
+    """The same number of rows, all of this version; a quarter of them have new keys."""
     with connection.transaction():
         connection.execute("DELETE FROM content.shelf")
         connection.execute(
@@ -45,7 +45,7 @@ def put_on_shelf(connection: Connection, *, version: int) -> None:
 
 
 def versions(connection: Connection) -> list[tuple[int, int]]:
-    """Versions in the mart with their number of rows, at one moment."""
+    """Versions in the mart with their number of rows, read by one statement."""
     rows = connection.execute("SELECT version, count(*) AS n FROM analytics.shelf GROUP BY 1 ORDER BY 1").fetchall()
     return [(row["version"], row["n"]) for row in rows]
 
@@ -91,7 +91,7 @@ AMONG_THE_CHANGES = "SELECT FROM analytics.shelf WHERE id = 249 FOR UPDATE"
 
 @pytest.mark.promise("I2", "I3")
 @pytest.mark.parametrize("moment", [BEFORE_THE_FIRST_CHANGE, AMONG_THE_CHANGES])
-def test_a_load_that_dies_while_it_is_applied_leaves_the_old_rows_and_is_applied_without_reading_again(
+def test_a_load_that_dies_during_its_publish_leaves_the_old_rows_and_is_published_without_reading_again(
     connection: Connection, settings: Settings, shelf: Pipeline, threads: ThreadPoolExecutor, moment: str
 ) -> None:
     with held(connection, settings, shelf, threads, moment) as (running, pid):
@@ -100,7 +100,7 @@ def test_a_load_that_dies_while_it_is_applied_leaves_the_old_rows_and_is_applied
         died = running.result()
     assert (died.outcome, died.counts.read) == (None, ROWS)
     assert versions(connection) == [(1, ROWS)]
-    state = checkpoints.load(connection, shelf.id)
+    state = states.load(connection, shelf.id)
     assert (state.generation_open, state.generation_rows) == (True, ROWS)
     applied = succeed(connection, settings, shelf)
     assert applied.counts == Counts(read=0, written=ROWS, deleted=50)
@@ -109,7 +109,7 @@ def test_a_load_that_dies_while_it_is_applied_leaves_the_old_rows_and_is_applied
 
 
 @pytest.mark.promise("I2")
-def test_a_load_that_dies_after_its_last_batch_is_applied_without_reading_again(
+def test_a_load_that_dies_after_its_last_batch_is_published_without_reading_again(
     connection: Connection, settings: Settings, shelf: Pipeline
 ) -> None:  # before the key of staging is built
     def watch(counts: Counts, expected: int | None) -> None:
@@ -136,32 +136,32 @@ def test_a_reader_sees_the_old_rows_until_it_sees_the_new_ones(
 
 
 @pytest.mark.promise("I4")
-def test_a_reader_never_sees_a_mixture_however_often_it_looks(
+def test_a_reader_never_sees_a_mixture_however_often_it_reads(
     connection: Connection, settings: Settings, shelf: Pipeline, threads: ThreadPoolExecutor
 ) -> None:
     ended = threading.Event()
 
-    def look() -> list[list[tuple[int, int]]]:
+    def read() -> list[list[tuple[int, int]]]:
         with connect(settings.store_url, name="tests:reader") as own:
             seen = [versions(own)]
             while not ended.is_set():
                 seen.append(versions(own))
             return seen
 
-    looking = [threads.submit(look) for _ in range(2)]
+    reading = [threads.submit(read) for _ in range(2)]
     try:
         for version in range(2, 8):
             put_on_shelf(connection, version=version)
             succeed(connection, settings, shelf)
     finally:
         ended.set()
-    for seen in (one.result() for one in looking):
+    for seen in (one.result() for one in reading):
         assert all(len(found) == 1 and found[0][1] == ROWS for found in seen)
         assert seen == sorted(seen)
 
 
 @pytest.mark.promise("I7")
-def test_rows_that_change_during_a_load_arrive_with_the_next_one(
+def test_rows_that_change_during_a_load_arrive_with_the_next_load(
     connection: Connection, settings: Settings, shelf: Pipeline
 ) -> None:
     def watch(counts: Counts, expected: int | None) -> None:
@@ -175,7 +175,7 @@ def test_rows_that_change_during_a_load_arrive_with_the_next_one(
 
 
 @pytest.mark.promise("I7")
-def test_rows_that_change_between_two_halves_of_a_load_arrive_with_the_next_one(
+def test_rows_that_change_between_two_parts_of_a_load_arrive_with_the_next_load(
     connection: Connection, settings: Settings, shelf: Pipeline
 ) -> None:
     run_one_batch(connection, settings, shelf)
@@ -186,9 +186,9 @@ def test_rows_that_change_between_two_halves_of_a_load_arrive_with_the_next_one(
 
 
 @pytest.mark.promise("I7")
-def test_rows_that_change_between_two_halves_of_a_load_with_a_cursor_arrive_with_the_second(
+def test_rows_that_change_between_two_parts_of_a_load_with_a_cursor_arrive_with_the_second_part(
     connection: Connection, settings: Settings, shelf: Pipeline
-) -> None:  # from the horizon of the first half on
+) -> None:  # from the horizon of the first part on
     connection.execute("ALTER TABLE content.shelf ADD modified timestamptz NOT NULL DEFAULT '2024-01-01'")
     query = QUERY.replace("version", "version, modified")
     dated = create(
@@ -208,7 +208,7 @@ def test_rows_that_change_between_two_halves_of_a_load_with_a_cursor_arrive_with
 
 
 @pytest.mark.promise("E9")
-def test_a_load_of_equal_rows_neither_writes_nor_locks_one(
+def test_a_load_of_equal_rows_neither_writes_nor_locks_a_row(
     connection: Connection, settings: Settings, shelf: Pipeline
 ) -> None:
     succeed(connection, settings, shelf)

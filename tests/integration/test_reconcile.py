@@ -1,12 +1,12 @@
-"""Reconcile proves that a mart equals its source, and notices when it does not (FAULTS C13)."""
+"""Reconcile proves that a mart equals its source, and detects differences."""
 
 from typing import Any
 
 import pytest
 
 from tests.helpers.running import create, succeed
-from vitrine import reconcile
 from vitrine.demo.story import sample_documents
+from vitrine.engine import reconcile
 from vitrine.errors import ConfigError
 from vitrine.model import Definition, Pipeline
 from vitrine.postgres import Connection
@@ -34,7 +34,7 @@ def test_a_fresh_mart_equals_its_source(connection: Connection, settings: Settin
 
 @pytest.mark.promise("C13")
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (
             "UPDATE analytics.films SET title = 'x' WHERE id = (SELECT min(id::text)::uuid FROM analytics.films)",
@@ -42,20 +42,20 @@ def test_a_fresh_mart_equals_its_source(connection: Connection, settings: Settin
         ),
         ("DELETE FROM analytics.films WHERE id = (SELECT min(id::text)::uuid FROM analytics.films)", "rows 60 ≠ 59"),
         ("UPDATE analytics.films SET creation_date = '1800-01-01'", "lowest creation_date"),
-        ("UPDATE content.film_work SET rating = NULL WHERE title LIKE 'Star Wars%'", "values"),  # C13
+        ("UPDATE content.film_work SET rating = NULL WHERE title LIKE 'Star Wars%'", "values"),
     ],
 )
-def test_a_difference_is_noticed(connection: Connection, settings: Settings, change: Any, told: str) -> None:
+def test_a_difference_is_detected(connection: Connection, settings: Settings, change: Any, reported: str) -> None:
     films = create_films(connection, settings)
     succeed(connection, settings, films)
     connection.execute(change)
     comparison = reconcile.compare(films.definition, settings)
     assert not comparison.equal
-    assert told in comparison.sentence()
+    assert reported in comparison.sentence()
 
 
 @pytest.mark.promise("C13")
-def test_swapped_values_are_noticed(connection: Connection, settings: Settings) -> None:
+def test_swapped_values_are_detected(connection: Connection, settings: Settings) -> None:
     films = create_films(connection, settings)
     succeed(connection, settings, films)
     connection.execute(
@@ -66,7 +66,7 @@ def test_swapped_values_are_noticed(connection: Connection, settings: Settings) 
     assert not reconcile.compare(films.definition, settings).equal
 
 
-def test_other_types_in_the_target_compare_by_value(connection: Connection, settings: Settings) -> None:
+def test_other_types_in_the_target_are_compared_by_value(connection: Connection, settings: Settings) -> None:
     connection.execute(
         "CREATE TABLE analytics.films (id uuid PRIMARY KEY, title varchar(200), rating numeric(3,1),"
         " creation_date date, updated_at timestamptz)"
@@ -76,7 +76,7 @@ def test_other_types_in_the_target_compare_by_value(connection: Connection, sett
     assert reconcile.compare(films.definition, settings).equal
 
 
-def test_a_mart_that_was_never_built_says_so(connection: Connection, settings: Settings) -> None:
+def test_a_mart_that_was_never_built_is_reported(connection: Connection, settings: Settings) -> None:
     films = create_films(connection, settings)
     with pytest.raises(ConfigError, match="run the pipeline first"):
         reconcile.compare(films.definition, settings)
@@ -93,7 +93,7 @@ def test_every_mart_of_the_demo_is_proven_equal(connection: Connection, settings
     assert comparison.source.rows > 0
 
 
-def test_rows_that_the_pipeline_ignores_are_not_missed(connection: Connection, settings: Settings) -> None:
+def test_rows_that_the_pipeline_ignores_are_not_reported_as_missing(connection: Connection, settings: Settings) -> None:
     connection.execute("ALTER TABLE ugc.ratings ALTER modified DROP NOT NULL")
     connection.execute("UPDATE ugc.ratings SET modified = NULL WHERE rating = 7")
     ratings = create(

@@ -1,4 +1,4 @@
-"""Rows that do not fit: told by key and column, or put aside (FAULTS E); and targets that change."""
+"""Rows that do not fit are reported by key and column, or quarantined; targets whose columns change."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,8 @@ from vitrine.model import Pipeline, Row
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import checkpoints, pipelines, rejects
+from vitrine.store import pipelines, rejects
+from vitrine.store import state as states
 
 QUERY = "SELECT id, amount, note, modified FROM ugc.payments"
 TARGET = "analytics.payments"
@@ -72,14 +73,14 @@ def test_a_row_that_does_not_fit_fails_the_run_by_key_and_column(
 
 @pytest.mark.promise("E1")
 @both_modes
-def test_quarantine_puts_the_row_aside_and_writes_all_others(
+def test_a_row_that_does_not_fit_is_quarantined_and_all_others_are_written(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
     (reject,) = rejects.list_open(connection, pipeline.id)
-    assert (reject["key"], reject["column_name"], reject["sqlstate"]) == ("500", "amount", "22003")
+    assert (reject["key"], reject["column_name"], reject["code"]) == ("500", "amount", "22003")
     assert reject["row"]["note"] == "S3CR3T"
     wanted = "SELECT id, amount::numeric(10,2), note, modified FROM ugc.payments WHERE id <> 500"
     assert differences(connection, wanted, TARGET, "id") == []
@@ -99,11 +100,11 @@ def lengthen_frame(frame: pl.DataFrame) -> pl.DataFrame:
 @pytest.mark.promise("E1")
 @both_modes
 @pytest.mark.parametrize(("kind", "function"), [(Kind.ROW, lengthen_row), (Kind.FRAME, lengthen_frame)])
-def test_a_row_that_a_transform_made_too_long_is_put_aside_too(
+def test_a_row_that_a_transform_made_too_long_is_quarantined_too(
     connection: Connection, settings: Settings, mode: str, kind: Kind, function: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(vars(registry.transforms)["_tasks"], "lengthen", Task("lengthen", kind, function, None))
-    # the query says the length too: not even a table of the columns of the query takes this text
+    # the query limits the length too: a table with the columns of the query refuses this text as well
     connection.execute("ALTER TABLE analytics.payments DROP amount, ALTER note TYPE varchar(10)")
     pipeline = create_payments(
         connection,
@@ -118,13 +119,13 @@ def test_a_row_that_a_transform_made_too_long_is_put_aside_too(
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
     (reject,) = rejects.list_open(connection, pipeline.id)
-    assert (reject["key"], reject["column_name"], reject["sqlstate"]) == ("500", "note", "22001")
+    assert (reject["key"], reject["column_name"], reject["code"]) == ("500", "note", "22001")
     wanted = "SELECT id, note::varchar(10) AS note, modified FROM ugc.payments WHERE id <> 500"
     assert differences(connection, wanted, TARGET, "id") == []
 
 
 @both_modes
-def test_a_reject_closes_itself_when_its_row_is_written(connection: Connection, settings: Settings, mode: str) -> None:
+def test_a_reject_is_closed_when_its_row_is_written(connection: Connection, settings: Settings, mode: str) -> None:
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
     succeed(connection, settings, pipeline)
     connection.execute("UPDATE ugc.payments SET amount = 7, modified = now() WHERE id = 500")
@@ -166,7 +167,7 @@ def test_too_many_rejects_fail_the_run_and_its_batch(connection: Connection, set
     ],
     ids=["not null", "check", "foreign key"],
 )
-def test_a_row_that_breaks_a_rule_of_the_target_is_put_aside(
+def test_a_row_that_violates_a_constraint_of_the_target_is_quarantined(
     connection: Connection, settings: Settings, mode: str, rule: Any
 ) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1, note = NULL WHERE id IN (500, 501)")
@@ -178,19 +179,19 @@ def test_a_row_that_breaks_a_rule_of_the_target_is_put_aside(
 
 
 @pytest.mark.promise("E3")
-def test_a_target_column_that_vanished_fails_at_once_and_the_run_goes_on_when_it_is_back(
+def test_a_missing_target_column_fails_at_once_and_the_next_run_continues_when_it_is_restored(
     connection: Connection, settings: Settings
 ) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1")
     pipeline = create_payments(connection, settings, "incremental")
     succeed(connection, settings, pipeline)
-    before = checkpoints.load(connection, pipeline.id).position
+    before = states.load(connection, pipeline.id).position
     connection.execute("ALTER TABLE analytics.payments DROP COLUMN note")
     connection.execute("UPDATE ugc.payments SET note = 'new', modified = now() WHERE id = 1")
     failed = run(connection, settings, pipeline).error
     assert failed is not None
     assert failed.code == "TARGET_SCHEMA"
-    assert checkpoints.load(connection, pipeline.id).position == before
+    assert states.load(connection, pipeline.id).position == before
     assert pipelines.get(connection, pipeline.id).status == "FAILED"
     connection.execute("ALTER TABLE analytics.payments ADD COLUMN note text")
     succeed(connection, settings, pipeline)
@@ -198,7 +199,7 @@ def test_a_target_column_that_vanished_fails_at_once_and_the_run_goes_on_when_it
 
 
 @both_modes
-def test_a_new_column_of_the_query_is_added_where_that_is_wanted(
+def test_a_new_column_of_the_query_is_added_if_the_option_says_so(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1")
@@ -211,7 +212,7 @@ def test_a_new_column_of_the_query_is_added_where_that_is_wanted(
 
 @pytest.mark.promise("E13")
 @both_modes
-def test_a_source_column_of_another_kind_is_a_change_of_schema(
+def test_a_source_column_with_another_type_is_a_change_of_schema(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1")
@@ -224,7 +225,7 @@ def test_a_source_column_of_another_kind_is_a_change_of_schema(
     assert failed.code == "SCHEMA_CHANGED"
 
 
-def test_swapped_unique_values_do_not_stand_in_each_others_way(connection: Connection, settings: Settings) -> None:
+def test_rows_that_swap_a_unique_value_are_both_written(connection: Connection, settings: Settings) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1")
     connection.execute("ALTER TABLE analytics.payments ADD UNIQUE (note), ADD COLUMN mine text DEFAULT 'mine'")
     pipeline = create_payments(connection, settings, "full")
@@ -241,7 +242,7 @@ def test_swapped_unique_values_do_not_stand_in_each_others_way(connection: Conne
 
 @pytest.mark.promise("E7")
 @both_modes
-def test_a_row_that_another_unique_rule_refuses_is_never_lost_in_silence(
+def test_a_row_that_violates_another_unique_constraint_is_never_lost_silently(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     connection.execute("UPDATE ugc.payments SET amount = 1, note = 'same' WHERE id IN (10, 11)")

@@ -1,4 +1,4 @@
-"""One key more than once in what is read, where the last row is to be kept."""
+"""Keys that the source returns more than once, with the option to keep the last row."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_the_last_of_the_rows_with_one_key_is_kept_and_the_others_are_counted(
         assert row == {"rows_repeated": 10}
 
 
-def test_rows_of_one_key_that_do_not_fit_are_put_aside_as_ever(connection: Connection, settings: Settings) -> None:
+def test_rows_with_a_repeated_key_that_do_not_fit_are_quarantined(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 21)
     connection.execute(TARGET)
     connection.execute("ALTER TABLE analytics.events ADD CHECK (pair <> 5)")
@@ -47,11 +47,11 @@ def test_rows_of_one_key_that_do_not_fit_are_put_aside_as_ever(connection: Conne
     pairs = create_events(connection, settings, "incremental", options=options, **fields)
     executed = succeed(connection, settings, pairs)
     assert executed.counts.rejected == 2
-    rest = f"SELECT * FROM ({NEWEST}) AS n WHERE pair <> 5"
-    assert differences(connection, rest, "analytics.events", "pair") == []
+    others = f"SELECT * FROM ({NEWEST}) AS n WHERE pair <> 5"
+    assert differences(connection, others, "analytics.events", "pair") == []
 
 
-def test_without_a_word_about_it_the_run_fails(connection: Connection, settings: Settings) -> None:
+def test_without_the_option_a_repeated_key_fails_the_run(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 21)
     failed = run(
         connection, settings, create_events(connection, settings, "full", source_query=PAIRS, key_columns=["pair"])

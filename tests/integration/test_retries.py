@@ -1,4 +1,4 @@
-"""A run that fails for a while: it tries again from what is stored, and gives up in order (FAULTS B, D3)."""
+"""Transient failures: a run retries from the stored state, then the pipeline is attempted again, then it fails."""
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -15,20 +15,23 @@ from tests.helpers.events import both_modes, create_events, events_are_right, fi
 from tests.helpers.running import once_read, run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints
+from vitrine.connectors.postgres.sink import session
 from vitrine.errors import CheckpointMoved
-from vitrine.flow import Counts, Outcome
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline, Run
 from vitrine.postgres import Connection, connect, raw
+from vitrine.runner.control import Watch
 from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor, Watch
+from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.sinks.postgres import writer
 from vitrine.status import RunStatus, Status
-from vitrine.store import checkpoints, pipelines, runs
-from vitrine.store.state import PostgresState
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
+from vitrine.store.checkpoints import StoreCheckpoint
 
 AT_ONCE = (0.0, 0.0, 0.0)
-ONE_RUN = 1 + len(AT_ONCE)  # tries
+EXECUTIONS_PER_RUN = 1 + len(AT_ONCE)  # the first execution and its retries
 TARGET = "CREATE TABLE IF NOT EXISTS analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)"
 
 
@@ -53,7 +56,7 @@ def attempts(
     watch: Watch | None = None,
     most: int = 9,
 ) -> list[Run]:
-    """Runs until the pipeline rests, each attempt as soon as the one before has ended; oldest first."""
+    """Runs every attempt as soon as the previous one has ended, until none is left; oldest first."""
     pipelines.request_run(connection, pipeline.id, trigger="api")
     executor = PipelineExecutor(settings, threading.Event(), waits=waits)
     dispatcher = PipelineDispatcher(settings, executor, delays=(timedelta(0), timedelta(0)))
@@ -66,13 +69,13 @@ def attempts(
 
 
 def create_changes(connection: Connection, settings: Settings, mode: str = "incremental", **fields: Any) -> Pipeline:
-    """A pipeline over a mart that is there already: what an incremental one reads is written batch by batch."""
+    """A pipeline with an existing mart, so that an incremental one writes batch by batch."""
     connection.execute(TARGET)
     return create_events(connection, settings, mode, **fields)
 
 
 def refuse(connection: Connection, sqlstate: str, times: int, when: str = "true") -> None:
-    """The target refuses so many statements, rolled back or not; sequences remember."""
+    """The target refuses this many statements; a sequence counts them, because a rollback does not reset it."""
     connection.execute(TARGET)
     connection.execute("CREATE SEQUENCE public.refused")
     connection.execute(
@@ -106,7 +109,7 @@ def only_run(connection: Connection, pipeline: Pipeline) -> Run:
 @pytest.mark.promise("B1")
 @both_modes
 @pytest.mark.parametrize("point", ["after_read", "after_sink_write", "before_commit", "after_commit"])
-def test_a_run_goes_on_from_what_is_stored_and_counts_every_row_once(
+def test_a_run_continues_from_the_stored_state_and_counts_every_row_once(
     connection: Connection, settings: Settings, mode: str, point: str
 ) -> None:
     fill_events(connection, 500)
@@ -116,7 +119,7 @@ def test_a_run_goes_on_from_what_is_stored_and_counts_every_row_once(
     one = only_run(connection, events)
     assert (one.status, one.rows_read, one.batches, one.attempt) == (RunStatus.SUCCESS, 500, 5, 1)
     assert (executed.counts.read, executed.batches) == (500, 5)
-    assert checkpoints.load(connection, events.id).generation == (1 if mode == "full" else 0)
+    assert states.load(connection, events.id).generation == (1 if mode == "full" else 0)
     assert events_are_right(connection)
 
 
@@ -129,13 +132,13 @@ def test_a_load_that_fails_near_its_end_is_neither_read_nor_applied_twice(
     failpoints.install(f"{point}=raise@1")
     executed = succeed(connection, settings, events, waits=AT_ONCE)
     assert (executed.counts.read, executed.counts.written) == (500, 500)
-    assert checkpoints.load(connection, events.id).generation == 1
+    assert states.load(connection, events.id).generation == 1
     assert only_run(connection, events).rows_written == 500
     assert events_are_right(connection)
 
 
-@pytest.mark.parametrize(("batch", "read"), [(6, 700), (7, 800)])  # the first of what follows, and the second
-def test_what_follows_a_load_is_tried_again_without_the_load(
+@pytest.mark.parametrize(("batch", "read"), [(6, 700), (7, 800)])  # the first batch of the catch-up, and the second
+def test_a_catch_up_is_retried_without_the_load(
     connection: Connection, settings: Settings, batch: int, read: int
 ) -> None:
     fill_events(connection, 500)
@@ -144,17 +147,17 @@ def test_what_follows_a_load_is_tried_again_without_the_load(
     failpoints.install(f"after_sink_write=raise@{batch}")
     executed = succeed(connection, settings, events, waits=AT_ONCE)
     assert executed.counts == Counts(read=read, written=500)
-    assert checkpoints.load(connection, events.id).generation == 1
+    assert states.load(connection, events.id).generation == 1
     assert events_are_right(connection)
 
 
 def fail_after_every_batch(counts: Counts, expected: int | None) -> None:
-    """A watch: what is read next is lost once."""
+    """A watch: the next read fails once."""
     if counts.read and expected is None:
         failpoints.install("after_read=raise@1")
 
 
-def test_a_run_that_gets_somewhere_may_fail_as_often_as_it_likes(connection: Connection, settings: Settings) -> None:
+def test_a_run_that_makes_progress_may_fail_any_number_of_times(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 1000)
     events = create_changes(connection, settings)
     executed = succeed(connection, settings, events, waits=(0.0,), watch=fail_after_every_batch)
@@ -165,13 +168,13 @@ def test_a_run_that_gets_somewhere_may_fail_as_often_as_it_likes(connection: Con
 @pytest.mark.promise("B6")
 def test_reading_the_same_rows_again_is_no_progress(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 500)
-    # an integer cursor stands still during its first run: every try reads from the start
+    # an integer cursor does not move during its first run: every retry reads from the start
     events = create_changes(connection, settings, incremental_key="id")
     refuse(connection, "40001", times=10**6, when="EXISTS (SELECT FROM analytics.events WHERE id > 400)")
     stop = threading.Event()
     failed = run(connection, settings, events, waits=AT_ONCE, stop=stop, watch=once_read(5000, stop.set))
     assert failed.error is not None
-    assert failed.batches == 4 * ONE_RUN
+    assert failed.batches == 4 * EXECUTIONS_PER_RUN
     assert [one.status for one in attempts(connection, settings, events)][1:] == [RunStatus.FAILED] * 3
     connection.execute("DROP TRIGGER refuse ON analytics.events")
     succeed(connection, settings, events)
@@ -183,16 +186,16 @@ def test_a_checkpoint_that_was_moved_is_read_again(
 ) -> None:
     fill_events(connection, 500)
     events = create_changes(connection, settings)
-    save = PostgresState.save
+    save = StoreCheckpoint.save
     moved: list[object] = []
 
-    def meddle(state: Any, *arguments: Any) -> None:
+    def move_checkpoint(checkpoint: Any, *arguments: Any) -> Any:
         if len(moved) < 2:
             moved.append(connection.execute("UPDATE etl.etl_state SET batch_seq = batch_seq + 1"))
-        save(state, *arguments)
+        return save(checkpoint, *arguments)
 
-    monkeypatch.setattr(PostgresState, "save", meddle)
-    executed = succeed(connection, settings, events, waits=(60.0, 60.0, 60.0))  # which it does not wait for
+    monkeypatch.setattr(StoreCheckpoint, "save", move_checkpoint)
+    executed = succeed(connection, settings, events, waits=(60.0, 60.0, 60.0))  # without a wait
     assert (executed.counts.read, only_run(connection, events).rows_read) == (500, 500)
     assert events_are_right(connection)
     moved.clear()
@@ -212,7 +215,7 @@ def waiting_run(
     folder: Path,
     stop: threading.Event | None = None,
 ) -> Generator[Future[Executed]]:
-    """A run that has failed once and is about to wait for a minute; it waits when the block ends."""
+    """A run that has failed once; it starts to wait for a minute when the block ends."""
     held = folder / "held"
     failpoints.install(f"after_sink_write=raise@2,in_backoff=wait:{held}")
 
@@ -227,37 +230,37 @@ def waiting_run(
 
 
 @pytest.fixture
-def patient(settings: Settings) -> Settings:
-    """Heartbeats so rare that nobody learns anything from them."""
+def rare_heartbeats(settings: Settings) -> Settings:
+    """Settings with heartbeats so rare that a run learns nothing from them."""
     return settings.model_copy(
         update={"lease_ttl": timedelta(seconds=120), "heartbeat_interval": timedelta(seconds=100)}
     )
 
 
 @pytest.mark.promise("D3")
-def test_a_pause_ends_the_wait_before_another_try(
-    connection: Connection, patient: Settings, threads: ThreadPoolExecutor, tmp_path: Path
+def test_a_pause_ends_the_wait_before_a_retry(
+    connection: Connection, rare_heartbeats: Settings, threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     fill_events(connection, 500)
-    events = create_changes(connection, patient)
-    with waiting_run(connection, patient, events, threads, tmp_path) as running:
+    events = create_changes(connection, rare_heartbeats)
+    with waiting_run(connection, rare_heartbeats, events, threads, tmp_path) as running:
         assert pipelines.request_pause(connection, events.id) is Status.PAUSE_REQUESTED
     assert running.result(1).outcome is Outcome.PAUSED
     left = pipelines.get(connection, events.id)
     assert (left.status, left.attempt, left.next_attempt_at) == (Status.PAUSED, 0, None)
     assert (only_run(connection, events).status, only_run(connection, events).rows_read) == (RunStatus.PAUSED, 100)
     failpoints.install("")
-    assert succeed(connection, patient, events).counts.read == 400
+    assert succeed(connection, rare_heartbeats, events).counts.read == 400
     assert events_are_right(connection)
 
 
-def test_a_stop_ends_the_wait_before_another_try(
-    connection: Connection, patient: Settings, threads: ThreadPoolExecutor, tmp_path: Path
+def test_a_stop_ends_the_wait_before_a_retry(
+    connection: Connection, rare_heartbeats: Settings, threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     fill_events(connection, 500)
-    events = create_changes(connection, patient)
+    events = create_changes(connection, rare_heartbeats)
     stop = threading.Event()
-    with waiting_run(connection, patient, events, threads, tmp_path, stop) as running:
+    with waiting_run(connection, rare_heartbeats, events, threads, tmp_path, stop) as running:
         pass
     stop.set()
     assert running.result(1).outcome is Outcome.RELEASED
@@ -265,12 +268,12 @@ def test_a_stop_ends_the_wait_before_another_try(
     assert (left.status, left.attempt, left.next_attempt_at) == (Status.RUN_REQUESTED, 0, None)
 
 
-def test_a_lost_lease_ends_the_wait_before_another_try(
-    connection: Connection, patient: Settings, threads: ThreadPoolExecutor, tmp_path: Path
+def test_a_lost_lease_ends_the_wait_before_a_retry(
+    connection: Connection, rare_heartbeats: Settings, threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     fill_events(connection, 500)
-    events = create_changes(connection, patient)
-    with waiting_run(connection, patient, events, threads, tmp_path) as running:
+    events = create_changes(connection, rare_heartbeats)
+    with waiting_run(connection, rare_heartbeats, events, threads, tmp_path) as running:
         connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
         pipelines.expire_leases(connection)
     ended = running.result(1).error
@@ -279,11 +282,11 @@ def test_a_lost_lease_ends_the_wait_before_another_try(
     assert only_run(connection, events).error_code == "LEASE_EXPIRED"
 
 
-# -- giving up --------------------------------------------------------------------------------------------------------
+# -- attempts ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("B6")
-def test_three_attempts_of_four_tries_are_made_before_a_person_must_look(
+def test_a_pipeline_fails_after_three_attempts_with_three_retries_each(
     connection: Connection, settings: Settings
 ) -> None:
     fill_events(connection, 10)
@@ -298,9 +301,7 @@ def test_three_attempts_of_four_tries_are_made_before_a_person_must_look(
 
 
 @pytest.mark.promise("B7", "B13")
-def test_another_attempt_waits_for_its_time_by_the_clock_of_the_database(
-    connection: Connection, settings: Settings
-) -> None:
+def test_the_next_attempt_waits_by_the_clock_of_the_database(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 10)
     refuse(connection, "53100", times=10**6)
     events = create_changes(connection, settings)
@@ -320,7 +321,7 @@ def test_another_attempt_waits_for_its_time_by_the_clock_of_the_database(
 
 
 @pytest.mark.promise("B6")
-def test_progress_starts_the_count_of_attempts_anew(connection: Connection, settings: Settings) -> None:
+def test_progress_resets_the_attempt_counter(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 600)
     events = create_changes(connection, settings)
     made = attempts(connection, settings, events, waits=(), watch=fail_after_every_batch)
@@ -334,7 +335,7 @@ def test_progress_starts_the_count_of_attempts_anew(connection: Connection, sett
 
 @pytest.mark.promise("B5", "B7")
 @pytest.mark.parametrize("sqlstate", ["40P01", "40001", "53100", "53300", "08006", "55006"])
-def test_a_target_that_refuses_for_a_while_is_not_taken_for_one_that_rows_do_not_fit(
+def test_a_transient_error_of_the_target_is_not_reported_as_a_data_error(
     connection: Connection, settings: Settings, sqlstate: str
 ) -> None:
     fill_events(connection, 200)
@@ -347,7 +348,7 @@ def test_a_target_that_refuses_for_a_while_is_not_taken_for_one_that_rows_do_not
 
 
 @pytest.mark.promise("B5")
-def test_a_deadlock_with_somebody_else_repeats_the_whole_batch(
+def test_a_deadlock_with_another_session_repeats_the_whole_batch(
     connection: Connection, settings: Settings, threads: ThreadPoolExecutor
 ) -> None:
     fill_events(connection, 200)
@@ -362,7 +363,9 @@ def test_a_deadlock_with_somebody_else_repeats_the_whole_batch(
     blocked = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     change = "UPDATE analytics.events SET note = 'by hand' WHERE id = %s"
     with connect(settings.store_url, name="tests:other") as other:
-        other.execute("SET deadlock_timeout = '60s'")  # the writer finds the deadlock, and is the one who gives way
+        other.execute(
+            "SET deadlock_timeout = '60s'"
+        )  # the writer detects the deadlock, and is the one that is cancelled
         with other.transaction():
             other.execute(change, [100])
             running = threads.submit(run_there)
@@ -381,15 +384,15 @@ def only_run_after(connection: Connection, pipeline: Pipeline) -> Run:
 
 @pytest.mark.promise("B6")
 @both_modes
-def test_a_locked_target_ends_in_its_own_code_and_the_checkpoint_stays(
+def test_a_locked_target_fails_with_its_own_code_and_the_checkpoint_is_unchanged(
     connection: Connection, settings: Settings, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shorter = writer._UNIT.replace("lock_timeout = '10s'", "lock_timeout = '50ms'")  # pyright: ignore[reportPrivateUsage]
-    assert shorter != writer._UNIT  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(writer, "_UNIT", shorter)
+    shorter = session._BEGIN.replace("lock_timeout = '10s'", "lock_timeout = '50ms'")  # pyright: ignore[reportPrivateUsage]
+    assert shorter != session._BEGIN  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(session, "_BEGIN", shorter)
     fill_events(connection, 200)
     events = create_changes(connection, settings, mode)
-    before = checkpoints.load(connection, events.id)
+    before = states.load(connection, events.id)
     with connect(settings.store_url, name="tests:other") as other, other.transaction():
         other.execute("LOCK TABLE analytics.events IN ACCESS EXCLUSIVE MODE")
         made = attempts(connection, settings, events)
@@ -397,20 +400,20 @@ def test_a_locked_target_ends_in_its_own_code_and_the_checkpoint_stays(
     assert (last.status, last.error_code) == (RunStatus.FAILED, "SINK_LOCKED")
     assert "analytics.events" in (last.error_message or "")
     assert pipelines.get(connection, events.id).status is Status.FAILED
-    assert checkpoints.load(connection, events.id).position == before.position
+    assert states.load(connection, events.id).position == before.position
     read = sum(one.rows_read for one in made) + succeed(connection, settings, events).counts.read
     assert read == 200
     assert events_are_right(connection)
 
 
 def limit_statements(connection: Connection, limit: str) -> None:
-    """For every session to come."""
+    """Set statement_timeout for every new session."""
     name = sql.Identifier(connection.info.dbname)
     connection.execute(sql.SQL("ALTER DATABASE {} SET statement_timeout = {}").format(name, limit))
 
 
 @pytest.mark.promise("B8")
-def test_a_limit_on_statements_is_named_after_every_try(connection: Connection, settings: Settings) -> None:
+def test_a_statement_limit_is_named_after_all_retries(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 200)
     refuse(connection, "57014", times=0, when="pg_sleep(1) IS NOT NULL")
     limit_statements(connection, "100ms")
@@ -421,7 +424,7 @@ def test_a_limit_on_statements_is_named_after_every_try(connection: Connection, 
 
 
 @pytest.mark.promise("B8")
-def test_a_query_that_is_cancelled_before_its_first_row_is_tried_again(
+def test_a_query_that_is_cancelled_before_its_first_row_is_retried(
     connection: Connection, settings: Settings, threads: ThreadPoolExecutor
 ) -> None:
     fill_events(connection, 5)
@@ -442,7 +445,7 @@ def test_a_query_that_is_cancelled_before_its_first_row_is_tried_again(
     cancelled = 0
     while not running.done():
         cancelled += len(connection.execute(cancel).fetchall())
-    assert cancelled >= ONE_RUN
+    assert cancelled >= EXECUTIONS_PER_RUN
     error = running.result().error
     assert error is not None
     assert (error.code, "user request (57014)" in str(error)) == ("QUERY_CANCELED", True)
@@ -450,7 +453,7 @@ def test_a_query_that_is_cancelled_before_its_first_row_is_tried_again(
 
 @pytest.mark.promise("B8")
 @both_modes
-def test_a_read_that_drains_slowly_is_not_ended_by_a_limit_on_statements(
+def test_a_read_that_is_consumed_slowly_is_not_cancelled_by_a_statement_limit(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     fill_events(connection, 20)
@@ -463,7 +466,7 @@ def test_a_read_that_drains_slowly_is_not_ended_by_a_limit_on_statements(
 
 @pytest.mark.promise("B9")
 @both_modes
-def test_a_source_connection_that_is_lost_is_read_on_from_the_checkpoint(
+def test_reading_continues_from_the_checkpoint_after_a_lost_source_connection(
     connection: Connection, settings: Settings, mode: str, threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     rows = 20_000

@@ -1,4 +1,4 @@
-"""`vitrine sample` on a database of the user: what it adds, what it refuses, what it prints."""
+"""`vitrine sample` on a database of the user: what it adds, refuses and shows."""
 
 from io import StringIO
 
@@ -13,7 +13,7 @@ from vitrine.store import pipelines
 
 
 def sample(connection: Connection, settings: Settings, *, terminal: bool = False, ratings: int = 2000) -> str:
-    """Prepare a sample that is larger than the cinema of the tests; what was printed."""
+    """Prepare a sample that is larger than the cinema of the tests; returns the output."""
     output = StringIO()
     console = Console(file=output, force_terminal=terminal, width=200)
     story.prepare(console, connection, settings, films=100, ratings=ratings)

@@ -1,4 +1,4 @@
-"""Many pipelines and much history: claims stay cheap, sources keep their limits, old runs go."""
+"""Many pipelines and a long history: claims use an index, source limits hold, old runs are deleted."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -40,16 +40,16 @@ MANY = """
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("waiting", [0, 1, 5000])
 @pytest.mark.parametrize("full", [[], ["billing"]], ids=["unlimited", "limited"])
-def test_a_claim_among_ten_thousand_pipelines_goes_by_the_index(
+def test_a_claim_among_ten_thousand_pipelines_uses_the_index(
     connection: Connection, waiting: int, full: list[str]
 ) -> None:
     connection.execute(MANY, {"count": 10_000, "waiting": waiting})
     connection.execute("ANALYZE etl.etl_pipelines")
     statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(sql.SQL(database.statement("claim_next")))
     given = {"runner": "w", "ttl": TTL, "only": None, "full_sources": full, "steps": pipelines.STEPS}
-    told = connection.execute(statement, given).fetchone()
-    assert told is not None
-    plan = told["QUERY PLAN"][0]["Plan"]
+    explained = connection.execute(statement, given).fetchone()
+    assert explained is not None
+    plan = explained["QUERY PLAN"][0]["Plan"]
     assert "'Index Name': 'claimable'" in str(plan)
     assert "Seq Scan" not in str(plan)
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 100
@@ -63,7 +63,7 @@ def claim(connection: Connection, limits: dict[str, int]) -> Claim | None:
 
 
 @pytest.mark.promise("S7")
-def test_a_source_at_its_limit_is_passed_over_without_a_lease(connection: Connection) -> None:
+def test_a_source_at_its_limit_is_skipped_without_a_lease(connection: Connection) -> None:
     for number, source in enumerate(["default", "default", "billing"]):
         pipeline = create(connection, f"p{number}", source=source)
         pipelines.request_run(connection, pipeline.id, trigger="api")
@@ -99,7 +99,7 @@ def test_many_runners_at_once_do_not_exceed_a_limit(database_url: str, connectio
 
 
 def remember(connection: Connection, pipeline: Pipeline, *statuses: str, days: int = 0) -> None:
-    """Runs that ended so many days ago, the oldest first."""
+    """Insert runs that ended this many days ago, the oldest first."""
     for status in statuses:
         connection.execute(
             "INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, status, started_at, finished_at, config,"
@@ -118,7 +118,7 @@ def prune(connection: Connection, max_runs: int = 1000, limit: int = 500) -> int
 
 
 @pytest.mark.promise("S9")
-def test_runs_beyond_their_age_go(connection: Connection) -> None:
+def test_runs_that_are_too_old_are_deleted(connection: Connection) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, "FAILED", "SUCCESS", "PAUSED", days=31)
     remember(connection, pipeline, "ABANDONED", "SUCCESS", days=29)
@@ -128,7 +128,7 @@ def test_runs_beyond_their_age_go(connection: Connection) -> None:
 
 
 @pytest.mark.promise("S9")
-def test_runs_beyond_their_number_go_pipeline_by_pipeline(connection: Connection) -> None:
+def test_excess_runs_are_deleted_per_pipeline(connection: Connection) -> None:
     busy, quiet = create(connection, "busy"), create(connection, "quiet")
     remember(connection, busy, *["SUCCESS"] * 7)
     remember(connection, quiet, "SUCCESS", "SUCCESS")
@@ -137,7 +137,7 @@ def test_runs_beyond_their_number_go_pipeline_by_pipeline(connection: Connection
 
 
 @pytest.mark.promise("S9")
-def test_the_newest_run_and_the_newest_success_stay_however_old(connection: Connection) -> None:
+def test_the_newest_run_and_the_newest_success_are_kept_at_any_age(connection: Connection) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, "SUCCESS", "SUCCESS", "FAILED", "FAILED", days=400)
     assert prune(connection) == 2
@@ -146,14 +146,14 @@ def test_the_newest_run_and_the_newest_success_stay_however_old(connection: Conn
 
 
 @pytest.mark.promise("S9")
-def test_a_run_under_way_stays_however_long_it_takes(connection: Connection) -> None:
+def test_an_active_run_is_kept_however_long_it_takes(connection: Connection) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, "RUNNING", days=400)
     assert prune(connection, max_runs=1) == 0
     assert left(connection, pipeline) == ["RUNNING"]
 
 
-def test_history_goes_in_small_pieces(connection: Connection) -> None:
+def test_history_is_deleted_in_small_batches(connection: Connection) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, *["SUCCESS"] * 10, days=31)
     remember(connection, pipeline, *["FAILED"] * 10, "SUCCESS")
@@ -161,7 +161,7 @@ def test_history_goes_in_small_pieces(connection: Connection) -> None:
     assert left(connection, pipeline) == ["FAILED"] * 3 + ["SUCCESS"]
 
 
-def test_a_runner_prunes_as_the_settings_say(connection: Connection, settings: Settings) -> None:
+def test_a_runner_prunes_history_as_the_settings_say(connection: Connection, settings: Settings) -> None:
     pipeline = create(connection)
     remember(connection, pipeline, *["SUCCESS"] * 5)
     few = settings.model_copy(update={"history_max_runs": 2})
@@ -171,7 +171,7 @@ def test_a_runner_prunes_as_the_settings_say(connection: Connection, settings: S
     assert left(connection, pipeline) == ["SUCCESS"] * 2
 
 
-def test_a_hundred_thousand_young_runs_are_not_read_for_their_age(connection: Connection) -> None:
+def test_pruning_by_age_does_not_read_a_hundred_thousand_young_runs(connection: Connection) -> None:
     pipeline = create(connection)
     connection.execute(
         "INSERT INTO etl.etl_runs"
@@ -182,10 +182,10 @@ def test_a_hundred_thousand_young_runs_are_not_read_for_their_age(connection: Co
     )
     connection.execute("ANALYZE etl.etl_runs")
     text = sql.SQL(database.statement("prune_old_runs"))
-    told = connection.execute(
+    explained = connection.execute(
         sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(text), {"max_age": 30 * DAY, "limit": 500}
     ).fetchone()
-    assert told is not None
-    plan = told["QUERY PLAN"][0]["Plan"]
+    assert explained is not None
+    plan = explained["QUERY PLAN"][0]["Plan"]
     assert "'Index Name': 'runs_by_age'" in str(plan)
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20

@@ -1,4 +1,4 @@
-"""Due times in the store: consumed once, by the database's clock, and told on the runs they cause."""
+"""Due times in the store: consumed once, by the clock of the database, and recorded on the runs they start."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ def change(connection: Connection, pipeline: Pipeline, **fields: Any) -> Pipelin
 
 
 def make_due(connection: Connection, ago: timedelta = timedelta(seconds=1)) -> datetime:
-    """Every schedule has come due; the due time."""
+    """Make every schedule due; returns the due time."""
     row = connection.execute(
         "UPDATE etl.etl_pipelines SET next_due_at = date_trunc('second', now() - %s) RETURNING next_due_at", [ago]
     ).fetchone()
@@ -54,12 +54,12 @@ def claim(connection: Connection) -> Claim:
 
 
 def due_times(connection: Connection, pipeline: Pipeline) -> list[tuple[str, datetime | None]]:
-    """Of its runs, the oldest first: who asked, and the due time."""
+    """Trigger and due time of each run, the oldest first."""
     return [(one.trigger, one.due_at) for one in reversed(runs.list_page(connection, pipeline.id))]
 
 
 @pytest.mark.promise("S3")
-def test_a_cron_line_is_due_by_the_databases_clock_in_its_zone(connection: Connection) -> None:
+def test_a_cron_schedule_is_due_by_the_clock_of_the_database_in_its_time_zone(connection: Connection) -> None:
     pipeline = create(connection, "30 6 * * *")
     row = connection.execute(
         "SELECT next_due_at AT TIME ZONE 'Europe/Berlin' AS local, next_due_at > now() AS ahead,"
@@ -75,7 +75,7 @@ def test_a_cron_line_is_due_by_the_databases_clock_in_its_zone(connection: Conne
     assert timedelta(0) < after - datetime.now(UTC) <= timedelta(hours=25)
 
 
-def test_the_zone_of_the_settings_is_the_zone_of_the_schedules(connection: Connection, settings: Settings) -> None:
+def test_the_time_zone_of_the_settings_applies_to_schedules(connection: Connection, settings: Settings) -> None:
     zoned = settings.model_copy(update={"timezone": "Asia/Almaty"})
     pipeline = revisions.create(connection, zoned, definition(schedule_interval="0 6 * * *"))
     assert pipeline.next_due_at is not None
@@ -86,21 +86,21 @@ def test_the_zone_of_the_settings_is_the_zone_of_the_schedules(connection: Conne
 
 
 @pytest.mark.promise("S1")
-def test_a_due_time_somebody_else_has_consumed_is_passed_over(connection: Connection) -> None:
+def test_a_due_time_that_another_runner_has_consumed_is_skipped(connection: Connection) -> None:
     pipeline = create(connection)
     make_due(connection)
     (seen,) = database.fetch_all(connection, "list_due", limit=10)
     assert pipelines.fire_schedules(connection) == [pipeline.name]
     held = claim(connection)
     pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
-    # as a runner would that looked before and writes only now
+    # as a runner does that has read the due time before, and writes now
     late = {"ids": [pipeline.id], "due": [seen["next_due_at"]], "following": [seen["next_due_at"]]}
     assert database.fetch_all(connection, "fire_schedules", **late, steps=pipelines.STEPS) == []
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
 
 
 @pytest.mark.promise("S2")
-def test_after_days_of_silence_one_run_catches_up_and_the_rhythm_stays(connection: Connection) -> None:
+def test_after_days_without_a_runner_one_run_starts_and_the_interval_keeps_its_phase(connection: Connection) -> None:
     pipeline = create(connection, "7m")
     due = make_due(connection, timedelta(days=3))
     assert pipelines.fire_schedules(connection) == [pipeline.name]
@@ -112,7 +112,7 @@ def test_after_days_of_silence_one_run_catches_up_and_the_rhythm_stays(connectio
     assert due_times(connection, pipeline) == [("schedule", due)]
 
 
-def test_more_due_times_than_are_looked_at_at_once_are_all_consumed(connection: Connection) -> None:
+def test_more_due_times_than_one_statement_reads_are_all_consumed(connection: Connection) -> None:
     template = create(connection)
     connection.execute(
         "INSERT INTO etl.etl_pipelines (name, target_table, source_query, key_columns, schedule_interval, next_due_at)"
@@ -126,7 +126,7 @@ def test_more_due_times_than_are_looked_at_at_once_are_all_consumed(connection: 
 
 
 @pytest.mark.promise("S4")
-def test_every_attempt_tells_the_due_time_it_runs_for(connection: Connection) -> None:
+def test_every_attempt_records_the_due_time_it_serves(connection: Connection) -> None:
     pipeline = create(connection)
     due = make_due(connection)
     pipelines.fire_schedules(connection)
@@ -143,7 +143,7 @@ def test_every_attempt_tells_the_due_time_it_runs_for(connection: Connection) ->
 
 @pytest.mark.promise("S4")
 @pytest.mark.parametrize("ending", [Event.FINISH, Event.FAIL])
-def test_a_run_that_somebody_asks_for_has_no_due_time(connection: Connection, ending: Event) -> None:
+def test_a_run_that_a_user_requests_has_no_due_time(connection: Connection, ending: Event) -> None:
     pipeline = create(connection)
     due = make_due(connection)
     pipelines.fire_schedules(connection)
@@ -166,12 +166,12 @@ def test_a_rerun_after_a_scheduled_run_is_not_a_second_run_for_the_due_time(conn
 
 
 @pytest.mark.promise("D14")
-def test_a_disabled_pipeline_is_never_due_and_gets_a_fresh_due_time_when_it_is_enabled(connection: Connection) -> None:
+def test_a_disabled_pipeline_is_never_due_and_gets_a_new_due_time_when_it_is_enabled(connection: Connection) -> None:
     pipeline = create(connection)
     make_due(connection, timedelta(days=2))
     assert change(connection, pipeline, enabled=False).next_due_at is None
     assert pipelines.fire_schedules(connection) == []
-    # even one that was put into the table past the API
+    # even one that was written to the table without the API
     make_due(connection)
     assert pipelines.fire_schedules(connection) == []
     again = change(connection, pipeline, enabled=True).next_due_at
@@ -180,14 +180,14 @@ def test_a_disabled_pipeline_is_never_due_and_gets_a_fresh_due_time_when_it_is_e
     assert pipelines.fire_schedules(connection) == []
 
 
-def test_a_change_of_anything_else_leaves_the_due_time_alone(connection: Connection) -> None:
+def test_a_change_of_other_fields_keeps_the_due_time(connection: Connection) -> None:
     pipeline = create(connection)
     assert change(connection, pipeline, batch_size=7).next_due_at == pipeline.next_due_at
     assert change(connection, pipeline, schedule_interval="2h").next_due_at != pipeline.next_due_at
     assert change(connection, pipeline, schedule_interval=None).next_due_at is None
 
 
-def test_a_schedule_put_past_the_checks_stops_no_other(connection: Connection) -> None:
+def test_a_schedule_stored_without_validation_does_not_stop_the_others(connection: Connection) -> None:
     odd = create(connection)
     create(connection, name="fine", target_table="analytics.fine")
     connection.execute("UPDATE etl.etl_pipelines SET schedule_interval = 'now and then' WHERE id = %s", [odd.id])
@@ -199,7 +199,7 @@ def test_a_schedule_put_past_the_checks_stops_no_other(connection: Connection) -
     assert row == {"status": "FAILED", "next_due_at": None}
 
 
-def test_the_wait_until_the_next_due_time_is_told_by_the_database(connection: Connection) -> None:
+def test_the_wait_until_the_next_due_time_uses_the_clock_of_the_database(connection: Connection) -> None:
     assert pipelines.seconds_until_due(connection) is None
     create(connection, "10s")
     seconds = pipelines.seconds_until_due(connection)
@@ -207,7 +207,9 @@ def test_the_wait_until_the_next_due_time_is_told_by_the_database(connection: Co
     assert 5 < seconds <= 10
 
 
-def test_a_runner_that_looks_seldom_still_wakes_for_every_due_time(connection: Connection, settings: Settings) -> None:
+def test_a_runner_with_a_long_poll_interval_wakes_for_every_due_time(
+    connection: Connection, settings: Settings
+) -> None:
     seldom = settings.model_copy(update={"poll_interval": timedelta(minutes=5)})
     pipeline = create(connection, "1s")
     stop = threading.Event()
@@ -233,8 +235,8 @@ def test_ten_thousand_scheduled_pipelines_cost_no_more_than_ten(connection: Conn
     )
     connection.execute("ANALYZE etl.etl_pipelines")
     statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(sql.SQL(database.statement(name)))
-    told = connection.execute(statement, {"limit": pipelines.DUE_LIMIT}).fetchone()
-    assert told is not None
-    plan = told["QUERY PLAN"][0]["Plan"]
+    explained = connection.execute(statement, {"limit": pipelines.DUE_LIMIT}).fetchone()
+    assert explained is not None
+    plan = explained["QUERY PLAN"][0]["Plan"]
     assert '"Index Name": "scheduled"' in str(plan).replace("'", '"')
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -12,22 +12,27 @@ from typing import Any
 
 import psycopg
 import pytest
+from alembic import command
+from alembic.config import Config
 from psycopg import sql
 
 from tests.helpers.journal import assert_legal, start
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
-from vitrine.flow import Counts, Outcome, Position, Reject
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts, Entry, Position, Reject, Step, Written
 from vitrine.model import Claim, Definition, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings, child_environment
 from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
-from vitrine.store import checkpoints, database, pipelines, rejects, runs
+from vitrine.store import database, pipelines, rejects, runs
+from vitrine.store import state as states
+from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store.database import Link
 from vitrine.store.migrate import migrate
-from vitrine.store.state import PostgresState
 
 TTL = timedelta(seconds=30)
 RUN_STATUS_AFTER = {
@@ -93,7 +98,7 @@ def history(connection: Connection, pipeline: Pipeline) -> list[tuple[RunStatus,
 
 
 def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Claim:
-    """Reach a status by legal events only; the last claim, whether its lease still holds or not."""
+    """Reach a status by legal events only; returns the last claim, whose lease may have ended."""
     held = run(connection, pipeline)
     match wanted:
         case Status.IDLE:
@@ -117,7 +122,7 @@ def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Clai
 
 
 def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event) -> bool:
-    """Apply the event with the function that does so; whether it was accepted."""
+    """Apply the event with its own function; returns whether it was accepted."""
     match event:
         case Event.RUN:
             pipelines.request_run(connection, pipeline.id, trigger="api")
@@ -349,45 +354,36 @@ def test_an_expired_lease_never_becomes_valid_again(connection: Connection) -> N
     assert pipelines.heartbeat(connection, second, TTL) is Status.RUNNING
 
 
-class OneUnit:
-    """A unit of work on the test's own connection that writes no rows."""
-
-    rejects: Sequence[Reject] = ()
-    healed: Sequence[str] = ()
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def write(self, batch: object) -> Counts:
-        return Counts()
+def checkpoint_of(store: Link, held: Claim, *, full: bool = False) -> StoreCheckpoint:
+    """The opened checkpoint of a claim; with `full`, a load has begun."""
+    checkpoint = StoreCheckpoint(held, store)
+    checkpoint.open("id uuid")
+    if full:
+        checkpoint.open_generation("fingerprint", None)
+    return checkpoint
 
 
-def state_of(connection: Connection, held: Claim, *, full: bool = False) -> PostgresState:
-    state = (
-        checkpoints.open_generation(connection, held, "fingerprint", TTL)
-        if full
-        else checkpoints.open_state(connection, held)
-    )
-    return PostgresState(held, state, fingerprint="id uuid", full=full, interruption=lambda: None)
+ZOMBIE = Position(("zombie",))
+SAVED = Entry(Step.CHECKPOINT, ("zombie",), ZOMBIE, read=1)
+STAGED = Entry(Step.STAGED, ("zombie",), ZOMBIE, read=1)
+PUBLISHED = Entry(Step.PUBLISHED, written=Written(Counts(written=1)))
 
 
-def save(state: PostgresState, unit: OneUnit) -> None:
-    state.save(unit, Position(("zombie",)), Counts(read=1))
-
-
-def publish(state: PostgresState, unit: OneUnit) -> None:
-    state.publish(unit, 0, Counts(written=1))
+@pytest.fixture
+def store(database_url: str) -> Iterator[Link]:
+    with Link(database_url, name="tests") as link:
+        yield link
 
 
 @pytest.mark.promise("A7")
-@pytest.mark.parametrize(("full", "commit"), [(False, save), (True, save), (True, publish)])
+@pytest.mark.parametrize(("full", "entry"), [(False, SAVED), (True, STAGED), (True, PUBLISHED)])
 def test_a_zombie_can_save_nothing_and_its_rows_are_rolled_back(
-    connection: Connection, full: bool, commit: Callable[[PostgresState, OneUnit], None]
+    connection: Connection, store: Link, full: bool, entry: Entry
 ) -> None:
     pipeline = create(connection)
     zombie = run(connection, pipeline)
-    stale = state_of(connection, zombie, full=full)
-    before = checkpoints.load(connection, pipeline.id)
+    stale = checkpoint_of(store, zombie, full=full)
+    before = states.load(connection, pipeline.id)
     connection.execute("CREATE TABLE analytics.written (id integer)")
     kill(connection, pipeline)
     pipelines.expire_leases(connection)
@@ -396,33 +392,54 @@ def test_a_zombie_can_save_nothing_and_its_rows_are_rolled_back(
     def write_a_batch() -> None:
         with connection.transaction():
             connection.execute("INSERT INTO analytics.written VALUES (1)")
-            commit(stale, OneUnit(connection))
+            stale.save(entry, connection)
 
     with pytest.raises(LeaseLost):
         write_a_batch()
     assert connection.execute("SELECT * FROM analytics.written").fetchall() == []
-    assert checkpoints.load(connection, pipeline.id) == before
     with pytest.raises(LeaseLost):
-        checkpoints.open_state(connection, zombie)
+        stale.save(entry, None)
     with pytest.raises(LeaseLost):
-        checkpoints.open_generation(connection, zombie, "fingerprint", TTL)
+        stale.open("id uuid")
+    with pytest.raises(LeaseLost):
+        stale.open_generation("fingerprint", None)
+    assert states.load(connection, pipeline.id) == before
     assert finish(connection, zombie) is None
     assert status(connection, pipeline) is Status.RUNNING
 
 
 @pytest.mark.promise("A17")
-def test_no_runner_takes_a_pipeline_over_while_its_batch_commits(database_url: str, connection: Connection) -> None:
+def test_no_runner_takes_a_pipeline_over_while_its_batch_commits(
+    database_url: str, connection: Connection, store: Link
+) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    state = state_of(connection, held)
+    checkpoint = checkpoint_of(store, held)
     with connect(database_url, name="tests") as other:
         other.execute("SET lock_timeout = '1s'")
         kill(other, pipeline)
         with connection.transaction():
-            state.save(OneUnit(connection), Position(("7",)), Counts(read=1))
+            checkpoint.save(Entry(Step.CHECKPOINT, ("7",), Position(("7",)), read=1), connection)
             assert pipelines.expire_leases(other) == []
         assert len(pipelines.expire_leases(other)) == 1
-        assert checkpoints.load(other, pipeline.id).position == Position(("7",))
+        assert states.load(other, pipeline.id).position == Position(("7",))
+
+
+@pytest.mark.promise("A22")
+def test_every_unit_that_begins_has_a_higher_version_than_all_before_it(connection: Connection, store: Link) -> None:
+    pipeline = create(connection)
+    first = checkpoint_of(store, run(connection, pipeline))
+    unsaved, repeated = first.stamp(), first.stamp()
+    assert (unsaved.token, unsaved.sequence) == (repeated.token, repeated.sequence)
+    first.save(Entry(Step.CHECKPOINT, ("7",), Position(("7",)), read=1), None)
+    saved = first.stamp()
+    assert saved.sequence == repeated.sequence + 1
+    kill(connection, pipeline)
+    pipelines.expire_leases(connection)
+    after_takeover = checkpoint_of(store, claim(connection, pipeline, "worker-2")).stamp()
+    assert after_takeover.sequence == saved.sequence
+    versions = [one.version for one in (unsaved, repeated, saved, after_takeover)]
+    assert versions == sorted(set(versions))
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------
@@ -447,7 +464,10 @@ def test_an_expired_lease_returns_to_the_queue_under_the_same_request(connection
     after = pipelines.get(connection, pipeline.id)
     assert (after.status, after.request_id, after.attempt) == (Status.RUN_REQUESTED, asked, 1)
     assert history(connection, pipeline) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
-    assert claim(connection, pipeline).attempt == 2
+    second = claim(connection, pipeline)
+    assert (second.attempt, second.taken_over) == (2, True)
+    finish(connection, second)
+    assert not run(connection, pipeline).taken_over
 
 
 def test_the_lease_of_a_disabled_pipeline_expires_too(connection: Connection) -> None:
@@ -471,7 +491,7 @@ def test_a_runner_that_dies_after_a_pause_leaves_a_paused_pipeline(connection: C
 
 
 @pytest.mark.promise("A13")
-def test_three_deaths_without_progress_are_a_crash_loop(connection: Connection) -> None:
+def test_three_crashes_without_progress_are_a_crash_loop(connection: Connection) -> None:
     start(connection)
     pipeline = create(connection)
     asked = request(connection, pipeline)
@@ -489,15 +509,15 @@ def test_three_deaths_without_progress_are_a_crash_loop(connection: Connection) 
 
 
 @pytest.mark.promise("A13")
-def test_progress_of_one_batch_resets_the_count_of_deaths(connection: Connection) -> None:
+def test_progress_of_one_batch_resets_the_count_of_crashes(connection: Connection, store: Link) -> None:
     pipeline = create(connection)
     request(connection, pipeline)
     for attempt in (1, 2, 3):
         held = claim(connection, pipeline)
         assert held.attempt == attempt
         if attempt == 3:
-            with connection.transaction():
-                state_of(connection, held).save(OneUnit(connection), Position(("1",)), Counts(read=1))
+            entry = Entry(Step.CHECKPOINT, ("1",), Position(("1",)), read=1)
+            checkpoint_of(store, held).save(entry, None)
         kill(connection, pipeline)
         pipelines.expire_leases(connection)
     assert (status(connection, pipeline), claim(connection, pipeline).attempt) == (Status.RUN_REQUESTED, 1)
@@ -647,7 +667,7 @@ def test_a_pause_withdrawn_after_the_run_has_ended_for_it_costs_only_a_new_claim
 
 
 def test_an_unknown_request_or_pipeline_is_not_found(connection: Connection) -> None:
-    for key in ("nobody", "no\0body", "00000000-0000-0000-0000-000000000000"):
+    for key in ("unknown", "no\0body", "00000000-0000-0000-0000-000000000000"):
         with pytest.raises(NotFound):
             pipelines.get(connection, key)
     pipeline = create(connection)
@@ -759,14 +779,14 @@ def test_disabling_a_pipeline_that_is_being_claimed_pauses_its_run(database_url:
     request(connection, pipeline)
     with (
         connect(database_url, name="tests:other") as other,
-        connect(database_url, name="tests:look") as look,
+        connect(database_url, name="tests:observer") as observer,
         ThreadPoolExecutor(1) as thread,
     ):
         with connection.transaction():
             held = claim(connection, pipeline)
             disabling = thread.submit(enable, other, pipeline, False)
             waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
-            wait_until(lambda: look.execute(waiting).fetchall(), what="an update that waits for the claim")
+            wait_until(lambda: observer.execute(waiting).fetchall(), what="an update that waits for the claim")
         assert disabling.result(timeout=30) is Status.PAUSE_REQUESTED
     assert pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
     assert pipelines.get(connection, pipeline.id).definition.enabled is False
@@ -830,7 +850,7 @@ def test_a_key_that_is_written_leaves_the_quarantine(connection: Connection) -> 
     held = run(connection, create(connection))
     rejects.store_rejects(connection, held, [rejected("1", "a"), rejected("2", "b")], [])
     rejects.store_rejects(connection, held, [], ["1", "9"])
-    assert rejects.open_keys(connection, held.pipeline_id) == ["2"]
+    assert runs.context(connection, held.pipeline_id).open_rejects == ["2"]
     rejects.store_rejects(connection, held, [rejected("1", "rejected again")], [])
     assert [one["key"] for one in rejects.list_open(connection, held.pipeline_id)] == ["2", "1"]
 
@@ -847,7 +867,7 @@ def test_a_thousand_rejects_are_stored_by_one_statement(connection: Connection) 
         """
     )
     rejects.store_rejects(connection, held, [rejected(str(number), "no") for number in range(1000)], [])
-    assert len(rejects.open_keys(connection, held.pipeline_id)) == 1000
+    assert len(runs.context(connection, held.pipeline_id).open_rejects) == 1000
     assert len(connection.execute("SELECT FROM public.inserts").fetchall()) == 1
 
 
@@ -860,13 +880,88 @@ def test_migrating_twice_changes_nothing(database_url: str, connection: Connecti
     assert pipelines.get(connection, pipeline.id) == pipeline
 
 
+@pytest.fixture
+def url_at_0006(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A database at migration 0006, the last one before connectors."""
+    postgres.ensure_database("migration_0006")
+    url = postgres.tcp_url("migration_0006")
+    upgrade = command.upgrade
+
+    def upgrade_to_0006(config: Config, revision: str) -> None:
+        upgrade(config, "0006")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", upgrade_to_0006)
+        assert migrate(url) == "0006"
+    yield url
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute("DROP DATABASE migration_0006 WITH (FORCE)")
+
+
+ROWS_AT_0006 = """
+    INSERT INTO etl.etl_pipelines (name, type, source_type, source_query, target_table, mode, incremental_key,
+                                   incremental_id_key, key_columns, batch_size, options)
+    VALUES ('auto', 'SQL', 'postgres', 'SELECT id, modified FROM ugc.ratings', 'analytics.ratings', 'incremental',
+            'modified', 'id', '{id}', 5000, '{"on_reject": "quarantine"}'),
+           ('small', 'SQL', 'postgres', 'SELECT id FROM content.genre', 'analytics.genres', 'full', NULL, NULL,
+            '{id}', 100, '{}');
+    INSERT INTO etl.etl_pipeline_tasks (pipeline_id, order_index, task_type, body)
+    SELECT id, 1, 'SQL', source_query FROM etl.etl_pipelines WHERE name = 'small';
+    INSERT INTO etl.etl_state (pipeline_id, cursor, cursor_fingerprint, generation, batch_seq)
+    SELECT id, '{"2024-01-01 00:00:00+00",7}', 'modified timestamptz, id integer', 3, 9
+      FROM etl.etl_pipelines WHERE name = 'auto';
+    INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, kind, config, runner, lease_token, status,
+                              finished_at, rows_read, lane)
+    SELECT id, gen_random_uuid(), 1, 'api', 'incremental', '{}', 'runner-1', 1, 'SUCCESS', now(), 42, 'copy'
+      FROM etl.etl_pipelines WHERE name = 'auto';
+    INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, sqlstate, reason, row)
+    SELECT pipeline_id, id, '7', 'note', '22001', 'too long', '{"id": 7}' FROM etl.etl_runs;
+"""
+
+
+def test_rows_stored_at_migration_0006_are_readable_after_0007(url_at_0006: str) -> None:
+    with connect(url_at_0006, name="tests") as old:
+        old.execute(ROWS_AT_0006)
+        assert migrate(url_at_0006) > "0006"
+        auto, small = pipelines.get(old, "auto"), pipelines.get(old, "small")
+        assert (auto.definition.batch_size, auto.definition.options.on_reject) == ("auto", "quarantine")
+        assert (small.definition.batch_size, len(small.definition.tasks)) == (100, 1)
+        state = states.load(old, auto.id)
+        assert state.position == Position(("2024-01-01 00:00:00+00", "7"))
+        assert (state.cursor_types, state.generation, state.batch_seq) == ("modified timestamptz, id integer", 3, 9)
+        assert (state.identity, state.facts, state.generation_position) == (None, {}, None)
+        (one,) = runs.list_page(old, auto.id)
+        assert (one.status, one.rows_read, one.lane) == (RunStatus.SUCCESS, 42, "copy")
+        (reject,) = rejects.list_open(old, auto.id)
+        assert (reject["key"], reject["code"], reject["row"]) == ("7", "22001", {"id": 7})
+        assert runs.installation(old)
+        held = run(old, auto)
+        assert (held.definition, held.attempt) == (auto.definition, 1)
+
+
+def test_a_batch_size_of_5000_of_an_older_release_is_read_as_auto_and_an_explicit_one_stays(
+    connection: Connection,
+) -> None:
+    # releases before migration 0007 stored 5000 for a definition without a batch_size
+    older = create(connection)
+    assert older.definition.batch_size == "auto"
+    stored = row(connection, older)
+    assert (stored["batch_size"], stored["batch_size_exact"]) == (5000, False)
+    explicit = create(connection, "explicit", batch_size=5000)
+    assert pipelines.get(connection, explicit.id).definition.batch_size == 5000
+    assert run(connection, explicit).definition.batch_size == 5000
+    assert run(connection, older).definition.batch_size == "auto"
+    auto = explicit.definition.model_copy(update={"batch_size": "auto"})
+    assert pipelines.update(connection, explicit.id, auto).definition.batch_size == "auto"
+
+
 def test_two_processes_may_migrate_a_new_database_at_once(postgres: EmbeddedPostgres) -> None:
     postgres.ensure_database("brand_new")
     url = postgres.tcp_url("brand_new")
-    command = [sys.executable, "-m", "vitrine", "migrate"]
+    arguments = [sys.executable, "-m", "vitrine", "migrate"]
     processes = [
         subprocess.Popen(
-            command, env=child_environment(url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            arguments, env=child_environment(url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         for _ in range(2)
     ]
@@ -920,7 +1015,7 @@ def test_a_connection_that_fails_never_shows_the_password(postgres: EmbeddedPost
 @pytest.mark.promise("H8")
 def test_a_definition_stored_without_validation_ends_failed_and_stops_no_runner(
     connection: Connection,
-) -> None:  # G, H8
+) -> None:
     broken, healthy = create(connection, "broken"), create(connection, "healthy", target_table="analytics.healthy")
     connection.execute("UPDATE etl.etl_pipelines SET options = '{\"no_such_option\": 1}' WHERE id = %s", [broken.id])
     connection.execute(

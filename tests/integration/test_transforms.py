@@ -1,4 +1,4 @@
-"""Transforms and readers on a real Postgres: both kinds, options, errors, and every type surviving exactly."""
+"""Transforms and readers on a real PostgreSQL: both kinds, options, errors, and exact values of every type."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,8 +10,9 @@ from psycopg import sql
 from pydantic import BaseModel
 
 from tests.helpers.running import create, run, succeed
-from vitrine import reconcile, registry
-from vitrine.flow import Outcome
+from vitrine import registry
+from vitrine.engine import reconcile
+from vitrine.flow.protocols import Outcome
 from vitrine.model import Cursor, Row
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
@@ -38,8 +39,8 @@ def some_rows(rows: Sequence[Row]) -> Sequence[Row]:
     return [{**row, "extra": 1} for row in rows[::2]][::-1]
 
 
-def look_at_rows(rows: Sequence[Row]) -> Sequence[Row]:
-    """Changes a row in place after looking at all of it."""
+def read_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """Changes a row in place after reading all of its values."""
     for row in rows:
         assert len(list(row.values())) == len(row)
         row["extra"] = 1
@@ -86,7 +87,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.load()
     transforms: dict[str, Any] = vars(registry.transforms)["_tasks"]
     readers: dict[str, Any] = vars(registry.readers)["_tasks"]
-    for function in (copy_rows, some_rows, look_at_rows, break_at_five):
+    for function in (copy_rows, some_rows, read_rows, break_at_five):
         monkeypatch.setitem(transforms, function.__name__, Task(function.__name__, Kind.ROW, function, None))
     monkeypatch.setitem(transforms, "add_rows", Task("add_rows", Kind.ROW, add_rows, Adding))
     monkeypatch.setitem(transforms, "add_frame", Task("add_frame", Kind.FRAME, add_frame, Adding))
@@ -104,13 +105,13 @@ EVERYTHING = "SELECT * FROM ugc.everything"
 
 @pytest.fixture
 def _every_type(connection: Connection) -> None:
-    """One table with the values that are easily lost on the way."""
+    """One table with the values that conversions lose most easily."""
     connection.execute(Path(__file__).with_name("every_type.sql").read_bytes())
     if connection.info.server_version >= 170000:
         connection.execute("UPDATE ugc.everything SET span = 'infinity' WHERE id = 6")
 
 
-# What a frame can hand over in binary, for a frame with these columns alone
+# Types that a frame passes in binary, if it has only these columns
 ENCODABLE = (
     "SELECT id, small, big, short, long, flag, words, code, padded, day, at, local_at, rough_at, key, doc, docb"
     " FROM ugc.everything"
@@ -118,7 +119,7 @@ ENCODABLE = (
 
 
 def changed(connection: Connection, target: str, query: LiteralString = EVERYTHING) -> list[int]:
-    """Keys of the rows that are missing in the target, or have a column that prints in another way."""
+    """Keys of the rows that are missing in the target, or have a column with another text."""
     names = [column.name for column in connection.execute(f"SELECT * FROM ({query}) AS q LIMIT 0").description or ()]
     schema, table = target.split(".")
     statement = sql.SQL(
@@ -135,8 +136,8 @@ def changed(connection: Connection, target: str, query: LiteralString = EVERYTHI
 @pytest.mark.usefixtures("_every_type")
 @pytest.mark.parametrize("target", ["missing", "there"])
 @pytest.mark.parametrize("mode", ["full", "incremental"])
-@pytest.mark.parametrize("task", ["add_rows", "copy_rows", "look_at_rows", "add_frame", "sort_frame"])
-def test_what_a_transform_does_not_change_arrives_exactly(
+@pytest.mark.parametrize("task", ["add_rows", "copy_rows", "read_rows", "add_frame", "sort_frame"])
+def test_values_that_a_transform_does_not_change_arrive_exactly(
     connection: Connection, settings: Settings, task: str, mode: str, target: str
 ) -> None:
     if target == "there":
@@ -164,20 +165,20 @@ def test_what_a_transform_does_not_change_arrives_exactly(
         " AND s.attrelid = 'ugc.everything'::regclass AND t.attrelid = 'analytics.everything'::regclass"
         " AND (s.atttypid, s.atttypmod) IS DISTINCT FROM (t.atttypid, t.atttypmod) ORDER BY 1"
     ).fetchall()
-    # of a column with a domain Postgres tells no more than what the domain is made of
+    # for a column with a domain, PostgreSQL reports only the type behind the domain
     assert [row["attname"] for row in types] == (["best", "score"] if target == "missing" else [])
 
 
 @pytest.mark.usefixtures("_every_type")
 @pytest.mark.parametrize("columns", [ENCODABLE, "SELECT id, key, at, small FROM ugc.everything WHERE id < 4"])
 @pytest.mark.parametrize("task", ["add_frame", "sort_frame"])
-def test_what_a_frame_hands_over_in_binary_arrives_exactly(
+def test_values_that_a_frame_passes_in_binary_arrive_exactly(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch, task: str, columns: LiteralString
 ) -> None:
     def refuse(*_: Any) -> bytes:
-        raise AssertionError("printed")
+        raise AssertionError("the frame was passed as text")
 
-    monkeypatch.setattr("vitrine.printed.frames.print_frame", refuse)
+    monkeypatch.setattr("vitrine.copytext.frames.format_frame", refuse)
     pipeline = create(
         connection,
         settings,
@@ -191,7 +192,9 @@ def test_what_a_frame_hands_over_in_binary_arrives_exactly(
     assert columns != ENCODABLE or changed(connection, "analytics.everything", columns) == []
 
 
-def test_a_number_too_large_for_its_column_is_told_and_not_cut(connection: Connection, settings: Settings) -> None:
+def test_a_number_too_large_for_its_column_is_reported_and_not_truncated(
+    connection: Connection, settings: Settings
+) -> None:
     connection.execute("CREATE TABLE analytics.films (id uuid PRIMARY KEY, extra smallint)")
     tasks = [{**SQL_STEP, "body": "SELECT id FROM content.film_work"}, step(20, "add_frame", amount=100_000)]
     pipeline = create(connection, settings, tasks=tasks, target_table="analytics.films", key_columns=["id"])
@@ -201,7 +204,9 @@ def test_a_number_too_large_for_its_column_is_told_and_not_cut(connection: Conne
 
 
 @pytest.mark.usefixtures("_every_type")
-def test_rows_that_are_left_out_and_turned_round_are_still_exact(connection: Connection, settings: Settings) -> None:
+def test_rows_that_a_transform_filters_and_reorders_keep_their_exact_values(
+    connection: Connection, settings: Settings
+) -> None:
     pipeline = create(
         connection,
         settings,
@@ -237,7 +242,9 @@ def step(index: int, body: str, **options: Any) -> dict[str, Any]:
     return {"order_index": index, "task_type": "PYTHON", "body": body, "options": options}
 
 
-def test_rows_and_frames_in_one_chain_with_options(connection: Connection, settings: Settings) -> None:
+def test_transforms_of_rows_and_of_frames_work_in_one_chain_with_options(
+    connection: Connection, settings: Settings
+) -> None:
     chain = [step(20, "add_rows", amount=5), step(30, "add_frame", amount=7), step(40, "add_rows", amount=9)]
     pipeline = create(
         connection,
@@ -260,7 +267,7 @@ def test_rows_and_frames_in_one_chain_with_options(connection: Connection, setti
     ("chain", "lane"),
     [([], "copy"), (["add_rows"], "rows"), (["add_frame"], "frames"), (["add_frame", "add_rows"], "rows")],
 )
-def test_the_run_tells_its_lane(connection: Connection, settings: Settings, chain: list[str], lane: str) -> None:
+def test_the_run_records_its_lane(connection: Connection, settings: Settings, chain: list[str], lane: str) -> None:
     steps = [step(20 + number, body) for number, body in enumerate(chain)]
     pipeline = create(
         connection, settings, tasks=[SQL_STEP, *steps], target_table="analytics.films", key_columns=["id"]
@@ -269,7 +276,7 @@ def test_the_run_tells_its_lane(connection: Connection, settings: Settings, chai
     assert runs.list_page(connection, pipeline.id, limit=1)[0].lane == lane
 
 
-def test_an_idle_incremental_run_does_not_mind_columns_that_the_transform_drops(
+def test_an_incremental_run_without_rows_accepts_columns_that_the_transform_drops(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def only_key(rows: Sequence[Row]) -> Sequence[Row]:
@@ -291,7 +298,9 @@ def test_an_idle_incremental_run_does_not_mind_columns_that_the_transform_drops(
     assert succeed(connection, settings, pipeline).counts.read == 0
 
 
-def test_a_culprit_is_told_by_its_key_and_nothing_is_written(connection: Connection, settings: Settings) -> None:
+def test_a_row_that_a_transform_fails_on_is_named_by_its_key_and_nothing_is_written(
+    connection: Connection, settings: Settings
+) -> None:
     connection.execute("CREATE TABLE ugc.titles AS SELECT n AS id, 'S3CR3T' AS title FROM generate_series(1, 20) AS n")
     pipeline = create(
         connection,
@@ -332,7 +341,7 @@ def test_a_reader_fills_a_mart(connection: Connection, settings: Settings) -> No
     assert succeed(connection, settings, pipeline).counts.written == 0
 
 
-def test_a_reader_goes_on_after_its_cursor(
+def test_a_reader_continues_after_its_cursor(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Cursor | None] = []
@@ -374,7 +383,7 @@ def test_a_paused_full_load_of_a_reader_continues_where_it_stopped(connection: C
 
     def pause(counts: Any, expected: Any) -> None:
         if counts.read == 3:
-            pipelines.request_pause(connection, pipeline.id)  # seen with the next batch
+            pipelines.request_pause(connection, pipeline.id)  # noticed with the next batch
 
     first = succeed(connection, settings, pipeline, watch=pause)
     assert first.outcome is Outcome.PAUSED
@@ -399,7 +408,7 @@ def test_transforms_follow_a_reader(connection: Connection, settings: Settings) 
         ("raising", "reader 'raising' raised ValueError after key 1"),
     ],
 )
-def test_a_broken_reader_is_told(connection: Connection, settings: Settings, name: str, sentence: str) -> None:
+def test_a_broken_reader_is_reported(connection: Connection, settings: Settings, name: str, sentence: str) -> None:
     executed = run(connection, settings, reading(connection, settings, python_task=name))
     assert executed.error is not None
     assert (executed.error.code, str(executed.error)) == ("READER_ERROR", sentence)

@@ -1,16 +1,17 @@
-"""`validate` tells how a pipeline would run, and what its author should know, without moving a row."""
+"""`validate` reports how a pipeline would run, with warnings, without writing a row."""
 
 from typing import Any
 
 import pytest
 
-from tests.helpers.running import succeed
-from vitrine import revisions, validation
+from tests.helpers.running import succeed, sweep
+from vitrine import revisions
+from vitrine.connectors.postgres.sink import staging
+from vitrine.engine import validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
-from vitrine.store import staging
 
 
 def definition(**fields: Any) -> Definition:
@@ -26,16 +27,17 @@ def definition(**fields: Any) -> Definition:
 INCREMENTAL = {"mode": "incremental", "incremental_key": "modified"}
 
 
-def test_a_report_tells_lane_columns_key_and_rows(connection: Connection, settings: Settings) -> None:
+def test_a_report_shows_lane_columns_key_and_rows(connection: Connection, settings: Settings) -> None:
     report = validation.validate(definition(), settings)
     assert report.lane == "copy"
-    assert report.columns == (("id", "uuid"), ("title", "text"), ("modified", "timestamp with time zone"))
+    described = [(column.name, column.type) for column in report.columns]
+    assert described == [("id", "uuid"), ("title", "text"), ("modified", "timestamp with time zone")]
     assert (report.key, report.target_exists, report.warnings) == (("id",), False, ())
     assert report.rows_expected is not None
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
 
 
-def test_a_cascade_on_the_target_is_warned_of(connection: Connection, settings: Settings) -> None:
+def test_a_cascade_on_the_target_is_a_warning(connection: Connection, settings: Settings) -> None:
     films = revisions.create(connection, settings, definition())
     succeed(connection, settings, films)
     connection.execute("CREATE TABLE analytics.notes (film uuid REFERENCES analytics.films ON DELETE CASCADE)")
@@ -53,7 +55,7 @@ def test_an_open_transaction_is_named(settings: Settings, database_url: str) -> 
         assert f"pid {row['pid']}, role postgres" in warning
 
 
-def test_a_lookback_says_what_it_risks(connection: Connection, settings: Settings) -> None:
+def test_a_lookback_is_reported_with_its_risk(connection: Connection, settings: Settings) -> None:
     (warning,) = validation.validate(definition(**INCREMENTAL, options={"lookback": "90m"}), settings).warnings
     assert "longer than 90m" in warning
 
@@ -67,7 +69,7 @@ def test_a_lookback_says_what_it_risks(connection: Connection, settings: Setting
         ({"source_query": "SELECT id FROM secret.films"}, "SCHEMA"),
     ],
 )
-def test_what_could_not_run_is_refused(settings: Settings, fields: dict[str, Any], code: str) -> None:
+def test_a_definition_that_could_not_run_is_refused(settings: Settings, fields: dict[str, Any], code: str) -> None:
     with pytest.raises(ConfigError) as refused:
         validation.validate(definition(**fields), settings)
     assert refused.value.code == code
@@ -83,7 +85,7 @@ def test_leftover_staging_is_removed_and_nothing_else(connection: Connection, se
     )
     connection.execute(raw(f"CREATE TABLE etl.{staging.name_of(films.id, 2)} ()"))
     connection.execute("CREATE TABLE etl.stage_00000000000000000000000000000000_g1 (); CREATE TABLE etl.stage_notes ()")
-    removed = staging.drop_orphans(connection)
+    removed = sweep(connection, settings)
     assert sorted(removed) == sorted([staging.name_of(films.id, 2), "stage_00000000000000000000000000000000_g1"])
     left = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'etl' AND tablename LIKE 'stage%'")
     assert sorted(row["tablename"] for row in left) == sorted([half_built, "stage_notes"])

@@ -1,4 +1,4 @@
-"""What is told to those who watch: freshness, the horizon, the queue, rows from the future (FAULTS C3, C11, I7, H3)."""
+"""Monitoring: freshness, the horizon, the queue and rows from the future."""
 
 import logging
 import threading
@@ -16,11 +16,13 @@ from tests.helpers.scraping import Scraped, parse
 from tests.helpers.waiting import wait_until
 from vitrine import metrics, registry
 from vitrine.api.app import create_app
-from vitrine.flow import Counts, Outcome
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline, Row
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def client(settings: Settings) -> Iterator[TestClient]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
-    """Figures of this test alone."""
+    """Metrics of this test only."""
     monkeypatch.setattr(metrics, "_meters", None)
     return metrics.switch_on()
 
@@ -63,7 +65,7 @@ def now(connection: Connection) -> datetime:
 
 
 @pytest.mark.promise("C3")
-def test_a_transaction_that_stays_open_is_told_with_its_age_its_pid_and_its_role(
+def test_a_transaction_that_stays_open_is_reported_with_its_age_pid_and_role(
     connection: Connection,
     database_url: str,
     settings: Settings,
@@ -71,9 +73,9 @@ def test_a_transaction_that_stays_open_is_told_with_its_age_its_pid_and_its_role
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def lag() -> float:
-        told = scraped(client).value("vitrine_horizon_lag_seconds", pipeline="under_test")
-        assert told is not None
-        return told
+        exposed = scraped(client).value("vitrine_horizon_lag_seconds", pipeline="under_test")
+        assert exposed is not None
+        return exposed
 
     ratings = create_ratings(connection, settings, options={"horizon_margin": "0s"})
     succeed(connection, settings, ratings)
@@ -100,10 +102,10 @@ def test_a_transaction_that_stays_open_is_told_with_its_age_its_pid_and_its_role
         assert body["horizon_lag_seconds"] > 1.1
     succeed(connection, settings, ratings)
     assert lag() == 0
-    assert checkpoints.load(connection, ratings.id).horizon_blocker is None
+    assert states.load(connection, ratings.id).horizon_blocker is None
 
 
-def test_a_prepared_transaction_is_told_with_its_age_too(
+def test_a_prepared_transaction_is_reported_with_its_age_too(
     connection: Connection, database_url: str, settings: Settings, client: TestClient
 ) -> None:
     ratings = create_ratings(connection, settings)
@@ -112,10 +114,10 @@ def test_a_prepared_transaction_is_told_with_its_age_too(
         rate(writer)
         writer.execute("PREPARE TRANSACTION 'watched'")
     succeed(connection, settings, ratings)
-    told = scraped(client).value("vitrine_horizon_lag_seconds", pipeline="under_test")
+    exposed = scraped(client).value("vitrine_horizon_lag_seconds", pipeline="under_test")
     connection.execute("ROLLBACK PREPARED 'watched'")
-    assert told is not None
-    assert told > 0
+    assert exposed is not None
+    assert exposed > 0
 
 
 # -- rows from the future ---------------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ def test_rows_from_the_future_are_counted_and_no_others(
 # -- freshness --------------------------------------------------------------------------------------------------------
 
 
-def test_an_incremental_mart_is_as_fresh_as_the_start_of_its_last_good_run(
+def test_an_incremental_mart_is_as_fresh_as_the_start_of_its_last_successful_run(
     connection: Connection, settings: Settings, client: TestClient
 ) -> None:
     ratings = create_ratings(connection, settings)
@@ -187,14 +189,14 @@ def test_an_incremental_mart_is_as_fresh_as_the_start_of_its_last_good_run(
     assert 0 < age <= (now(connection) - fresh).total_seconds()
     connection.execute("ALTER TABLE analytics.ratings DROP COLUMN rating")
     assert run(connection, settings, ratings).error is not None
-    assert fresh_as_of(connection, ratings) == fresh  # a run that failed makes nothing fresher
+    assert fresh_as_of(connection, ratings) == fresh  # a failed run does not change the freshness
 
 
 @pytest.mark.promise("I7")
 @pytest.mark.parametrize("mode", ["full", "incremental"])
 def test_a_load_is_as_fresh_as_its_first_snapshot_however_often_it_was_stopped(
     connection: Connection, settings: Settings, mode: str
-) -> None:  # the first load of an incremental mart is one, too
+) -> None:  # the first load of an incremental mart is a load, too
     ratings = create_ratings(connection, settings, mode=mode)
     stop = threading.Event()
 
@@ -206,7 +208,7 @@ def test_a_load_is_as_fresh_as_its_first_snapshot_however_often_it_was_stopped(
     assert run(connection, settings, ratings, watch=watch, stop=stop).outcome is Outcome.RELEASED
     between = now(connection)
     assert fresh_as_of(connection, ratings) is None
-    rate(connection)  # may be read by the second half or not: the mart is no fresher than its oldest part
+    rate(connection)  # may be read by the second part or not: the mart is as fresh as its oldest part
     assert succeed(connection, settings, ratings).counts.read < 900
     fresh = fresh_as_of(connection, ratings)
     assert fresh is not None
@@ -217,7 +219,7 @@ def test_a_load_is_as_fresh_as_its_first_snapshot_however_often_it_was_stopped(
     assert again > between
 
 
-def test_another_target_is_not_fresh_before_it_is_built(
+def test_a_new_target_is_not_fresh_before_it_is_built(
     connection: Connection, settings: Settings, client: TestClient
 ) -> None:
     succeed(connection, settings, genres(connection, settings))
@@ -229,7 +231,7 @@ def test_another_target_is_not_fresh_before_it_is_built(
 # -- the store as a whole ---------------------------------------------------------------------------------------------
 
 
-def test_queue_statuses_and_heartbeats_are_told_by_the_store(
+def test_queue_statuses_and_heartbeats_are_metrics_from_the_store(
     connection: Connection, settings: Settings, client: TestClient
 ) -> None:
     for name in ("held", "waiting", "later", "broken", "off"):
@@ -252,7 +254,7 @@ def test_queue_statuses_and_heartbeats_are_told_by_the_store(
     assert found.value("vitrine_runners") == 0
 
 
-def test_a_pipeline_that_is_deleted_or_disabled_is_not_watched(
+def test_a_deleted_or_disabled_pipeline_has_no_freshness_metrics(
     connection: Connection, settings: Settings, client: TestClient
 ) -> None:
     pipeline = genres(connection, settings, schedule_interval="5m")
@@ -265,9 +267,9 @@ def test_a_pipeline_that_is_deleted_or_disabled_is_not_watched(
     assert "pipeline" not in scraped(client).labels("vitrine_pipeline_failed")
 
 
-def test_while_the_database_is_away_only_that_is_told(settings: Settings) -> None:
-    away = settings.model_copy(update={"database_url": "postgresql://127.0.0.1:1/nothing"})
-    with TestClient(create_app(Settings.model_validate(away.model_dump()))) as client:
+def test_metrics_report_only_that_the_database_is_unavailable_while_it_is(settings: Settings) -> None:
+    unavailable = settings.model_copy(update={"database_url": "postgresql://127.0.0.1:1/nothing"})
+    with TestClient(create_app(Settings.model_validate(unavailable.model_dump()))) as client:
         found = scraped(client)
     assert {name for name in found.names if name.startswith("vitrine_")} == {"vitrine_store_up"}
     assert found.value("vitrine_store_up") == 0

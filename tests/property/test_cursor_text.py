@@ -13,10 +13,11 @@ from tests.helpers.examples import round_trips
 from tests.helpers.lanes import TASKS
 from tests.helpers.running import create, succeed
 from tests.property import values
-from vitrine.postgres import PRINTING, Connection, raw
+from vitrine.connectors.postgres.source import cursor_codec
+from vitrine.postgres import TEXT_FORMAT, Connection, raw
 from vitrine.settings import Settings
-from vitrine.sources import binary
-from vitrine.store import checkpoints, pipelines
+from vitrine.store import pipelines
+from vitrine.store import state as states
 
 VALUES: dict[str, st.SearchStrategy[str]] = {
     "smallint": values.integers(16),
@@ -31,16 +32,16 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     "name": values.short_texts(12),
 }
 OIDS = {
-    "smallint": binary.INT2,
-    "integer": binary.INT4,
-    "bigint": binary.INT8,
-    "timestamp with time zone": binary.TIMESTAMPTZ,
-    "timestamp without time zone": binary.TIMESTAMP,
-    "date": binary.DATE,
-    "uuid": binary.UUID_OID,
-    "text": binary.TEXT,
-    "character varying": binary.VARCHAR,
-    "name": binary.NAME,
+    "smallint": cursor_codec.INT2,
+    "integer": cursor_codec.INT4,
+    "bigint": cursor_codec.INT8,
+    "timestamp with time zone": cursor_codec.TIMESTAMPTZ,
+    "timestamp without time zone": cursor_codec.TIMESTAMP,
+    "date": cursor_codec.DATE,
+    "uuid": cursor_codec.UUID_OID,
+    "text": cursor_codec.TEXT,
+    "character varying": cursor_codec.VARCHAR,
+    "name": cursor_codec.NAME,
 }
 LAST_DAY, LAST_MOMENT = date(2020, 1, 1), datetime(2020, 1, 1)  # noqa: DTZ001
 PROBES = 100  # each is a query to the database
@@ -50,11 +51,11 @@ def formats_of(connection: Connection, kind: str) -> Callable[[str], tuple[bytes
     """A function that returns a value in PostgreSQL's binary format and in its text format."""
     statement = sql.SQL("SELECT CAST(CAST($1 AS text) AS {0}), CAST(CAST($1 AS text) AS {0})::text").format(raw(kind))
     query = statement.as_string(connection).encode()
-    connection.execute("BEGIN;" + PRINTING)
+    connection.execute("BEGIN;" + TEXT_FORMAT)
 
     def ask(text: str) -> tuple[bytes, str]:
         results = [
-            connection.pgconn.exec_params(query, [text.encode()], [binary.TEXT], [Format.TEXT], form)
+            connection.pgconn.exec_params(query, [text.encode()], [cursor_codec.TEXT], [Format.TEXT], form)
             for form in (Format.BINARY, Format.TEXT)
         ]
         sent, formatted = results[0].get_value(0, 0), results[1].get_value(0, 1)
@@ -67,13 +68,13 @@ def formats_of(connection: Connection, kind: str) -> Callable[[str], tuple[bytes
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_the_text_of_a_cursor_is_that_of_postgresql(kind: str, connection: Connection) -> None:
-    ask, printer = formats_of(connection, kind), binary.printer(OIDS[kind])
+    ask, formatter = formats_of(connection, kind), cursor_codec.formatter(OIDS[kind])
 
     @round_trips(PROBES)
     @given(text=VALUES[kind])
     def formats(text: str) -> None:
         sent, formatted = ask(text)
-        ours = printer(sent) if printer else None
+        ours = formatter(sent) if formatter else None
         assert ours is None or ours == formatted  # None: PostgreSQL itself formats the value
 
     formats()
@@ -81,8 +82,8 @@ def test_the_text_of_a_cursor_is_that_of_postgresql(kind: str, connection: Conne
 
 @pytest.mark.parametrize("kind", ["timestamp with time zone", "timestamp without time zone"])
 def test_times_from_year_1_to_9999_are_formatted_without_a_query(kind: str, connection: Connection) -> None:
-    ask, printer = formats_of(connection, kind), binary.printer(OIDS[kind])
-    assert printer is not None
+    ask, formatter = formats_of(connection, kind), cursor_codec.formatter(OIDS[kind])
+    assert formatter is not None
 
     @round_trips(PROBES)
     @given(moment=st.datetimes())
@@ -91,7 +92,7 @@ def test_times_from_year_1_to_9999_are_formatted_without_a_query(kind: str, conn
     @example(moment=datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001
     def formats(moment: datetime) -> None:
         sent, formatted = ask(str(moment))
-        assert printer(sent) == formatted
+        assert formatter(sent) == formatted
 
     formats()
 
@@ -129,7 +130,7 @@ def test_the_stored_checkpoint_is_the_text_of_the_last_row(
             succeed(connection, settings, pipeline)
             row = connection.execute("SELECT moment::text AS formatted FROM ugc.dated").fetchone()
             assert row is not None
-            assert checkpoints.load(connection, pipeline.id).position.cursor == (row["formatted"], "1")
+            assert states.load(connection, pipeline.id).position.cursor == (row["formatted"], "1")
             assert succeed(connection, settings, pipeline).counts.read == 0
         finally:
             pipelines.delete(connection, pipeline.id)

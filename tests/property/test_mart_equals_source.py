@@ -30,15 +30,17 @@ from tests.helpers.running import create, differences
 from tests.property.conftest import STEPS
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
 from vitrine import registry, revisions
+from vitrine.connectors.postgres.source import horizon
 from vitrine.errors import TransitionRefused
-from vitrine.flow import Counts, Outcome
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.model import Claim, Pipeline, PipelineId, Row
 from vitrine.postgres import Connection, raw
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
-from vitrine.sources import horizon
 from vitrine.status import LEASED, Status
-from vitrine.store import checkpoints, pipelines
+from vitrine.store import pipelines
+from vitrine.store import state as states
 
 if TYPE_CHECKING:
     import polars as pl
@@ -215,7 +217,7 @@ class MartMachine(RuleBasedStateMachine):
         self.covered = False  # every checkpoint so far had a margin that covers times before now()
         self.rows = 0
         self.written = 0  # statements of writers
-        self.after_takeover: tuple[checkpoints.State, dict[UUID, str]] | None = None
+        self.after_takeover: tuple[states.StoredState, dict[UUID, str]] | None = None
         self.pipeline: Pipeline | None = None
         world.clear()
 
@@ -389,12 +391,12 @@ class MartMachine(RuleBasedStateMachine):
         self._run()
         self.after_takeover = self._state_and_rows()
 
-    def _state_and_rows(self) -> tuple[checkpoints.State, dict[UUID, str]]:
-        return checkpoints.load(self.world.control, self._id), self._images_of_mart()
+    def _state_and_rows(self) -> tuple[states.StoredState, dict[UUID, str]]:
+        return states.load(self.world.control, self._id), self._images_of_mart()
 
     def _is_old(self) -> bool:
         """Whether the next run continues a full load, which is only as fresh as its first snapshot."""
-        return not self.catches_up and checkpoints.load(self.world.control, self._id).generation_open
+        return not self.catches_up and states.load(self.world.control, self._id).generation_open
 
     # -- the mart -----------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ import pytest
 from psycopg import sql
 
 from tests.helpers import journal
+from vitrine.connectors.postgres.source import horizon
+from vitrine.flow.protocols import Transaction
+from vitrine.flow.rows import Entry, Saved
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.sources import horizon
 from vitrine.store import pipelines
-from vitrine.store.state import PostgresState
+from vitrine.store.checkpoints import StoreCheckpoint
 
 WRITERS = 3
 
@@ -150,21 +152,18 @@ def opened(url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
 
 
 def _report_points(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, save, publish = horizon.read, PostgresState.save, PostgresState.publish
+    read, save = horizon.read, StoreCheckpoint.save
 
     def reading(connection: Connection) -> horizon.Horizon:
         seen = read(connection)
         world.at("horizon")
         return seen
 
-    def saving(self: PostgresState, *arguments: Any) -> None:
-        save(self, *arguments)
-        world.at("save")
-
-    def publishing(self: PostgresState, *arguments: Any) -> None:
-        publish(self, *arguments)
-        world.at("save")
+    def saving(self: StoreCheckpoint, entry: Entry, transaction: Transaction | None) -> Saved:
+        saved = save(self, entry, transaction)
+        if transaction is not None:  # without one the save has committed already
+            world.at("save")
+        return saved
 
     monkeypatch.setattr(horizon, "read", reading)
-    monkeypatch.setattr(PostgresState, "save", saving)
-    monkeypatch.setattr(PostgresState, "publish", publishing)
+    monkeypatch.setattr(StoreCheckpoint, "save", saving)

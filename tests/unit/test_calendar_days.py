@@ -41,5 +41,5 @@ def test_it_goes_on_after_the_cursor() -> None:
 
 
 def test_the_last_day_does_not_lie_before_the_first() -> None:
-    with pytest.raises(ValidationError, match="last must not lie before first"):
+    with pytest.raises(ValidationError, match="last must not be before first"):
         CalendarOptions(first=date(2026, 1, 2), last=date(2026, 1, 1))

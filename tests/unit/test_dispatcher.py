@@ -15,7 +15,8 @@ from vitrine.errors import (
     VitrineError,
     group_of,
 )
-from vitrine.flow import Counts, Outcome
+from vitrine.flow.protocols import Outcome
+from vitrine.flow.rows import Counts
 from vitrine.runner.dispatcher import DELAYS, Verdict, delay_before, judge
 from vitrine.runner.executor import WAITS, Executed, wait_before
 from vitrine.status import Event, RunStatus

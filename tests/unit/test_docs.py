@@ -1,10 +1,13 @@
-"""The documentation keeps up with the code: the status diagram, the links, the list of settings."""
+"""The documentation matches the code: the status diagram, the links, the list of settings."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import AliasChoices
 
+from vitrine import plugins
 from vitrine.model import Definition, Options
 from vitrine.settings import Settings
 from vitrine.status import diagram
@@ -42,10 +45,27 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{page.name} links to {link}"
 
 
+def _variables() -> Iterator[str]:
+    """Every variable that the settings and the sections of the connectors read."""
+    # values of sections are given in code, or read by the section itself
+    yield from (f"VITRINE_{name.upper()}" for name in Settings.model_fields if name != "connectors")
+    for connector in plugins.installed().values():
+        for name, field in connector.settings.model_fields.items():
+            aliases = field.validation_alias
+            choices = aliases.choices if isinstance(aliases, AliasChoices) else ()
+            yield str(choices[0]) if choices else f"VITRINE_{connector.name.upper()}_{name.upper()}"
+
+
 def test_every_setting_is_in_the_sample() -> None:
     sample = (ROOT / ".env.sample").read_text("utf-8")
-    for name in Settings.model_fields:
-        assert re.search(rf"^# VITRINE_{name.upper()}(__\w+)?=", sample, flags=re.MULTILINE), name
+    for name in _variables():
+        assert re.search(rf"^# {name}(__\w+)?=", sample, flags=re.MULTILINE), name
+
+
+def _options() -> list[str]:
+    """Options that every pipeline has, and those of connectors."""
+    specs = [spec for one in plugins.installed().values() for spec in (one.source, one.sink) if spec is not None]
+    return list(dict.fromkeys([*Options.model_fields, *(name for spec in specs for name in spec.options.model_fields)]))
 
 
 def test_the_sample_sets_nothing() -> None:
@@ -53,6 +73,6 @@ def test_the_sample_sets_nothing() -> None:
     assert [line for line in lines if line and not line.startswith("#")] == []
 
 
-@pytest.mark.parametrize("name", [*Definition.model_fields, *Options.model_fields])
+@pytest.mark.parametrize("name", [*Definition.model_fields, *_options()])
 def test_every_field_of_a_pipeline_is_explained(name: str) -> None:
     assert f"| `{name}` |" in (ROOT / "docs" / "pipelines.md").read_text("utf-8")

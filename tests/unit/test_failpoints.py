@@ -20,7 +20,7 @@ def disarmed() -> Generator[None]:
     failpoints.install("")
 
 
-def test_a_point_acts_at_the_time_it_is_told() -> None:
+def test_a_point_acts_when_it_is_reached_for_the_given_time() -> None:
     failpoints.install("after_read=raise@2")
     failpoints.reach("after_read")
     with pytest.raises(TransientError, match="failpoint after_read"):
@@ -28,14 +28,14 @@ def test_a_point_acts_at_the_time_it_is_told() -> None:
     failpoints.reach("after_read")
 
 
-def test_a_point_without_a_time_acts_always() -> None:
+def test_a_point_without_a_number_acts_every_time() -> None:
     failpoints.install("after_read=raise, heartbeat=raise")
     for name in ("after_read", "heartbeat", "after_read"):
         with pytest.raises(TransientError):
             failpoints.reach(name)
 
 
-def test_a_waiting_point_goes_on_when_its_file_is_removed(tmp_path: Path) -> None:
+def test_a_waiting_point_continues_when_its_file_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "held"
     failpoints.install(f"before_commit=wait:{file}")
     thread = Thread(target=failpoints.reach, args=("before_commit",))
@@ -48,7 +48,7 @@ def test_a_waiting_point_goes_on_when_its_file_is_removed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["nowhere=kill", "after_read", "after_read=explode", "after_read=kill@x"])
-def test_what_is_no_failpoint_is_refused(text: str) -> None:
+def test_a_text_that_is_no_failpoint_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(text)):
         failpoints.install(text)
 
@@ -61,7 +61,11 @@ def test_failpoints_are_refused_outside_tests(monkeypatch: pytest.MonkeyPatch) -
     assert settings.load().failpoints == "after_read=kill"
 
 
-def test_every_point_is_somewhere_in_the_code() -> None:
+def test_every_point_is_reached_somewhere_in_the_code() -> None:
     code = "".join(path.read_text("utf-8") for path in SOURCES.rglob("*.py"))
-    reached = set(re.findall(r'reach\("([a-z_]+)"\)', code))
+    reached = {
+        name
+        for call in re.findall(r"(?<![.\w])reach\((.+)\)$", code, re.MULTILINE)
+        for name in re.findall(r'"(\w+)"', call)
+    }
     assert reached == failpoints.NAMES

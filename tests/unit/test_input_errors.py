@@ -40,14 +40,14 @@ def sentences(expected: Any, value: Any) -> list[str]:
         ({"key_columns": "id"}, "key_columns: give a list, for example [id]"),
         ({"key_columns": [7]}, "key_columns[0]: give text"),
         ({"mode": "sometimes"}, "mode: give one of full, incremental"),
-        ({"source_type": "mysql"}, "source_type: give postgres"),
+        ({"source_type": "My SQL"}, "source_type: start with a-z, then use only a-z, 0-9 and _; at most 63 characters"),
         ({"target_table": 3}, "target_table: give text"),
-        ({"batch_size": "many"}, "batch_size: give a whole number from 1 to 50000"),
-        ({"batch_size": 0}, "batch_size: give a whole number from 1 to 50000"),
-        ({"batch_size": 50_001}, "batch_size: give a whole number from 1 to 50000"),
+        ({"batch_size": "many"}, "batch_size: give a whole number from 1 to 50000, or give auto"),
+        ({"batch_size": 0}, "batch_size: give a whole number from 1 to 50000, or give auto"),
+        ({"batch_size": 50_001}, "batch_size: give a whole number from 1 to 50000, or give auto"),
         ({"enabled": "perhaps"}, "enabled: give true or false"),
         ({"description": "x" * 2001}, "description: give at most 2000 character(s)"),
-        ({"options": "fast"}, "options: give a mapping of fields, for example {touch_column: …}"),
+        ({"options": "fast"}, "options: give a mapping of fields, for example {control_column: …}"),
         ({"options": {"max_delete_ratio": 2}}, "options.max_delete_ratio: give a number from 0 to 1"),
         ({"options": {"lookback": "soon"}}, "options.lookback: give a duration such as 30s, 5m or 1h"),
         ({"options": {"batch_timeout": "1ms"}}, "options.batch_timeout: give at least 1 second"),
@@ -80,7 +80,7 @@ def test_missing_fields_are_named() -> None:
 def test_an_optional_field_of_a_change_is_explained_like_the_field_of_a_definition() -> None:
     assert sentences(Change, {"batch_size": 0, "key_columns": "id", "optoins": {}}) == [
         "key_columns: give a list, for example [id]",
-        "batch_size: give a whole number from 1 to 50000",
+        "batch_size: give a whole number from 1 to 50000, or give auto",
         "no field `optoins`; did you mean `options`?",
     ]
     assert sentences(Change | None, {"options": {"lookbak": "1h"}}) == [
@@ -144,7 +144,7 @@ class Everything(BaseModel):
         ("words", [], "words: give at least 1 item(s)"),
         ("words", ["a", "b", "c"], "words: give at most 2 item(s)"),
         ("numbers", 1, "numbers: give a list, for example [1, 2]"),
-        ("either", "soon", "either: give a whole number, or give a list, for example [a, b]"),
+        ("either", "soon", "either: give a whole number, or give a list, for example [1, 2]"),
         ("animal", {"kind": "cow"}, "animal: give kind as cat, dog"),
         ("limits", {"soon": "x"}, "limits.soon: give a whole number"),
         ("limits", [], "limits: give a mapping of names to values"),

@@ -93,7 +93,7 @@ def test_a_port_that_is_taken_is_told_with_the_remedy(registry: CollectorRegistr
 
     with (
         probes.serving("127.0.0.1", 0, registry, never) as port,
-        pytest.raises(ConfigError, match=rf"port {port} .* is taken .* VITRINE_METRICS_PORT"),
+        pytest.raises(ConfigError, match=rf"port {port} .* is in use .* VITRINE_METRICS_PORT"),
         probes.serving("127.0.0.1", port, CollectorRegistry(), never),
     ):
         pass

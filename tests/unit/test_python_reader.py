@@ -1,72 +1,131 @@
-"""A function that yields rows becomes batches."""
+"""A function that yields rows is a source of batches."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.helpers.tasks import register
+from vitrine.connectors.python_reader.source import PythonReaderSource
+from vitrine.engine.plan import NoLease
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
-from vitrine.flow import START, Batch, Decoded, Position
-from vitrine.pace import Limits, Pace
+from vitrine.flow.jobs import RunInfo, SourceJob
+from vitrine.flow.rows import ALL_KEYS, START, Batch, Column, Compare, KeyRange, Lane, Position, PythonRows, Read
+from vitrine.flow.throttle import Limits, Throttle
+from vitrine.model import Definition
+from vitrine.plugins import NoOptions
 from vitrine.registry import Kind, Task
-from vitrine.sources.python import PythonReader
+
+COLUMNS = (Column("n", "integer"), Column("word", "text"))
 
 
-def reader(function: Callable[[Any], Any], *cursor: str) -> PythonReader:
-    task = Task("under_test", Kind.READER, function, None, (("n", "integer"), ("word", "text")))
-    return PythonReader(task.validate({}), cursor or ("n",))
+@dataclass
+class Readers:
+    """Builds sources over functions."""
+
+    monkeypatch: pytest.MonkeyPatch
+
+    def source(self, function: Callable[[Any], Any], **fields: Any) -> PythonReaderSource:
+        columns = tuple((column.name, column.type) for column in COLUMNS)
+        register(self.monkeypatch, Task("under_test", Kind.READER, function, None, columns))
+        fields = {"name": "words", "python_task": "under_test", "target_table": "analytics.words", **fields}
+        definition = Definition.model_validate(fields)
+        return PythonReaderSource(SourceJob(definition, NoOptions(), NoOptions(), NoLease(), RunInfo("tests")))
+
+    def read(
+        self,
+        function: Callable[[Any], Any],
+        after: Position = START,
+        *,
+        size: int = 2,
+        order: tuple[str, ...] = ("n",),
+        **fields: Any,
+    ) -> list[Batch]:
+        read = Read(Lane.ROWS, order, after, **fields)
+        return list(self.source(function).batches(read, Throttle(Limits(size))))
+
+    def refusal(self, function: Callable[[Any], Any], kind: type[VitrineError] = DataError) -> str:
+        with pytest.raises(kind) as refused:
+            self.read(function)
+        assert "S3CR3T" not in str(refused.value)
+        return str(refused.value)
 
 
-def rows(*numbers: int) -> list[dict[str, Any]]:
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> Readers:
+    return Readers(monkeypatch)
+
+
+def rows(*numbers: int | None) -> list[dict[str, Any]]:
     return [{"n": number, "word": "S3CR3T"} for number in numbers]
 
 
-def read(function: Callable[[Any], Any], after: Position = START, size: int = 2) -> list[Batch]:
-    return list(reader(function).batches(after, Pace(Limits(size))))
-
-
 def numbers(batches: Iterable[Batch]) -> list[list[int]]:
-    return [[row["n"] for row in batch.payload.rows] for batch in batches if isinstance(batch.payload, Decoded)]
+    return [[row["n"] for row in batch.payload.rows] for batch in batches if isinstance(batch.payload, PythonRows)]
 
 
-def refusal(function: Callable[[Any], Any], kind: type[VitrineError] = DataError) -> str:
-    with pytest.raises(kind) as refused:
-        read(function)
-    assert "S3CR3T" not in str(refused.value)
-    return str(refused.value)
-
-
-def test_rows_are_cut_into_batches_each_with_its_end() -> None:
-    batches = read(lambda after: rows(1, 2, 3))
+def test_rows_are_cut_into_batches_each_with_its_end(readers: Readers) -> None:
+    batches = readers.read(lambda after: rows(1, 2, 3))
     assert numbers(batches) == [[1, 2], [3]]
+    assert [batch.end for batch in batches] == [("2",), ("3",)]
     assert [batch.position for batch in batches] == [Position(("2",)), Position(("3",))]
 
 
-def test_nothing_to_read_is_one_empty_batch_at_the_same_position() -> None:
-    (batch,) = read(lambda after: [], Position(("7",)))
-    assert (batch.count, batch.position, len(batch.columns)) == (0, Position(("7",)), 2)
+def test_nothing_to_read_is_one_empty_batch_at_the_same_position(readers: Readers) -> None:
+    (batch,) = readers.read(lambda after: [], Position(("7",)))
+    assert (batch.count, batch.end, batch.position) == (0, ("7",), Position(("7",)))
+    assert batch.columns == COLUMNS
 
 
-def test_a_full_last_batch_is_not_followed_by_an_empty_one() -> None:
-    assert numbers(read(lambda after: rows(1, 2))) == [[1, 2]]
+def test_a_full_last_batch_is_not_followed_by_an_empty_one(readers: Readers) -> None:
+    assert numbers(readers.read(lambda after: rows(1, 2))) == [[1, 2]]
 
 
-def test_what_is_not_after_the_cursor_is_skipped() -> None:
-    assert numbers(read(lambda after: rows(1, 2, 3), Position(("2",)))) == [[3]]
+def test_rows_up_to_the_cursor_are_skipped(readers: Readers) -> None:
+    assert numbers(readers.read(lambda after: rows(1, 2, 3), Position(("2",)))) == [[3]]
 
 
-def test_the_function_gets_the_cursor() -> None:
+def test_a_cursor_with_fewer_columns_than_the_order_is_inclusive(readers: Readers) -> None:
+    batches = readers.read(lambda after: rows(1, 2, 3), Position(("2",)), order=("n", "word"))
+    assert numbers(batches) == [[2, 3]]
+    assert batches[-1].end == ("3", "S3CR3T")
+
+
+def test_the_function_gets_the_cursor(readers: Readers) -> None:
     asked: list[Any] = []
-    read(lambda after: asked.append(after) or [], Position(("2",)))
+    readers.read(lambda after: asked.append(after) or [], Position(("2",)))
     assert asked == [("2",)]
 
 
-def test_a_reader_that_was_given_up_stops_at_the_next_row() -> None:
-    one = reader(lambda after: rows(1, 2, 3, 4, 5, 6))
-    batches = one.batches(START, Pace(Limits(2)))
+def test_a_cancelled_reader_stops_at_the_next_row(readers: Readers) -> None:
+    source = readers.source(lambda after: rows(1, 2, 3, 4, 5, 6))
+    batches = source.batches(Read(Lane.ROWS, ("n",)), Throttle(Limits(2)))
     next(batches)
-    one.cancel()
+    source.cancel()
     assert numbers(batches) in ([], [[3]])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"limit": 0}, [list[int]()]),
+        ({"limit": 3}, [[1, 2], [3]]),
+        ({"limit": 9}, [[1, 2], [3, 10]]),
+        ({"only": [("10",), ("2",), ("77",)]}, [[2, 10]]),
+        ({"only": ALL_KEYS}, [[1, 2], [3, 10]]),
+        ({"only": KeyRange(("2",), ("10",))}, [[2, 3]]),  # numbers by value: as texts, 3 would be above 10
+        ({"only": KeyRange(("2",), None), "limit": 2}, [[2, 3]]),
+    ],
+)
+def test_a_read_may_be_limited_to_some_keys_or_rows(
+    readers: Readers, fields: dict[str, Any], expected: list[list[int]]
+) -> None:
+    assert numbers(readers.read(lambda after: rows(1, 2, 3, 10), **fields)) == expected
+
+
+def test_rows_without_a_cursor_are_skipped_on_request(readers: Readers) -> None:
+    assert numbers(readers.read(lambda after: rows(None, 1, None, 2), skip_null=True)) == [[1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -82,27 +141,34 @@ def test_a_reader_that_was_given_up_stops_at_the_next_row() -> None:
         (None, "raised TypeError"),
     ],
 )
-def test_rows_that_are_not_as_declared_are_told(yielded: Any, sentence: str) -> None:
-    assert f"reader 'under_test' {sentence}" in refusal(lambda after: yielded)
+def test_rows_that_are_not_as_declared_are_reported(readers: Readers, yielded: Any, sentence: str) -> None:
+    assert f"reader 'under_test' {sentence}" in readers.refusal(lambda after: yielded)
 
 
-def test_an_exception_is_told_by_kind_and_last_key() -> None:
+def test_an_exception_is_reported_with_its_type_and_the_last_key(readers: Readers) -> None:
     def broken(after: Any) -> Any:
         yield from rows(1, 2, 3)
         raise ValueError("S3CR3T")
 
-    assert refusal(broken) == "reader 'under_test' raised ValueError after key 3"
+    assert readers.refusal(broken) == "reader 'under_test' raised ValueError after key 3"
 
 
-def test_a_trouble_of_the_network_is_worth_another_attempt() -> None:
+def test_an_error_of_the_network_is_worth_another_attempt(readers: Readers) -> None:
     def broken(after: Any) -> Any:
         raise ConnectionResetError("S3CR3T")
 
-    assert refusal(broken, TransientError) == "reader 'under_test' raised ConnectionResetError"
+    assert readers.refusal(broken, TransientError) == "reader 'under_test' raised ConnectionResetError"
 
 
-def test_a_cursor_that_is_no_column_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="has no column 'modified', which the pipeline names as key or cursor; it has: n, word"
-    ):
-        reader(lambda after: [], "modified")
+def test_a_reader_describes_its_columns_and_is_code_of_the_user(readers: Readers) -> None:
+    source = readers.source(lambda after: [])
+    info = source.describe()
+    assert (info.columns, info.lanes, info.user_code) == (COLUMNS, (Lane.ROWS,), True)
+    assert info.fingerprint == "under_test "
+    assert source.watermark("n") is None
+    assert source.digest(Compare(COLUMNS[:1], COLUMNS)) is None
+
+
+def test_a_definition_without_a_reader_is_refused(readers: Readers) -> None:
+    with pytest.raises(ConfigError, match="no reader is named"):
+        readers.source(lambda after: [], source_query="SELECT 1")

@@ -38,7 +38,7 @@ def test_two_functions_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["os.system", "../x", "a.b:c", "__class__", "Upper", "", "x" * 64])
 def test_a_name_that_could_be_anything_else_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is no name for a transform"):
+    with pytest.raises(ConfigError, match="is not a valid name for a transform"):
         Transforms("transform").register(name)(unchanged)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from vitrine.connectors.postgres import PostgresSinkOptions, PostgresSourceOptions
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.model import Definition, TaskType
 from vitrine.revisions import FIXED_WHILE_RUNNING, IDENTITY, QUERY, StateChoice, changed_fields, merge, must_reset
 
 OLD = Definition.model_validate(
@@ -51,8 +52,25 @@ def test_changed_fields_are_those_with_another_value(fields: dict[str, Any], cha
 
 def test_options_are_merged_one_by_one() -> None:
     options = merge(OLD, {"options": {"touch_column": None, "on_null_cursor": "ignore"}}).options
+    assert isinstance(options, PostgresSinkOptions)
     assert (options.touch_column, options.on_null_cursor) == (None, "ignore")
+    assert isinstance(options, PostgresSourceOptions)
     assert options.horizon_margin == timedelta(seconds=90)
+
+
+def test_options_of_a_connector_that_is_no_longer_used_are_dropped() -> None:
+    changed = merge(OLD, {"source_query": None, "tasks": [], "python_task": "calendar_days"})
+    assert changed.options.model_dump(exclude_defaults=True) == {"touch_column": "updated_at"}
+    with pytest.raises(ValidationError, match="horizon_margin"):
+        merge(changed, {"options": {"horizon_margin": "90s"}})
+
+
+def test_the_type_follows_the_steps() -> None:
+    python = merge(OLD, {"tasks": [], "python_task": "upper_case"})
+    assert (OLD.type, python.type) == (TaskType.SQL, TaskType.PYTHON)
+    assert merge(python, {"python_task": None}).type is TaskType.SQL
+    with pytest.raises(ValidationError, match="type PYTHON contradicts the steps"):
+        merge(python, {"python_task": None, "type": "PYTHON"})
 
 
 def test_steps_are_replaced_as_a_whole() -> None:
@@ -97,6 +115,8 @@ REFUSED = "refused"
         ("tasks", True, None, REFUSED),
         ("python_task", True, "keep", False),
         ("source", True, None, REFUSED),
+        ("source_type", True, None, REFUSED),
+        ("source_type", True, "keep", False),
         # a checkpoint has no meaning for another cursor, key or target
         ("target_table", True, None, REFUSED),
         ("target_table", True, "keep", REFUSED),

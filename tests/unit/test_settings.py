@@ -1,4 +1,4 @@
-"""Settings: names, aliases, sentences about wrong values, and secrets that stay secret."""
+"""Settings: names, aliases, sentences about wrong values, secrets, and the sections of connectors."""
 
 import logging
 from datetime import timedelta
@@ -6,11 +6,18 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from pydantic import AliasChoices, BaseModel, Field, SecretStr
 
+from vitrine.connectors.postgres import PostgresSettings
+from vitrine.engine.plan import allowed_targets
 from vitrine.errors import ConfigError
-from vitrine.settings import Settings, child_environment, load, parse_duration
+from vitrine.settings import ConnectorSettings, Settings, child_environment, load, parse_duration
 
 URL = "postgresql://cinema:S3CR3T@db.example:5432/cinema"
+
+
+def postgres_settings(settings: Settings) -> PostgresSettings:
+    return settings.section("postgres", PostgresSettings)
 
 
 def test_nothing_needs_to_be_set() -> None:
@@ -20,8 +27,9 @@ def test_nothing_needs_to_be_set() -> None:
     assert settings.heartbeat_interval == timedelta(seconds=5)
     assert settings.home == Path(".vitrine")
     assert (settings.api_host, settings.api_port) == ("127.0.0.1", 8000)
-    assert settings.allowed_source_schemas == ("content", "ugc")
-    assert settings.allowed_targets == ("analytics.*", "es:*")
+    assert postgres_settings(settings).allowed_source_schemas == ("content", "ugc")
+    assert settings.allowed_targets is None
+    assert allowed_targets(settings) == ("analytics.*",)
 
 
 def test_every_name_of_the_documentation_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +55,8 @@ def test_every_name_of_the_documentation_is_read(monkeypatch: pytest.MonkeyPatch
     settings = load()
     assert settings.store_url == URL
     assert settings.source_url("ugc") == "postgresql://reader@ugc.example/ugc"
-    assert settings.allowed_source_schemas == ("content", "shop")
-    assert settings.allowed_targets == ("analytics.films_*",)
+    assert postgres_settings(settings).allowed_source_schemas == ("content", "shop")
+    assert settings.allowed_targets == allowed_targets(settings) == ("analytics.films_*",)
     assert settings.transform_modules == ("ours.transforms", "ours.more")
     assert settings.lease_ttl == timedelta(minutes=2)
     assert settings.heartbeat_interval == timedelta(milliseconds=1500)
@@ -61,21 +69,23 @@ def test_every_name_of_the_documentation_is_read(monkeypatch: pytest.MonkeyPatch
     assert settings.log_level == "debug"
 
 
-def test_the_common_name_of_the_database_is_read_too_but_ours_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_common_name_of_the_database_is_read_as_well_but_ours_takes_precedence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://theirs/db")
     assert load().store_url == "postgresql://theirs/db"
     monkeypatch.setenv("VITRINE_DATABASE_URL", "postgres://ours/db")
     assert load().store_url == "postgres://ours/db"
 
 
-def test_an_empty_value_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_value_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRINE_DATABASE_URL", "")
     monkeypatch.setenv("VITRINE_LEASE_TTL", "")
     assert load().database_url is None
     assert load().lease_ttl == timedelta(seconds=30)
 
 
-def test_a_file_named_env_is_read_and_the_environment_goes_first(
+def test_a_file_named_env_is_read_and_the_environment_takes_precedence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / ".env"
@@ -108,7 +118,7 @@ def test_a_file_named_env_is_read_and_the_environment_goes_first(
         ("VITRINE_LOG_LEVEL", "S3CR3T"),
     ],
 )
-def test_a_wrong_value_is_told_by_its_variable_and_never_repeated(
+def test_a_wrong_value_is_reported_by_its_variable_and_never_repeated(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -139,7 +149,7 @@ def test_a_wrong_value_has_its_remedy(monkeypatch: pytest.MonkeyPatch, variable:
     assert str(refused.value) == f"{variable} is not valid: {reason}"
 
 
-def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_wrong_values_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRINE_API_PORT", "many")
     monkeypatch.setenv("VITRINE_LEASE_TTL", "long")
     with pytest.raises(ConfigError) as refused:
@@ -156,7 +166,9 @@ def test_heartbeats_must_be_shorter_than_the_lease(monkeypatch: pytest.MonkeyPat
         load()
 
 
-def test_secrets_appear_nowhere_by_accident(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_masked_in_every_text_form(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("VITRINE_DATABASE_URL", URL)
     monkeypatch.setenv("VITRINE_SOURCES__UGC", "postgresql://reader:S3CR3T@ugc.example/ugc")
     settings = load()
@@ -170,7 +182,7 @@ def test_settings_are_frozen() -> None:
         load().api_port = 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_without_a_database_the_remedy_is_told() -> None:
+def test_without_a_database_the_remedy_is_given() -> None:
     with pytest.raises(ConfigError, match=r"set VITRINE_DATABASE_URL=postgresql://") as refused:
         _ = load().store_url
     assert refused.value.code == "NO_DATABASE"
@@ -201,13 +213,13 @@ def test_an_unknown_source_is_named_with_those_that_are_configured(monkeypatch: 
     ("text", "seconds"),
     [("30s", 30), ("5m", 300), ("1h", 3600), ("2d", 172_800), ("250ms", 0.25), ("1.5s", 1.5), ("7", 7), (" 7 s ", 7)],
 )
-def test_a_duration_is_read(text: str, seconds: float) -> None:
+def test_a_duration_is_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
     assert parse_duration(timedelta(seconds=seconds)) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "5 minutes", "1h30m", "1e3", "∞"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="give a duration such as 30s"):
         parse_duration(text)
 
@@ -220,7 +232,69 @@ def test_a_child_process_gets_our_environment_with_this_database(monkeypatch: py
 
 
 @pytest.mark.parametrize("variable", ["VITRINE_POLL_INTERVAL", "VITRINE_HEARTBEAT_INTERVAL"])
-def test_an_interval_that_never_rests_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_an_interval_without_a_wait_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "0s")
     with pytest.raises(ConfigError, match=f"{variable} is not valid: give at least 10ms"):
         load()
+
+
+# -- sections of connectors -------------------------------------------------------------------------------------------
+
+
+class SearchSettings(ConnectorSettings):
+    url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("ELASTICSEARCH_URL", "url"))
+    bulk_bytes: int = Field(default=1024, ge=1)
+    timeout_seconds: int = 30
+
+
+class PlainSettings(BaseModel):
+    level: int = 1
+
+
+def test_a_connector_reads_variables_with_its_own_prefix_or_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRINE_SEARCH_BULK_BYTES", "2048")
+    monkeypatch.setenv("ELASTICSEARCH_URL", "http://search.example:9200")
+    monkeypatch.setenv("VITRINE_TIMEOUT_SECONDS", "5")  # not of this connector
+    section = load().section("search", SearchSettings)
+    assert section.url is not None
+    assert section.url.get_secret_value() == "http://search.example:9200"
+    assert (section.bulk_bytes, section.timeout_seconds) == (2048, 30)
+
+
+@pytest.mark.parametrize("variable", ["VITRINE_ALLOWED_SOURCE_SCHEMAS", "VITRINE_POSTGRES_ALLOWED_SOURCE_SCHEMAS"])
+def test_both_names_of_the_allowed_schemas_are_read(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "shop, billing")
+    assert postgres_settings(load()).allowed_source_schemas == ("shop", "billing")
+
+
+def test_values_given_in_code_take_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRINE_SEARCH_BULK_BYTES", "2048")
+    monkeypatch.setenv("VITRINE_PLAIN_LEVEL", "9")
+    settings = load(connectors={"search": {"bulk_bytes": 7}, "plain": {"level": 3}})
+    assert settings.section("search", SearchSettings).bulk_bytes == 7
+    assert settings.section("plain", PlainSettings).level == 3
+    assert load().section("plain", PlainSettings).level == 1  # a model that is not ConnectorSettings reads nothing
+
+
+def test_a_wrong_value_of_a_connector_is_reported_by_its_variable_and_never_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VITRINE_SEARCH_BULK_BYTES", "S3CR3T")
+    with pytest.raises(ConfigError) as refused:
+        load().section("search", SearchSettings)
+    assert refused.value.code == "SETTINGS"
+    assert str(refused.value) == "VITRINE_SEARCH_BULK_BYTES is not valid: give a whole number of at least 1"
+    assert refused.value.__cause__ is None
+
+
+def test_a_file_named_env_is_read_for_connectors_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("VITRINE_SEARCH_BULK_BYTES=99\nVITRINE_ALLOWED_SOURCE_SCHEMAS=shop\n")
+    monkeypatch.setitem(Settings.model_config, "env_file", file)
+    assert load().section("search", SearchSettings).bulk_bytes == 99
+    assert postgres_settings(load()).allowed_source_schemas == ("shop",)
+
+
+def test_the_passwords_of_every_url_are_known_for_redaction() -> None:
+    settings = load(database_url="postgresql://a:p%40ss@db/x", sources={"ugc": "postgresql://b:word@db/y"})
+    assert set(settings.passwords()) == {"p%40ss", "p@ss", "word"}

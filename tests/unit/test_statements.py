@@ -40,7 +40,7 @@ def test_a_fragment_that_does_not_exist_is_refused() -> None:
         database.parse("-- first --\n-- include nothing\nSELECT 1;")
 
 
-@pytest.mark.parametrize("name", ["hold_lease", "save_cursor", "save_generation", "save_progress", "close_generation"])
+@pytest.mark.parametrize("name", ["hold_lease", "save_state"])
 def test_every_write_of_a_run_takes_the_same_fence(name: str) -> None:
     fence = "FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE"
     assert database.statement(name).count(fence) == 1

@@ -2,25 +2,36 @@
 
 import pytest
 
+from tests.helpers import connectors
+from tests.helpers.connectors import SEARCH
+from vitrine import plugins
+from vitrine.connectors.postgres import connector as postgres
 from vitrine.errors import ConfigError
-from vitrine.policy import Target, check_target, is_allowed_target
+from vitrine.plugins import Target
+from vitrine.policy import check_target, is_allowed_target
 
 DEFAULT = ("analytics.*", "es:*")
 LONGEST = "a" * 63
 
 
+@pytest.fixture(autouse=True)
+def _indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second connector with targets of its own, so that both grammars are tested."""
+    connectors.install(monkeypatch, SEARCH)
+
+
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("analytics.film_mart", Target("postgres", "analytics", "film_mart")),
-        ("analytics._x9", Target("postgres", "analytics", "_x9")),
-        (f"analytics.{LONGEST}", Target("postgres", "analytics", LONGEST)),
-        ("es:movies", Target("es", None, "movies")),
-        ("es:movies-2024_v1", Target("es", None, "movies-2024_v1")),
-        ("es:" + "a" * 100, Target("es", None, "a" * 100)),
+        ("analytics.film_mart", Target(postgres, None, "analytics.film_mart")),
+        ("analytics._x9", Target(postgres, None, "analytics._x9")),
+        (f"analytics.{LONGEST}", Target(postgres, None, f"analytics.{LONGEST}")),
+        ("es:movies", Target(SEARCH, "es", "movies")),
+        ("es:movies-2024_v1", Target(SEARCH, "es", "movies-2024_v1")),
+        ("es:" + "a" * 100, Target(SEARCH, "es", "a" * 100)),
     ],
 )
-def test_a_well_formed_target_is_taken_apart_and_put_together_again(text: str, target: Target) -> None:
+def test_a_well_formed_target_is_parsed_and_formatted_again(text: str, target: Target) -> None:
     assert check_target(text, DEFAULT) == target
     assert str(target) == text
     assert is_allowed_target(text, DEFAULT)
@@ -104,3 +115,23 @@ def test_an_exact_entry_allows_that_name_only() -> None:
 def test_an_empty_allow_list_allows_nothing() -> None:
     assert not is_allowed_target("analytics.films", ())
     assert not is_allowed_target("es:movies", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("analytics.X", "write schema.table in lower-case letters, digits and underscores"),
+        ("es:Movies", "write es:index in lower-case letters, digits, - and _"),
+        ("file:x", "no installed connector writes 'file:' targets; write schema.table or es:index"),
+    ],
+)
+def test_a_malformed_target_is_reported_with_the_grammar_of_its_connector(text: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_target(text, DEFAULT)
+    assert str(refusal.value) == f"target {text!r} is not a valid name; {remedy}"
+
+
+def test_a_scheme_belongs_to_one_connector() -> None:
+    assert plugins.sink_of("es:movies") is SEARCH
+    assert plugins.sink_of("analytics.films") is postgres
+    assert plugins.sink_of("file:x") is None

@@ -63,8 +63,8 @@ class Api(FastAPI):
         """FastAPI's document with our problem responses instead of its own, and with the security scheme."""
         if not self.openapi_schema:
             schema = super().openapi()
-            for answers in _answers(schema):
-                _tell_problems(answers)
+            for responses in _responses(schema):
+                _document_problems(responses)
             for name in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(name, None)
             schema["components"]["securitySchemes"] = SECURITY_SCHEMES
@@ -73,18 +73,18 @@ class Api(FastAPI):
         return super().openapi()
 
 
-def _answers(schema: dict[str, Any]) -> list[dict[str, Any]]:
+def _responses(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [operation["responses"] for path in schema["paths"].values() for operation in path.values()]
 
 
-def _tell_problems(answers: dict[str, Any]) -> None:
-    for status, answer in list(answers.items()):
-        content = answer.get("content", {})
+def _document_problems(responses: dict[str, Any]) -> None:
+    for status, response in list(responses.items()):
+        content = response.get("content", {})
         model = content.get("application/json", {}).get("schema", {}).get("$ref", "")
         if model.endswith("/Problem"):
             content[MEDIA_TYPE] = content.pop("application/json")
         elif model.endswith("/HTTPValidationError"):  # added to every route with a parameter; ours give 404 for any id
-            del answers[status]
+            del responses[status]
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -62,7 +62,7 @@ def get_file(request: Request, name: str) -> Response:
 def _respond(request: Request, name: str) -> Response:
     file = _read(name)
     headers = {
-        # the browser keeps its copy but asks each time, so that an upgrade is seen at once
+        # the browser caches the file but revalidates it each time, so that an upgrade takes effect at once
         "Cache-Control": "no-cache",
         "Content-Security-Policy": _POLICY,
         "ETag": file.etag,

@@ -19,7 +19,7 @@ router = APIRouter(tags=["health"])
 _UNAVAILABLE: dict[int | str, dict[str, Any]] = {
     503: {
         "model": Health,
-        "description": "The database does not answer, or no runner is alive",
+        "description": "The database does not respond, or no runner is alive",
         "content": {
             "application/json": {
                 "example": {
@@ -36,7 +36,7 @@ _UNAVAILABLE: dict[int | str, dict[str, Any]] = {
 
 @router.get("/health", summary="Check the database and the runners", responses=_UNAVAILABLE)
 def get_health(pool: StorePool, response: Response) -> Health:
-    """Reports whether the database answers and how many runners are alive; 503 when either is missing."""
+    """Reports whether the database responds and how many runners are alive; 503 if either is missing."""
     health = _check(pool)
     if health.status != "ok":
         response.status_code = 503

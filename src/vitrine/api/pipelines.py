@@ -30,7 +30,8 @@ from vitrine.api.schemas import (
 from vitrine.errors import NotFound, TransitionRefused
 from vitrine.model import NAME, Definition, Pipeline, RunOptions
 from vitrine.status import Status
-from vitrine.store import checkpoints, pipelines, runs
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ def change_pipeline(
         Change,
         Body(
             openapi_examples={
-                "pace": {
+                "throttle": {
                     "summary": "Batch size and schedule",
                     "value": {"batch_size": 10_000, "schedule_interval": "1h"},
                 },
@@ -238,9 +239,9 @@ def pause_pipeline(pool: StorePool, key: Key, response: Response) -> Paused:
 
 @router.post(
     "/pipelines/{id}/reload-config",
-    summary="Apply the stored pace to the current run",
+    summary="Apply the stored throttle to the current run",
     responses={
-        202: {"model": Reloaded, "description": "RUNNING: the pace applies from the next batch that is read"},
+        202: {"model": Reloaded, "description": "RUNNING: the throttle applies from the next batch that is read"},
         **documented(404),
     },
 )
@@ -267,4 +268,4 @@ def get_state(pool: StorePool, key: Key) -> StateBody:
     """The checkpoint in full precision, and the state of an unfinished full load if there is one."""
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
-        return StateBody.of(pipeline, checkpoints.load(connection, pipeline.id))
+        return StateBody.of(pipeline, states.load(connection, pipeline.id))

@@ -9,11 +9,12 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from vitrine.model import Definition, Duration, Pipeline, Run
+from vitrine import plugins
+from vitrine.model import BatchSize, Definition, Duration, Options, Pipeline, Run
 from vitrine.revisions import Reload, StateChoice
 from vitrine.status import RunStatus, Status
-from vitrine.store.checkpoints import State
 from vitrine.store.runs import Request, RequestState
+from vitrine.store.state import StoredState
 
 ID = "5f0c6a52-3a55-4f0e-9a44-0d3f4f5f3c1e"
 REQUEST_ID = "0b9d9b0e-8a53-4c3b-8f0b-2f9f3a1c7d55"
@@ -147,7 +148,9 @@ else:
         "Change",
         __base__=_PartialDefinition,
         __doc__=_PartialDefinition.__doc__,
-        **{name: _optional(field) for name, field in Definition.model_fields.items()},
+        **{name: _optional(field) for name, field in Definition.model_fields.items() if name != "options"},
+        # which of them belong to the pipeline is checked with the stored definition
+        options=(Optional[plugins.every_option(Options)], None),  # noqa: UP045
     )
 
 
@@ -196,9 +199,9 @@ class Reloaded(BaseModel):
     status: Status
     config_version: int
     applies: Literal["next_batch", "next_run"] = Field(
-        description="When the pace takes effect; next_run: no run is active."
+        description="When the throttle takes effect; next_run: no run is active."
     )
-    batch_size: int
+    batch_size: BatchSize
     max_rows_per_second: int | None
     pause_between_batches: Duration
     waiting: list[str] = Field(description="Fields that changed since the run started; only the next run uses them.")
@@ -392,7 +395,7 @@ class StateBody(BaseModel):
     updated_at: datetime | None
 
     @classmethod
-    def of(cls, pipeline: Pipeline, state: State) -> Self:
+    def of(cls, pipeline: Pipeline, state: StoredState) -> Self:
         cursor = state.position.cursor or ()
         return cls(
             pipeline=pipeline.name,

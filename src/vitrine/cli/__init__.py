@@ -1,4 +1,4 @@
-"""The command `vitrine`: the only place that builds things and passes them on."""
+"""The command `vitrine`: the only place that builds objects and passes them to the others."""
 
 import sys
 

@@ -5,7 +5,7 @@ import typer
 from vitrine.cli import demo, files, pipelines, service, transforms
 
 app = typer.Typer(
-    help="Builds analytical marts and keeps them up to date: SQL reads, registered transforms change, a mart results.",
+    help="Builds analytical marts from SQL queries and registered transforms, and keeps them up to date.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

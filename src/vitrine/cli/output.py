@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from vitrine.flow import Counts
+    from vitrine.flow.rows import Counts
     from vitrine.settings import Settings
 
 WIDE = 120
@@ -25,7 +25,7 @@ BAR_AFTER_SECONDS = 0.3
 
 def show(text: str) -> None:
     sys.stdout.write(f"{text}\n")
-    # a reader that closed the pipe, such as `head`, is then noticed here and not at exit
+    # a closed pipe (`| head`) then raises here and not at exit
     sys.stdout.flush()
 
 
@@ -44,7 +44,7 @@ def show_table(
 
 
 def terminal_width() -> int | None:
-    """None: the output is not a terminal, and nothing is shortened for it."""
+    """None: the output is not a terminal, so nothing is shortened."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 

@@ -10,8 +10,8 @@ from vitrine.cli import building, output, process
 from vitrine.cli.arguments import Name
 
 if TYPE_CHECKING:
+    from vitrine.engine.reconcile import Comparison
     from vitrine.model import Definition, Run
-    from vitrine.reconcile import Comparison
     from vitrine.settings import Settings
     from vitrine.store.pipelines import Listed
 
@@ -44,12 +44,13 @@ def _listed_row(one: "Listed", settings: "Settings", wide: bool) -> tuple[str, .
 
 def status(name: Name) -> None:
     """Status, freshness, checkpoint and last runs of one pipeline."""
-    from vitrine.store import checkpoints, pipelines, runs
+    from vitrine.store import pipelines, runs
+    from vitrine.store import state as states
 
     settings = building.service_settings()
     with building.connect_store(settings) as store:
         pipeline = pipelines.get(store, name)
-        state = checkpoints.load(store, pipeline.id)
+        state = states.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
     if pipeline.fresh_as_of:
@@ -94,7 +95,7 @@ def pause(name: Name) -> None:
 
 
 def reload(name: Name) -> None:
-    """Let a running pipeline use the stored batch_size, max_rows_per_second and pause_between_batches."""
+    """Make a running pipeline use the stored batch_size, max_rows_per_second and pause_between_batches."""
     from vitrine import revisions
 
     with building.connect_store(building.service_settings()) as store:
@@ -103,7 +104,7 @@ def reload(name: Name) -> None:
     if not requested.running:
         output.show(f"{pipeline.name} is {pipeline.status}; the next run uses the stored configuration")
         return
-    output.show(f"{pipeline.name}: the run uses the stored pace from its next batch")
+    output.show(f"{pipeline.name}: the run uses the stored throttle from its next batch")
     if requested.waiting:
         output.show(f"for the next run: {', '.join(requested.waiting)}")
 
@@ -112,13 +113,13 @@ def validate(
     what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
 ) -> None:
     """Check a pipeline against its source and target without moving a row. Exit code 0 ready to run, 1 not."""
-    from vitrine import validation
+    from vitrine.engine import validation
 
     settings = building.service_settings()
     definition = _definition(what, settings)
     report = validation.validate(definition, settings)
     output.show(f"{definition.name} → {definition.target_table}, {definition.mode}, lane {report.lane}")
-    output.show("columns: " + ", ".join(f"{name} {kind}" for name, kind in report.columns))
+    output.show("columns: " + ", ".join(f"{column.name} {column.type}" for column in report.columns))
     output.show(f"key: {', '.join(report.key)}" + ("" if report.target_exists else " (the target will be created)"))
     if report.rows_expected is not None:
         output.show(f"about {report.rows_expected:,} rows")
@@ -156,19 +157,19 @@ def rejects(name: Name) -> None:
         (
             one["key"],
             one["column_name"] or "",
-            one["sqlstate"],
+            one["code"],
             one["reason"],
             str(one["run_id"]),
             f"{one['created_at']:%Y-%m-%d %H:%M:%S}",
         )
         for one in quarantined
     ]
-    output.show_table(("key", "column", "sqlstate", "reason", "run", "since"), rows, wrap=("key", "column", "reason"))
+    output.show_table(("key", "column", "code", "reason", "run", "since"), rows, wrap=("key", "column", "reason"))
 
 
 def reconcile(name: Name) -> None:
     """Compare a mart with its source. Exit code 0 equal, 2 different."""
-    from vitrine import reconcile as reconciling
+    from vitrine.engine import reconcile as reconciling
     from vitrine.store import pipelines
 
     settings = building.service_settings()
@@ -187,7 +188,7 @@ def _show_comparison(comparison: "Comparison") -> None:
         "rows": "rows",
         "lowest": f"lowest {comparison.control}",
         "highest": f"highest {comparison.control}",
-        "digest": f"hash over {len(comparison.columns)} column(s)",
+        "hash": f"hash over {len(comparison.columns)} column(s)",
     }
     rows: list[tuple[str, str, str]] = []
     for field, label in fields.items():

@@ -10,16 +10,16 @@ from typing import NoReturn
 FAILED, DIFFERENT, PAUSED, HELD, INTERRUPTED = 1, 2, 3, 4, 130
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-"""How long a thread keeps the interpreter while others wait. The writer waits for the reader after every round trip;
-with Python's default of 5 ms a full load takes a tenth longer."""
+"""Interpreter switch interval in seconds. The writer waits for the reader after every round trip; with Python's default
+of 5 ms a full load takes a tenth longer."""
 
 COLLECTION_THRESHOLDS = (50_000, 20, 100)
-"""When Python searches for reference cycles. Neither imported modules nor the thousands of rows of a batch are garbage;
-with Python's default of 700 objects the searches take a tenth of a start and a third of a run."""
+"""Threshold of the garbage collector. Neither imported modules nor the rows of a batch are garbage; with Python's
+default of 700 objects, collections take a tenth of a start and a third of a run."""
 
 
 def shorten_start_and_exit() -> None:
-    """Search rarely for reference cycles, and not at exit: that search is a fifth of the time of a short command."""
+    """Collect garbage rarely, and not at exit, where a collection takes a fifth of the time of a short command."""
     gc.set_threshold(*COLLECTION_THRESHOLDS)
     atexit.register(gc.freeze)
 

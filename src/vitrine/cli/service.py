@@ -51,7 +51,7 @@ def runner(
         ),
     ] = None,
 ) -> None:
-    """Claim requested pipelines and run them; several runners can work side by side. SIGTERM releases the runs.
+    """Claim requested pipelines and run them; several runners can work at the same time. SIGTERM releases the runs.
 
     Exit code 1 when a run hangs in user code: start the runner again.
     """
@@ -87,7 +87,7 @@ def run(
     """Run one pipeline in this process. Exit code 0 finished, 1 failed, 3 paused, 4 held by another runner."""
     import threading
 
-    from vitrine.flow import Outcome
+    from vitrine.flow.protocols import Outcome
     from vitrine.model import RunOptions
 
     process.tune_for_rows()

@@ -13,11 +13,12 @@ from psycopg import sql
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vitrine import pipeline_files, reconcile, revisions
+from vitrine import pipeline_files, revisions
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
+from vitrine.engine import reconcile
 from vitrine.errors import ConfigError, VitrineError
-from vitrine.flow import Counts
+from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner.dispatcher import PipelineDispatcher
@@ -72,10 +73,10 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
 
 
 def _larger(counts: cinema.Counts, films: int, ratings: int) -> str:
-    """What the cinema has more of than was asked for; empty if nothing."""
-    # views stand for the ratings: `vitrine up` adds ratings and no views, so their number stays as it was asked for
+    """What the cinema has more of than was requested; empty if nothing."""
+    # views are compared for the ratings: `vitrine up` adds ratings but no views, so their number stays as requested
     sizes = ((counts.film_work, films, "films"), (counts.views, ratings, "ratings"))
-    return " and ".join(f"more than {asked:,} {what}" for found, asked, what in sizes if found > asked)
+    return " and ".join(f"more than {requested:,} {what}" for found, requested, what in sizes if found > requested)
 
 
 def _refuse_foreign(settings: Settings) -> None:
@@ -191,14 +192,14 @@ def _show_table(
 def _show_sample(console: Console, target: str, rows: list[dict[str, Any]]) -> None:
     """As many columns as fit on a line; the title has the number of the others."""
     cells = {name: [_cell(row[name]) for row in rows] for name in (rows[0] if rows else ())}
-    shown = _fitting(cells, console.width)
+    shown = _columns_that_fit(cells, console.width)
     more = len(cells) - len(shown)
     title = f"{target}  (+{more} more columns)" if more else target
     numbers = [name for name in shown if isinstance(rows[0][name], int | float | Decimal)]
     _show_table(console, title, shown, zip(*(cells[name] for name in shown), strict=True), right=numbers)
 
 
-def _fitting(cells: Mapping[str, list[str]], width: int) -> list[str]:
+def _columns_that_fit(cells: Mapping[str, list[str]], width: int) -> list[str]:
     shown: list[str] = []
     used = 1
     for name, values in cells.items():
@@ -219,12 +220,12 @@ def _cell(value: Any) -> str:
         case datetime():
             return f"{value:%Y-%m-%d %H:%M}"
         case list():
-            return _shortened(", ".join(map(str, value)))  # pyright: ignore[reportUnknownArgumentType]
+            return _shorten(", ".join(map(str, value)))  # pyright: ignore[reportUnknownArgumentType]
         case _:
-            return _shortened(str(value))
+            return _shorten(str(value))
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= SHOWN_WIDTH else f"{text[: SHOWN_WIDTH - 1]}…"
 
 

@@ -1,14 +1,13 @@
-"""What may be read, where may be written."""
+"""Policy: what a pipeline may read, and where it may write."""
 
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS
 from vitrine.policy.source_sql import ReadOnlySql, read_only
-from vitrine.policy.targets import Target, check_target, is_allowed_target
+from vitrine.policy.targets import check_target, is_allowed_target
 
 __all__ = [
     "ALLOWED_FUNCTIONS",
     "FUNCTION_GROUPS",
     "ReadOnlySql",
-    "Target",
     "check_target",
     "is_allowed_target",
     "read_only",

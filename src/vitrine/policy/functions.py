@@ -1,7 +1,7 @@
 """The functions a source query may call: built in, without side effects, reading nothing but their arguments.
 
-Left out on purpose: whatever sleeps, locks, signals, writes, or reads files, settings, the catalog or other sessions;
-`repeat` and `factorial`, which turn a few bytes into gigabytes; random values, which no second reading can confirm.
+Excluded: functions that sleep, lock, signal, write, or read files, settings, the catalog or other sessions; `repeat`
+and `factorial`, which turn a few bytes into gigabytes; random functions, whose results a second read cannot confirm.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ FUNCTION_GROUPS: Mapping[str, frozenset[str]] = MappingProxyType(
                 rtrim split_part starts_with string_to_array string_to_table strpos substr substring to_hex translate
                 unistr upper
             """,
-            # What the parser makes of SIMILAR TO, LIKE … ESCAPE and IS NORMALIZED.
+            # The parser turns SIMILAR TO, LIKE … ESCAPE and IS NORMALIZED into these.
             "Behind text operators": "is_normalized like_escape similar_to_escape",
             "Bytes and hashes": """
                 convert_from convert_to crc32 crc32c decode encode get_bit get_byte sha224 sha256 sha384 sha512

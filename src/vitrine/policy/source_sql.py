@@ -21,7 +21,7 @@ MAX_BYTES = 64 * 1024
 MAX_PARENTHESES = 500
 MAX_NODES = 50_000
 MAX_WITH_NAMES = 200
-# protobuf reads at most 100 nested messages; the rest is room for the literal that replaces $1.
+# protobuf reads at most 100 nested messages; the difference is reserved for the literal that replaces $1.
 MAX_DEPTH = 90
 
 PARSER_STACK_BYTES = 512 * 1024 * 1024
@@ -113,10 +113,10 @@ CLOCKS = frozenset(
     }
 )
 
-# Their input functions look names up in the catalog: 'secret.t'::regclass tells whether it exists.
+# Their input functions read the catalog: 'secret.t'::regclass reveals whether that table exists.
 CATALOG_TYPE_PREFIXES = ("reg", "pg_", "aclitem")
 
-# Columns that a function in FROM brings along without being asked; none of them is also a function.
+# Columns that a function in FROM has without declaring them; no function has one of these names.
 BUILT_IN_COLUMNS = frozenset({"key", "value", "ordinality"})
 
 POSITIONS = frozenset(
@@ -147,13 +147,13 @@ class ReadOnlySql:
 
 
 def read_only(sql: str, allowed_schemas: Collection[str]) -> ReadOnlySql:
-    """The query as it will be executed; ConfigError says why if it is anything but one harmless SELECT."""
+    """The query as it will be executed; ConfigError if it is anything but one read-only SELECT."""
     _check_text(sql)
-    return _known_queries(sql, frozenset(allowed_schemas))
+    return _read_only_cached(sql, frozenset(allowed_schemas))
 
 
 @lru_cache(maxsize=256)
-def _known_queries(sql: str, allowed_schemas: frozenset[str]) -> ReadOnlySql:
+def _read_only_cached(sql: str, allowed_schemas: frozenset[str]) -> ReadOnlySql:
     # a pipeline's query is checked again on every run; the answer depends on nothing else
     return _on_deep_stack(lambda: _read_only(sql, allowed_schemas))
 
@@ -161,10 +161,10 @@ def _known_queries(sql: str, allowed_schemas: frozenset[str]) -> ReadOnlySql:
 def _check_text(sql: str) -> None:
     if "\0" in sql:
         raise ConfigError("the query contains a NUL character; remove it", code="NUL")
-    # A lone surrogate has no UTF-8 form; counting it must not fail before the parser can say so.
+    # A lone surrogate has no UTF-8 form; counting must not fail before the parser reports it.
     if len(sql.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise _too_complex(f"is longer than {MAX_BYTES // 1024} KB")
-    # The tree forgets parentheses, so they are counted in the text; the few inside strings do not matter.
+    # The tree has no parentheses, so they are counted in the text; the few inside strings do not matter.
     if max(accumulate((c == "(") - (c == ")") for c in sql), default=0) > MAX_PARENTHESES:
         raise _too_complex(f"nests more than {MAX_PARENTHESES} parentheses")
 
@@ -181,7 +181,7 @@ def _single_select(tree: pb.ParseResult) -> pb.SelectStmt:
         raise ConfigError("the query is empty; write one SELECT", code="EMPTY")
     if len(tree.stmts) > 1:
         raise ConfigError(
-            f"the query holds {len(tree.stmts)} statements, but a source reads with one; keep a single SELECT",
+            f"the query has {len(tree.stmts)} statements, but a source needs exactly one; keep a single SELECT",
             code="MULTIPLE_STATEMENTS",
         )
     statement = tree.stmts[0].stmt
@@ -194,7 +194,7 @@ def _single_select(tree: pb.ParseResult) -> pb.SelectStmt:
 
 
 class _Inspection:
-    """One pass over a tree, deny by default; afterwards it knows what the query reads."""
+    """One pass over a tree, deny by default; records what the query reads."""
 
     def __init__(self, allowed_schemas: Collection[str]) -> None:
         self.allowed_schemas = allowed_schemas
@@ -205,7 +205,7 @@ class _Inspection:
         self.qualified_columns: list[tuple[str, str]] = []
 
     def inspect(self, statement: pb.SelectStmt) -> None:
-        # A list instead of recursion: the depth of the tree is the user's choice, Python's stack is not.
+        # A list instead of recursion: the user controls the depth of the tree, and Python's stack is limited.
         pending: list[tuple[Message, frozenset[str], int]] = [(statement, frozenset(), 1)]
         seen = 0
         while pending:
@@ -219,7 +219,7 @@ class _Inspection:
         self._check_columns_of_functions()
 
     def _children_in_scope(self, node: Message, scope: frozenset[str]) -> Iterator[tuple[Message, frozenset[str]]]:
-        """A WITH name is seen by the queries after it and by its own SELECT, never by itself nor outside."""
+        """A WITH name is visible to the queries after it and to its own SELECT, not to itself nor outside."""
         if isinstance(node, pb.WithClause):
             for query in node.ctes:
                 yield query, scope
@@ -284,8 +284,7 @@ class _Inspection:
             self.relations.add((schema, table))
         elif table not in with_names:
             raise ConfigError(
-                f"table '{table}' has no schema, so it could mean several things; "
-                f"write it with one of: {self._schemas()}",
+                f"table '{table}' has no schema and is therefore ambiguous; write it with one of: {self._schemas()}",
                 code="UNQUALIFIED",
             )
 
@@ -310,7 +309,7 @@ class _Inspection:
             )
 
     def _check_home(self, kind: str, names: Names, schemas: Collection[str]) -> None:
-        """A name without schema is looked up in pg_catalog only: that is the search path of every reader."""
+        """A name without schema resolves to pg_catalog only: that is the search path of every source connection."""
         if len(names) > 2 or (len(names) == 2 and names[0] not in schemas):
             raise ConfigError(
                 f"{kind} '{'.'.join(names)}' is outside the allowed schemas; "
@@ -328,8 +327,8 @@ class _Inspection:
     def _schemas(self) -> str:
         return ", ".join(sorted(self.allowed_schemas)) or "none is allowed"
 
-    # PostgreSQL reads x.f as f(x) when x has no column f. A row of a table fits hardly any function, but the alias of
-    # a function in FROM is a plain value: SELECT x.pg_sleep FROM generate_series(1, 1) x does sleep.
+    # PostgreSQL reads x.f as f(x) if x has no column f. Hardly any function accepts a row of a table, but the alias of
+    # a function in FROM is a scalar value: SELECT x.pg_sleep FROM generate_series(1, 1) x does sleep.
 
     def _note_column(self, names: Names) -> None:
         if len(names) > 1:
@@ -345,7 +344,7 @@ class _Inspection:
             declared.update(column.column_def.colname for group in columns for column in group.list.items)
             functions += _names(call.func_call.funcname)[-1:]
         for alias in [source.alias.aliasname] if source.HasField("alias") else functions:
-            # The same alias may occur twice in different places: only what is a column in both is surely one.
+            # The same alias may occur twice: only a name that is a column in both places is certainly a column.
             self.function_columns[alias] = self.function_columns.get(alias, frozenset(declared)) & declared
 
     def _check_columns_of_functions(self) -> None:
@@ -373,7 +372,9 @@ def _parse_type(type_name: str) -> pb.TypeName:
     found = _first_target(tree).type_cast.type_name
     _first_target(expected).type_cast.type_name.CopyFrom(found)
     if not found.names or _without_positions(tree) != _without_positions(expected):
-        raise ConfigError(f"{type_name!r} is not the name of a type; give one that format_type() prints", code="SYNTAX")
+        raise ConfigError(
+            f"{type_name!r} is not the name of a type; give one that format_type() returns", code="SYNTAX"
+        )
     return found
 
 
@@ -387,7 +388,7 @@ def _parse(sql: str) -> pb.ParseResult:
     except UnicodeEncodeError as exc:
         raise ConfigError("the query is not valid Unicode text; remove the broken character", code="SYNTAX") from exc
     except postgast.PgQueryError as exc:
-        # Bison and PostgreSQL's own stack check speak of exhaustion, not of syntax.
+        # Bison and PostgreSQL's own stack check report exhaustion, not a syntax error.
         if "memory exhausted" in exc.message or "stack depth" in exc.message:
             raise _too_complex("is nested too deeply") from exc
         raise ConfigError(f"the query is not valid PostgreSQL: {exc.message}; correct it", code="SYNTAX") from exc
@@ -396,25 +397,25 @@ def _parse(sql: str) -> pb.ParseResult:
 
 
 def _deparse(tree: pb.ParseResult) -> str:
-    """The text of the tree; refused unless reading it again gives the same tree."""
+    """The text of the tree; refused unless parsing it again gives the same tree."""
     try:
         text = postgast.deparse(tree)
         faithful = _without_positions(_parse(text)) == _without_positions(tree)
     except (postgast.PgQueryError, EncodeError, RecursionError) as exc:
         raise _too_complex("cannot be written back as text") from exc
     if not faithful:
-        raise _too_complex("reads differently when written back as text")
+        raise _too_complex("changes its meaning when written back as text")
     return text
 
 
 def _on_deep_stack(work: Callable[[], Result]) -> Result:
-    """Run `work` where hostile nesting ends in an error of the parser instead of the end of the process."""
+    """Run `work` on a large stack, so that hostile nesting causes a parser error and not a crash of the process."""
     return _parser_thread().submit(work).result()
 
 
 @cache
 def _parser_thread() -> ThreadPoolExecutor:
-    """One thread for the life of the process; its stack is address space, used only as deep as a query goes."""
+    """One thread for the life of the process; its stack is address space, and only the depth in use takes memory."""
     threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parser")
     # The stack size is a setting of the whole process, read when a thread starts.
     with _stack_size_lock:
@@ -441,7 +442,7 @@ def _descend(root: Message) -> Iterator[Message]:
 
 
 def _without_positions(tree: pb.ParseResult) -> pb.ParseResult:
-    """The same tree, changed in place: where a thing stood in the text is no part of its meaning."""
+    """The same tree, changed in place: positions in the text have no meaning."""
     for node in _descend(tree):
         for field, _ in node.ListFields():
             if field.name in POSITIONS:
@@ -458,7 +459,7 @@ def _too_complex(what: str) -> ConfigError:
 
 
 def _unknown_node(kind: str) -> ConfigError:
-    return ConfigError(f"{kind} is not allowed in a source query; {GUIDE} tells what is", code="NODE")
+    return ConfigError(f"{kind} is not allowed in a source query; {GUIDE} lists what is", code="NODE")
 
 
 def _function_refused(name: str) -> ConfigError:

@@ -1,1 +1,1 @@
-"""Registered Python readers, one file each: rows from anywhere but a database."""
+"""Registered Python readers, one file each: rows from sources that are not databases."""

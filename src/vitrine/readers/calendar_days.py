@@ -17,7 +17,7 @@ class CalendarOptions(BaseModel):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.last < self.first:
-            raise ValueError("last must not lie before first")
+            raise ValueError("last must not be before first")
         return self
 
 

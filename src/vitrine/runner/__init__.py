@@ -1,1 +1,1 @@
-"""The data plane: claims pipelines and moves their batches; any number of processes side by side."""
+"""The data plane: claims pipelines and moves their batches, in any number of processes."""

@@ -1,4 +1,4 @@
-"""What a claimed pipeline asks for, and what the end of its run means for its status."""
+"""Runs a claim and decides the pipeline's next status from the outcome."""
 
 import logging
 import time
@@ -9,10 +9,11 @@ from datetime import timedelta
 from vitrine import metrics
 from vitrine.errors import LeaseLost, NotFound, TransientError, VitrineError, is_final
 from vitrine.failpoints import reach
-from vitrine.flow import Outcome
+from vitrine.flow.protocols import Outcome
 from vitrine.model import Claim
 from vitrine.postgres import Connection
-from vitrine.runner.executor import Executed, PipelineExecutor, Watch
+from vitrine.runner.control import Watch
+from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
 from vitrine.store import pipelines, runs
@@ -21,12 +22,12 @@ from vitrine.store.database import Link
 log = logging.getLogger(__name__)
 
 DELAYS = (timedelta(seconds=15), timedelta(minutes=2))
-"""Before the second and the third attempt, each of which has its own tries; after that a person must look."""
+"""Before the second and the third attempt; after that the user must act."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The event that ends a run, the run's own status, and when to try again."""
+    """The event that ends a run, the run's own status, and when the next attempt starts."""
 
     event: Event
     run_status: RunStatus
@@ -34,11 +35,11 @@ class Verdict:
     delay: timedelta = timedelta(0)
 
 
-LEAVING = (0.0, 1.0, 2.0, 4.0)
-"""Seconds before each further try to end a run."""
+END_WAITS = (0.0, 1.0, 2.0, 4.0)
+"""Seconds before each further attempt to end a run in the store."""
 
 LOST = ("LEASE_EXPIRED", "CRASH_LOOP")
-"""How a run reads that somebody else has ended."""
+"""Error codes of a run that another runner has ended."""
 
 OUTCOMES = {
     Event.FINISH: "success",
@@ -47,23 +48,23 @@ OUTCOMES = {
     Event.PAUSED: "paused",
     Event.RELEASE: "released",
 }
-"""The ends of runs as they are counted; `lost` is the one that is not ours to decide."""
+"""Outcomes as metrics count them; `lost` is added where another runner took over."""
 
 RELEASED = Verdict(Event.RELEASE, RunStatus.ABANDONED)
 FAILED = Verdict(Event.FAIL, RunStatus.FAILED)
 
 
 def delay_before(attempt: int, error: VitrineError, delays: Sequence[timedelta] = DELAYS) -> timedelta | None:
-    """How long to wait before the next attempt; None when another one makes no sense."""
+    """How long to wait before the next attempt; None if another one is useless."""
     return None if is_final(error) or attempt > len(delays) else delays[attempt - 1]
 
 
 def judge(
     executed: Executed, attempt: int, *, retry: bool = True, delays: Sequence[timedelta] = DELAYS
 ) -> Verdict | None:
-    """What happens to a pipeline whose run ended like this; None when it is not ours any more.
+    """How the pipeline continues after this run; None if another runner has it.
 
-    The run has tried more than once already. A failure after progress does not use up the attempts of one without.
+    The run has already made several attempts. A failure after progress does not count as an attempt without progress.
     """
     match executed.outcome:
         case Outcome.FINISHED:
@@ -85,7 +86,7 @@ def judge(
 
 
 class PipelineDispatcher:
-    """Carries a claim through its run to the next status."""
+    """Runs a claim and moves its pipeline to the next status."""
 
     def __init__(self, settings: Settings, executor: PipelineExecutor, *, delays: Sequence[timedelta] = DELAYS) -> None:
         self._settings = settings
@@ -100,58 +101,55 @@ class PipelineDispatcher:
         retry: bool = True,
         on_hang: Callable[[VitrineError], None] = lambda error: None,
     ) -> tuple[Executed, Status | None]:
-        """Run the claim; the pipeline's new status, or None if the lease was lost on the way.
+        """Run the claim; the pipeline's new status, or None if the lease was lost during the run.
 
-        A run that hangs does not come back from here. It is FAILED then, and `on_hang` is told, from another thread.
+        A run that hangs does not return from here. It is FAILED then, and `on_hang` is called, from another thread.
         """
         log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
         metrics.run_started(claim.definition.name)
         reach("after_claim")
         with Link(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
-            executed = self._executor.execute(
-                claim, store, watch, on_hang=lambda error: self._give_up(claim, error, on_hang)
-            )
+            executed = self._executor.execute(claim, store, _Hangs(self, on_hang), watch)
             verdict = judge(executed, claim.attempt, retry=retry, delays=self._delays)
             reach("before_finish")
-            status = self._leave(store, claim, verdict, executed.error) if verdict else None
-        self._tell(claim, executed, status)
+            status = self._end(store, claim, verdict, executed.error) if verdict else None
+        self._log_end(claim, executed, status)
         self._count(claim, executed, verdict if status else None)
         return executed, status
 
-    def _give_up(self, claim: Claim, error: VitrineError, on_hang: Callable[[VitrineError], None]) -> None:
-        """Close a run that does not come back, through a connection of its own."""
+    def fail_hung(self, claim: Claim, error: VitrineError) -> None:
+        """Close a run that does not return, through a connection of its own."""
         log.error("run hangs: %s", error, extra={"action": "run_hangs", "code": error.code, **claim.log_fields()})
         try:
             with Link(self._settings.store_url, name=f"vitrine:{claim.token}:leave") as link:
-                pipelines.end_sessions(link.connection(), claim.token)  # they may hold the very row that is to change
-                self._leave_through(link.connection(), claim, FAILED, error)
+                pipelines.end_sessions(link.connection(), claim.token)  # they may lock the row that must change
+                self._end_run(link.connection(), claim, FAILED, error)
         except VitrineError as exc:
-            # nobody prolongs the lease once this process has ended
-            log.error("run left behind: %s", exc, extra={"action": "run_left", **claim.log_fields()})
-        on_hang(error)
+            # the lease expires once this process has ended
+            log.error("run not closed: %s", exc, extra={"action": "run_left", **claim.log_fields()})
 
-    def _leave(self, store: Link, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
-        """Let go. A store that is away is waited for: what the run has done must not be done again."""
-        for seconds in LEAVING:
+    def _end(self, store: Link, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
+        """End the run in the store. Waits for an unavailable store, so that the run's work is not repeated."""
+        for seconds in END_WAITS:
             try:
-                return self._leave_or_release(store.connection(), claim, verdict, error)
+                return self._end_or_release(store.connection(), claim, verdict, error)
             except TransientError as exc:
                 log.warning("cannot end the run yet: %s", exc, extra={"action": "leave_failed", **claim.log_fields()})
                 store.drop()
                 time.sleep(seconds)
-        return self._leave_or_release(store.connection(), claim, verdict, error)
+        return self._end_or_release(store.connection(), claim, verdict, error)
 
-    def _leave_or_release(
+    def _end_or_release(
         self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None
     ) -> Status | None:
-        status = self._leave_through(store, claim, verdict, error)
+        status = self._end_run(store, claim, verdict, error)
         if status is None and verdict.event is Event.PAUSED:
-            # the pause was withdrawn after the run had seen it: the run is over, its request is not
-            status = self._leave_through(store, claim, RELEASED, None)
-        return status or self._left_before(store, claim)
+            # the pause was cancelled after the run had noticed it: the run has ended, its request has not
+            status = self._end_run(store, claim, RELEASED, None)
+        return status or self._status_if_ended(store, claim)
 
-    def _left_before(self, store: Connection, claim: Claim) -> Status | None:
-        """The status where an earlier try of leaving was carried out, and only its answer was lost."""
+    def _status_if_ended(self, store: Connection, claim: Claim) -> Status | None:
+        """The status if an earlier attempt to end the run was applied and only the reply was lost."""
         try:
             run = runs.get(store, claim.run_id)
             mine = run.status is not RunStatus.RUNNING and run.error_code not in LOST
@@ -159,9 +157,7 @@ class PipelineDispatcher:
         except NotFound:
             return None
 
-    def _leave_through(
-        self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None
-    ) -> Status | None:
+    def _end_run(self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
         released = verdict.event is Event.RELEASE
         return pipelines.end_run(
             store,
@@ -178,7 +174,7 @@ class PipelineDispatcher:
             delay=verdict.delay,
         )
 
-    def _tell(self, claim: Claim, executed: Executed, status: Status | None) -> None:
+    def _log_end(self, claim: Claim, executed: Executed, status: Status | None) -> None:
         extra = {
             "rows_read": executed.counts.read,
             "rows_written": executed.counts.written,
@@ -188,7 +184,7 @@ class PipelineDispatcher:
             **claim.log_fields(),
         }
         if status is None:
-            log.warning("lease lost, run dropped", extra={"action": "lease_lost", **extra})
+            log.warning("lease lost, run stopped", extra={"action": "lease_lost", **extra})
         elif executed.error is not None and status is not Status.FAILED:
             log.warning(
                 "attempt failed, pipeline %s: %s",
@@ -209,3 +205,15 @@ class PipelineDispatcher:
         metrics.run_ended(name, OUTCOMES[verdict.event] if verdict else "lost", executed.seconds)
         if verdict is not None and verdict.event is Event.RETRY:
             metrics.retried(name)
+
+
+class _Hangs:
+    """Closes a hung run in the store, then calls the process's own handler."""
+
+    def __init__(self, dispatcher: PipelineDispatcher, on_hang: Callable[[VitrineError], None]) -> None:
+        self._dispatcher = dispatcher
+        self._on_hang = on_hang
+
+    def run_hangs(self, claim: Claim, error: VitrineError) -> None:
+        self._dispatcher.fail_hung(claim, error)
+        self._on_hang(error)

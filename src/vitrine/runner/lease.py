@@ -1,4 +1,4 @@
-"""The right to run a pipeline: kept alive by a thread of its own, and given up in time."""
+"""The lease of a run: extended by heartbeats in a separate thread; the run stops before it expires."""
 
 import logging
 import threading
@@ -16,12 +16,12 @@ from vitrine.store import pipelines
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-"""A pause is seen this soon, however rare heartbeats are: a look writes nothing."""
+STATUS_SECONDS = 1.0
+"""How often the status is read between heartbeats, so that a pause is noticed; reading writes nothing."""
 
 
-class Lease:
-    """Heartbeats of one claim. `check` raises LeaseLost as soon as the lease is, or may be, somebody else's."""
+class HeartbeatLease:
+    """Heartbeats of one claim. `check` raises LeaseLost as soon as another runner has, or may have, the lease."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Lease:
         self._claim = claim
         self._ttl = ttl
         self._interval = interval.total_seconds()
-        self._pace = min(self._interval, LOOK_SECONDS)
+        self._period = min(self._interval, STATUS_SECONDS)
         self._clock = clock
         self._next_beat = clock() + self._interval
         self._deadline = claim.taken_at + ttl.total_seconds()
@@ -60,12 +60,18 @@ class Lease:
         return self._pause_requested
 
     def check(self) -> None:
-        if self._lost or self._clock() >= self._deadline:
+        self.seconds_left()
+
+    def seconds_left(self) -> float:
+        """Until the local deadline; LeaseLost at zero."""
+        remaining = self._deadline - self._clock()
+        if self._lost or remaining <= 0:
             raise LeaseLost(f"the lease of '{self._claim.definition.name}' is lost; this run writes nothing more")
+        return remaining
 
     def beat(self, connection: Connection) -> None:
-        """Prolong the lease now, and learn whether it is lost or a pause was asked for."""
-        before = self._clock()  # taken before sending: the answer may be late
+        """Extend the lease now; records whether it is lost or a pause was requested."""
+        before = self._clock()  # read before sending: the answer may be late
         status = pipelines.heartbeat(connection, self._claim, self._ttl)
         if status is not None:
             self._deadline = before + self._ttl.total_seconds()
@@ -73,9 +79,9 @@ class Lease:
         self._learn(status)
 
     def _beat(self) -> None:
-        """Prolong the lease until told to stop. A connection that fails is made anew: the deadline is the judge."""
-        while not self._stopping.wait(self._pace) and not self._lost:
-            # connected for the first look, not before: most runs are over by then
+        """Extend the lease until stopped. A failed connection is replaced: only the deadline ends the lease."""
+        while not self._stopping.wait(self._period) and not self._lost:
+            # connect for the first heartbeat, not before: most runs have ended by then
             try:
                 with connect(self._url, name=f"vitrine:{self._claim.token}:heartbeat") as connection:
                     self._beat_through(connection)
@@ -86,12 +92,12 @@ class Lease:
 
     def _beat_through(self, connection: Connection) -> None:
         while not self._lost:
-            if self._clock() + self._pace / 2 >= self._next_beat:
+            if self._clock() + self._period / 2 >= self._next_beat:
                 reach("heartbeat")
                 self.beat(connection)
             else:
                 self._learn(pipelines.get_lease_status(connection, self._claim))
-            if self._stopping.wait(self._pace):
+            if self._stopping.wait(self._period):
                 return
 
     def _learn(self, status: Status | None) -> None:

@@ -1,4 +1,4 @@
-"""One tick after another: schedules, dead leases, claims up to the free slots."""
+"""The runner process: polls for schedules, expired leases and requests, and starts runs in its free slots."""
 
 import logging
 import threading
@@ -8,27 +8,29 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import psycopg
 
 from vitrine import metrics
+from vitrine.engine.maintenance import sweep_sinks
 from vitrine.errors import TransientError, VitrineError
 from vitrine.model import Claim
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, runs, staging
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
 
 log = logging.getLogger(__name__)
 
 LONGEST_BACKOFF = 30.0
 READY_WITHIN = 15.0
 SWEEP_SECONDS = 3600.0
-LAST_SECONDS = 10.0
-"""For the other runs of a process to let go of their pipelines, once one of them hangs."""
-SHORTEST_REST = 0.02
+RELEASE_SECONDS = 10.0
+"""Grace period for the other runs of a process to release their pipelines when one run hangs."""
+SHORTEST_WAIT = 0.02
 PRUNED_AT_ONCE = 500
 
 
 class PipelineManager:
-    """A runner process: polls the store, which is the truth; a NOTIFY only shortens the wait."""
+    """A runner process. Polling the store is authoritative; a NOTIFY only shortens the wait."""
 
     def __init__(
         self,
@@ -46,8 +48,8 @@ class PipelineManager:
         self._stop = stop
         self._wake = threading.Event()
         self._next_sweep = 0.0
-        self._reached_at: float | None = None  # when a tick last reached the database; None: it is away
-        self._next_sign = 0.0
+        self._reached_at: float | None = None  # when a tick last reached the database; None: it is unavailable
+        self._next_registration = 0.0
         self._running: set[Future[None]] = set()
         self._hanging = 0
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
@@ -58,15 +60,15 @@ class PipelineManager:
         self._wake.set()
 
     def is_ready(self) -> bool:
-        """Whether a request would be picked up soon: the database was reached lately, and nobody asked to stop."""
+        """Whether a request would be claimed soon: the database was reached recently, and no stop was requested."""
         reached = self._reached_at
         within = max(READY_WITHIN, 3 * self._settings.poll_interval.total_seconds())
         return reached is not None and time.monotonic() - reached < within and not self._stop.is_set()
 
     def run(self) -> bool:
-        """Work until asked to stop. A database that is away is waited for, longer and longer.
+        """Work until a stop is requested. An unavailable database is waited for with growing backoff.
 
-        False when a run hangs: its thread cannot be ended but with the process, which must not go on.
+        False when a run hangs: its thread can only be ended with the process, which must not continue.
         """
         listener = threading.Thread(target=self._listen, name="listen", daemon=True)
         listener.start()
@@ -77,25 +79,25 @@ class PipelineManager:
                     self._work(store)
             except TransientError as exc:
                 if self._reached_at is not None:
-                    # a connection that was cut while nobody used it is replaced at once, and nobody need know
+                    # a connection that was cut while idle is replaced at once, without a warning
                     self._reached_at, backoff = None, 0.5
                     continue
                 log.warning("waiting for the database: %s", exc, extra={"action": "database_away", "seconds": backoff})
                 self._stop.wait(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
         self._wait_for_runs()
-        self._say_goodbye()
+        self._deregister()
         return not self._hanging
 
     def _wait_for_runs(self) -> None:
-        """They let go after their batches; for one that hangs nobody waits, and for the others not long then."""
+        """Wait for active runs to release; do not wait for hung ones, and then only for a grace period."""
         deadline = None
-        while len(left := [future for future in self._running if not future.done()]) > self._hanging:
+        while len(active := [future for future in self._running if not future.done()]) > self._hanging:
             if self._hanging and deadline is None:
-                deadline = time.monotonic() + LAST_SECONDS
+                deadline = time.monotonic() + RELEASE_SECONDS
             if deadline is not None and time.monotonic() > deadline:
                 return
-            wait(left, timeout=0.1)
+            wait(active, timeout=0.1)
 
     def _work(self, store: Connection) -> None:
         while not self._stop.is_set():
@@ -103,16 +105,16 @@ class PipelineManager:
             self.tick(store)
             self._reached_at = time.monotonic()
             metrics.slots(used=len(self._running), of=self._concurrency)
-            self._wake.wait(self._rest(store))
+            self._wake.wait(self._wait_seconds(store))
 
-    def _rest(self, store: Connection) -> float:
-        """Until the next due time, at most a poll interval: then a due time is never passed over for want of a look."""
+    def _wait_seconds(self, store: Connection) -> float:
+        """Until the next due time, at most a poll interval."""
         longest = self._settings.poll_interval.total_seconds()
         due = pipelines.seconds_until_due(store)
-        return longest if due is None else min(max(due, SHORTEST_REST), longest)
+        return longest if due is None else min(max(due, SHORTEST_WAIT), longest)
 
-    def _sweep(self, store: Connection) -> None:
-        """Once in a while: staging that nobody will use any more, and history that is too old or too much."""
+    def _maintain(self, store: Connection) -> None:
+        """At intervals: remove staged leftovers, and history that is too old or too long."""
         if time.monotonic() < self._next_sweep:
             return
         settings = self._settings
@@ -122,15 +124,15 @@ class PipelineManager:
         if pruned:
             log.info("history pruned", extra={"action": "history_pruned", "runs": pruned})
         if pruned >= PRUNED_AT_ONCE:
-            return  # the rest in the next ticks: claims must not wait for it
+            return  # the next ticks delete more: claims must not wait for it
         self._next_sweep = time.monotonic() + SWEEP_SECONDS
-        for name in staging.drop_orphans(store):
-            log.info("leftover staging removed", extra={"action": "staging_removed", "table": name})
+        for name in sweep_sinks(settings, runs.installation(store), lambda: states.open_generations(store)):
+            log.info("staged leftover removed", extra={"action": "staging_removed", "table": name})
 
     def tick(self, store: Connection) -> None:
-        """Everything that is due now."""
-        self._sweep(store)
-        self._say_alive(store)
+        """Do everything that is due now."""
+        self._maintain(store)
+        self._register(store)
         for name in pipelines.fire_schedules(store, self._settings.zone):
             log.info("run due", extra={"action": "run_due", "pipeline": name, "status": Status.RUN_REQUESTED})
         for row in pipelines.expire_leases(store):
@@ -158,27 +160,27 @@ class PipelineManager:
                 return
             self._running.add(self._threads.submit(self._dispatch, claim))
 
-    def _say_alive(self, store: Connection) -> None:
-        """Once in a poll interval, however often runs that end wake us."""
-        if time.monotonic() >= self._next_sign:
+    def _register(self, store: Connection) -> None:
+        """At most once per poll interval, even if ending runs wake the manager more often."""
+        if time.monotonic() >= self._next_registration:
             runs.register_runner(store, self._name)
-            self._next_sign = time.monotonic() + self._settings.poll_interval.total_seconds()
+            self._next_registration = time.monotonic() + self._settings.poll_interval.total_seconds()
 
     def _dispatch(self, claim: Claim) -> None:
         try:
-            self._dispatcher.dispatch(claim, on_hang=lambda error: self._give_up())
+            self._dispatcher.dispatch(claim, on_hang=lambda error: self._stop_hung())
         except VitrineError as exc:
-            # the lease runs out by itself and the next runner continues
-            log.error("run left behind: %s", exc, extra={"action": "run_left", **claim.log_fields()})
+            # the lease expires, and the next runner continues
+            log.error("run not closed: %s", exc, extra={"action": "run_left", **claim.log_fields()})
         finally:
             self._wake.set()
 
-    def _give_up(self) -> None:
+    def _stop_hung(self) -> None:
         self._hanging += 1
         self.request_stop()
 
     def _listen(self) -> None:
-        """Wake up when somebody asks for a run; on its own direct connection, which may fail at will."""
+        """Wake up when a run is requested; on a separate connection, whose failure only causes delay."""
         while not self._stop.is_set():
             try:
                 with connect(self._settings.store_url, name="vitrine:listen") as connection:
@@ -189,9 +191,9 @@ class PipelineManager:
             except (VitrineError, psycopg.Error):
                 self._stop.wait(5.0)
 
-    def _say_goodbye(self) -> None:
+    def _deregister(self) -> None:
         try:
             with connect(self._settings.store_url, name="vitrine:runner") as store:
                 runs.deregister_runner(store, self._name)
         except TransientError:
-            log.info("the database is away; this runner will be forgotten", extra={"action": "goodbye_unheard"})
+            log.info("could not deregister this runner: database unavailable", extra={"action": "goodbye_unheard"})

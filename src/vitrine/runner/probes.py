@@ -1,4 +1,4 @@
-"""The one port of a runner: `/metrics` for Prometheus, `/ready` and `/live` for whoever watches over processes."""
+"""The HTTP port of a runner: `/metrics` for Prometheus, `/ready` and `/live` for process supervisors."""
 
 import errno
 import socket
@@ -18,9 +18,9 @@ PLAIN = "text/plain; charset=utf-8"
 
 @contextmanager
 def serving(host: str, port: int, registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Generator[int]:
-    """Answer in a thread of its own until the block ends; the port, which is a free one if 0 was asked for.
+    """Serve in a separate thread until the block ends; yields the port, which is any free one if `port` is 0.
 
-    ConfigError when the port is taken.
+    ConfigError if the port is in use.
     """
     ready = Gauge("vitrine_runner_ready", "1 while the runner reaches its database, 0 otherwise.", registry=registry)
     ready.set_function(lambda: float(is_ready()))
@@ -36,11 +36,11 @@ def serving(host: str, port: int, registry: CollectorRegistry, is_ready: Callabl
 
 def _answers(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Callable[..., Iterable[bytes]]:
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        status, kind, body = look(environ["PATH_INFO"])
+        status, kind, body = respond(environ["PATH_INFO"])
         start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 
-    def look(path: str) -> tuple[str, str, bytes]:
+    def respond(path: str) -> tuple[str, str, bytes]:
         match path:
             case "/metrics":
                 return "200 OK", CONTENT_TYPE_LATEST, generate_latest(registry)
@@ -49,16 +49,16 @@ def _answers(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Calla
             case "/ready" if is_ready():
                 return "200 OK", PLAIN, b"ready\n"
             case "/ready":
-                return "503 Service Unavailable", PLAIN, b"the database is away, or the runner is stopping\n"
+                return "503 Service Unavailable", PLAIN, b"the database is unavailable, or the runner is stopping\n"
             case _:
-                return "404 Not Found", PLAIN, b"there are /metrics, /ready and /live\n"
+                return "404 Not Found", PLAIN, b"no such path; use /metrics, /ready or /live\n"
 
     return answer
 
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants a line for every scrape."""
+        """Log nothing: one line per scrape is too many."""
 
 
 def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> WSGIServer:
@@ -67,7 +67,7 @@ def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> WSG
         kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
         return make_server(str(address[0]), port, answer, kind, handler_class=_Quiet)
     except OSError as exc:
-        reason = "is taken by another program" if exc.errno == errno.EADDRINUSE else f"cannot be used: {exc.strerror}"
+        reason = "is in use by another program" if exc.errno == errno.EADDRINUSE else f"cannot be used: {exc.strerror}"
         raise ConfigError(
             f"port {port} on {host} {reason}; choose another with --metrics-port or VITRINE_METRICS_PORT, one for each"
             " runner of a machine",

@@ -1,41 +1,41 @@
-"""A batch that takes too long: what it waits for is cancelled, and if it is still there then, it hangs."""
+"""A timer for batches: an overdue batch is cancelled, and a run that still does not return is reported as hung."""
 
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from vitrine.errors import DataError, VitrineError
-from vitrine.model import Claim, print_duration
+from vitrine.model import Claim, format_duration
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 GRACE = timedelta(seconds=5)
-"""For a run whose query was cancelled to come back; user code that loops never does."""
+"""Grace period for a run to return after its calls were cancelled; user code may never return."""
+
+
+class Watched(Protocol):
+    """A run under the watchdog; both methods are called from the watchdog's thread."""
+
+    def cancel_calls(self) -> None:
+        """The batch is overdue: cancel its current calls."""
+        ...
+
+    def report_hang(self, error: VitrineError) -> None:
+        """The run has not returned after the grace period."""
+        ...
 
 
 class Watchdog:
-    """Times the batches of one run, in a thread of its own: a thread that hangs cannot tell so itself.
+    """Times the batches of one run, in a separate thread, because a thread that hangs cannot report it."""
 
-    `on_overdue` is called once a batch takes longer than the pipeline's batch_timeout, `on_hang` if the run has not
-    ended some seconds later. What is no batch is not timed.
-    """
-
-    def __init__(
-        self,
-        claim: Claim,
-        *,
-        on_overdue: Callable[[], None],
-        on_hang: Callable[[VitrineError], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, claim: Claim, watched: Watched, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = claim.definition.options.batch_timeout
         self._name = claim.definition.name
-        self._on_overdue = on_overdue
-        self._on_hang = on_hang
+        self._watched = watched
         self._clock = clock
-        self._since: float | None = None  # None: no batch is under way
+        self._since: float | None = None  # None: no batch is timed
         self._overdue = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"watchdog-{claim.token}", daemon=True)
@@ -50,20 +50,20 @@ class Watchdog:
         self._ended.set()
         self._thread.join()
 
-    def batch_begins(self) -> None:
+    def start_batch(self) -> None:
         self._since = self._clock()
 
-    def rest(self) -> None:
-        """There is no batch for a while."""
+    def stop_timing(self) -> None:
+        """Stop the timer: the following work is not a batch."""
         self._since = None
 
     @property
     def error(self) -> VitrineError | None:
-        """Why the run cannot go on; None while its batches are in time."""
+        """The error with which the run must end; None while its batches are in time."""
         if not self._overdue:
             return None
         return DataError(
-            f"a batch of '{self._name}' took longer than options.batch_timeout ({print_duration(self._limit)}); make"
+            f"a batch of '{self._name}' took longer than options.batch_timeout ({format_duration(self._limit)}); make"
             " its query or transform faster or its batches smaller, or allow more time",
             code="BATCH_TIMEOUT",
         )
@@ -76,12 +76,12 @@ class Watchdog:
         if not self._becomes_overdue():
             return
         self._overdue = True
-        self._on_overdue()
+        self._watched.cancel_calls()
         if not self._ended.wait(min(GRACE, self._limit).total_seconds()) and (error := self.error):
-            self._on_hang(error)
+            self._watched.report_hang(error)
 
     def _becomes_overdue(self) -> bool:
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._ended.wait(CHECK_SECONDS):
             since = self._since
             if since is not None and self._clock() - since > self._limit.total_seconds():
                 return True

@@ -1,126 +1,237 @@
-"""What the store remembers of a pipeline's reads."""
+"""The checkpoint of a claim: saved under the fence, in the transaction of its rows where there is one."""
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+import time
+from dataclasses import dataclass, replace
+from typing import cast
 
 from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
 
 from vitrine.errors import CheckpointMoved, LeaseLost
-from vitrine.flow import Position
-from vitrine.model import Claim, Cursor, PipelineId
+from vitrine.flow.protocols import Interrupted, Outcome, Transaction
+from vitrine.flow.rows import (
+    UNITS_PER_TOKEN,
+    Counts,
+    Entry,
+    Generation,
+    Position,
+    Saved,
+    Stamp,
+    State,
+    Step,
+)
+from vitrine.model import Claim, Cursor
 from vitrine.postgres import Connection
-from vitrine.store import staging
-from vitrine.store.database import execute, fetch_one, transaction
+from vitrine.status import Status
+from vitrine.store import rejects
+from vitrine.store import state as states
+from vitrine.store.database import Link, fetch_one
+from vitrine.store.database import transaction as store_transaction
+
+
+def advance(state: State, entry: Entry, cursor_types: str) -> State:
+    """The state after a save: how each step changes checkpoint and load."""
+    written = entry.written
+    state = replace(
+        state,
+        identity=written.identity or state.identity,
+        facts=state.facts if written.facts is None else written.facts,
+        totals=state.totals + written.counts,
+    )
+    generation = state.generation
+    match entry.step:
+        case Step.CHECKPOINT | Step.RESTORED:
+            return replace(state, position=entry.position, cursor_types=cursor_types)
+        case Step.STAGED if generation is not None:
+            rows = generation.rows + written.counts.staged
+            staged = replace(generation, cursor=entry.end, position=entry.position, rows=rows)
+            return replace(state, generation=staged)
+        case Step.PUBLISHED:
+            published = replace(state, generation=None, published=generation)
+            # the first load of an incremental pipeline sets its first checkpoint
+            first = not entry.position.is_start
+            return replace(published, position=entry.position, cursor_types=cursor_types) if first else published
+        case Step.DISCARDED:
+            return replace(state, generation=None)
+        case _:
+            return state
+
+
+def moves(before: State, after: State, counts: Counts) -> bool:
+    """Whether the save is progress that a repeated run need not do again."""
+    return (
+        counts.written > 0
+        or counts.deleted > 0
+        or before.position != after.position
+        or (before.generation and before.generation.cursor) != (after.generation and after.generation.cursor)
+        or after.published is not before.published
+    )
 
 
 @dataclass(frozen=True)
-class State:
-    """What is remembered of a pipeline's reads."""
+class _Unconfirmed:
+    """A save whose commit was not confirmed yet."""
 
-    position: Position
-    cursor_fingerprint: str | None  # types of cursor and key; None before the first checkpoint
-    generation: int
-    generation_open: bool  # a full load is half built
-    generation_cursor: Cursor | None
-    generation_rows: int
-    generation_fingerprint: str | None
-    generation_horizon: str | None  # where a full load catches up from; None where it cannot
-    batch_seq: int
-    horizon_lag_seconds: float | None  # None: the checkpoint does not wait for transactions
-    horizon_blocker: str | None
-    updated_at: datetime | None
+    state: State
+    sequence: int
+    moves: bool
+
+
+class StoreCheckpoint:
+    """The Checkpoint of one claim, over all attempts inside the run."""
+
+    def __init__(self, claim: Claim, store: Link) -> None:
+        self._claim = claim
+        self._store = store
+        self._state = State()
+        self._cursor_types = ""
+        self._sequence = 0  # batch_seq as of the last open or save
+        self._units = 0  # started under this token
+        self._unconfirmed: _Unconfirmed | None = None
+        self.moved = 0  # saves that made progress
 
     @property
-    def has_checkpoint(self) -> bool:
-        return self.position.cursor is not None or self.position.pending_cursor is not None
+    def state(self) -> State:
+        return self._state
 
+    def open(self, cursor_types: str) -> State:
+        self._cursor_types = cursor_types
+        connection = self._store.connection()
+        with store_transaction(connection):
+            hold(connection, self._claim)
+            # waits for a commit that is still in progress on a lost connection
+            row = fetch_one(connection, "open_state", id=self._claim.pipeline_id, token=self._claim.token)
+        if row is None:
+            raise CheckpointMoved("the state was deleted while the run started")
+        self._settle(row["batch_seq"])
+        return self._load(row)
 
-BLANK = State(Position(), None, 0, False, None, 0, None, None, 0, None, None, None)
+    def open_generation(self, fingerprint: str, bound: str | None) -> Generation:
+        connection = self._store.connection()
+        with store_transaction(connection):
+            hold(connection, self._claim)
+            row = fetch_one(
+                connection,
+                "open_generation",
+                id=self._claim.pipeline_id,
+                fingerprint=fingerprint,
+                horizon=bound,
+                batch_seq=self._sequence,
+            )
+        if row is None:
+            raise CheckpointMoved("the state was changed while the full load started")
+        generation = self._load(row).generation
+        if generation is None:
+            raise CheckpointMoved("the state was changed while the full load started")
+        return generation
 
+    def stamp(self) -> Stamp:
+        self._units += 1
+        if self._units >= UNITS_PER_TOKEN:
+            raise Interrupted(Outcome.RELEASED)  # the next claim has a new token, and with it new versions
+        token = self._claim.token
+        return Stamp(token, self._sequence + 1, token * UNITS_PER_TOKEN + self._units)
 
-def load(connection: Connection, pipeline_id: PipelineId) -> State:
-    row = fetch_one(connection, "get_state", id=pipeline_id)
-    return _state(row) if row else BLANK
+    def save(self, entry: Entry, transaction: Transaction | None) -> Saved:
+        if self._unconfirmed is not None:
+            self.open(self._cursor_types)  # the commit of the previous unit failed
+        if transaction is not None:
+            # in a transaction of another database this finds no pipeline row, so it saves nothing
+            return self._save(cast(Connection, transaction), entry)
+        connection = self._store.connection()
+        with store_transaction(connection):
+            saved = self._save(connection, entry)
+        self.confirm()
+        return saved
 
+    def confirm(self) -> None:
+        """The transaction of the last save has committed."""
+        if self._unconfirmed is not None:
+            self._state = self._unconfirmed.state
+            self._sequence = self._unconfirmed.sequence
+            self.moved += self._unconfirmed.moves
+            self._unconfirmed = None
 
-def reset(connection: Connection, pipeline_id: PipelineId) -> None:
-    """The next run reads everything again."""
-    execute(connection, "reset_state", id=pipeline_id)
-    staging.drop_all(connection, pipeline_id)
-
-
-def open_state(connection: Connection, claim: Claim) -> State:
-    """The state a run starts from. LeaseLost if the pipeline is no longer ours."""
-    with transaction(connection):
-        return _state(_take_over(connection, claim, timedelta(0)))
-
-
-def open_generation(
-    connection: Connection,
-    claim: Claim,
-    fingerprint: str,
-    max_staging_age: timedelta,
-    horizon: str | None = None,
-) -> State:
-    """The full load to go on with: the half-built one while its query is the same and its staging young, or a new."""
-    with transaction(connection):
-        row = _take_over(connection, claim, max_staging_age)
-        same = row["generation_open"] and row["generation_fingerprint"] == fingerprint and not row["generation_is_old"]
-        if same and (row["generation_cursor"] is None or staging.exists(connection, claim, row["generation"])):
-            return _state(row)
-        staging.drop_all(connection, claim.pipeline_id)
-        new = fetch_one(
+    def _save(self, connection: Connection, entry: Entry) -> Saved:
+        after = advance(self._state, entry, self._cursor_types)
+        counts, generation = entry.written.counts, after.generation
+        moved = moves(self._state, after, counts)
+        row = fetch_one(
             connection,
-            "open_generation",
-            id=claim.pipeline_id,
-            fingerprint=fingerprint,
-            horizon=horizon,
-            batch_seq=row["batch_seq"],
+            "save_state",
+            id=self._claim.pipeline_id,
+            token=self._claim.token,
+            run_id=self._claim.run_id,
+            batch_seq=self._sequence,
+            cursor=_array(after.position.cursor),
+            pending_cursor=_array(after.position.pending_cursor),
+            pending_since=after.position.pending_since,
+            cursor_types=after.cursor_types,
+            generation_open=generation is not None,
+            generation_cursor=_array(generation.cursor) if generation else None,
+            generation_position=_array(generation.position.cursor) if generation else None,
+            generation_rows=generation.rows if generation else 0,
+            identity=after.identity,
+            facts=Jsonb(after.facts),
+            read=counts.read,
+            written=counts.written,
+            deleted=counts.deleted,
+            rejected=counts.rejected,
+            repeated=counts.repeated,
+            moves=moved,
+            batches=1 if counts.read else 0,
+            seconds=None if entry.started is None else time.monotonic() - entry.started,
         )
-        if new is None:
-            raise CheckpointMoved("the state was changed while the full load began")
-        return _state(new)
+        if row is None:
+            raise lease_lost(self._claim)
+        if row["batch_seq"] is None:
+            raise CheckpointMoved("another session changed the checkpoint of this run")
+        rejects.store_rejects(connection, self._claim, entry.written.rejects, entry.written.healed)
+        self._unconfirmed = _Unconfirmed(after, row["batch_seq"], moved)
+        return Saved(row["status"] == Status.PAUSE_REQUESTED, row["reload_version"])
+
+    def _settle(self, sequence: int) -> None:
+        """A save whose commit got no reply counts if it was applied: only it can have advanced the sequence."""
+        if self._unconfirmed is not None and self._unconfirmed.sequence == sequence:
+            self.confirm()
+        self._unconfirmed = None
+
+    def _load(self, row: DictRow) -> State:
+        """The state as stored; fields that belong to the claim are kept."""
+        stored = states.of_row(row)
+        self._sequence = stored.batch_seq
+        self._state = replace(
+            self._state,
+            position=stored.position,
+            cursor_types=stored.cursor_types,
+            generation=_generation(stored, row) if stored.generation_open else None,
+            identity=stored.identity,
+            facts=stored.facts,
+        )
+        return self._state
 
 
-def note_horizon(connection: Connection, claim: Claim, lag: timedelta | None, blocker: str | None) -> None:
-    """Remember what held the checkpoint back in this run, for whoever watches."""
-    seconds = None if lag is None else lag.total_seconds()
-    execute(connection, "note_horizon", id=claim.pipeline_id, token=claim.token, lag=seconds, blocker=blocker)
-
-
-def _take_over(connection: Connection, claim: Claim, max_staging_age: timedelta) -> DictRow:
-    _hold(connection, claim)
-    row = fetch_one(connection, "open_state", id=claim.pipeline_id, token=claim.token, max_staging_age=max_staging_age)
-    if row is None:
-        raise CheckpointMoved("the state vanished while the run began")
-    return row
-
-
-def _hold(connection: Connection, claim: Claim) -> None:
+def hold(connection: Connection, claim: Claim) -> None:
+    """Inside a transaction: no other runner takes the pipeline before it ends; LeaseLost if one has."""
     if fetch_one(connection, "hold_lease", id=claim.pipeline_id, token=claim.token) is None:
-        raise lost(claim)
+        raise lease_lost(claim)
 
 
-def lost(claim: Claim) -> LeaseLost:
-    return LeaseLost(f"pipeline '{claim.definition.name}' has been taken over; this run writes nothing more")
+def lease_lost(claim: Claim) -> LeaseLost:
+    return LeaseLost(f"another runner has taken over pipeline '{claim.definition.name}'; this run writes nothing more")
 
 
-def _cursor(values: list[str] | None) -> Cursor | None:
-    return tuple(values) if values is not None else None
-
-
-def _state(row: DictRow) -> State:
-    return State(
-        position=Position(_cursor(row["cursor"]), _cursor(row["pending_cursor"]), row["pending_since"]),
-        cursor_fingerprint=row["cursor_fingerprint"],
-        generation=row["generation"],
-        generation_open=row["generation_open"],
-        generation_cursor=_cursor(row["generation_cursor"]),
-        generation_rows=row["generation_rows"],
-        generation_fingerprint=row["generation_fingerprint"],
-        generation_horizon=row["generation_horizon"],
-        batch_seq=row["batch_seq"],
-        horizon_lag_seconds=row["horizon_lag_seconds"],
-        horizon_blocker=row["horizon_blocker"],
-        updated_at=row["updated_at"],
+def _generation(stored: states.StoredState, row: DictRow) -> Generation:
+    return Generation(
+        number=stored.generation,
+        cursor=stored.generation_cursor,
+        position=Position(stored.generation_position),
+        rows=stored.generation_rows,
+        bound=stored.generation_bound,
+        fingerprint=stored.generation_fingerprint or "",
+        age=row["generation_age"],
     )
+
+
+def _array(cursor: Cursor | None) -> list[str] | None:
+    return list(cursor) if cursor is not None else None

@@ -20,10 +20,13 @@ from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
 from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions, suspended_clock
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
-from vitrine.store import checkpoints, staging
+from vitrine.store import checkpoints
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
+AUTO_BATCH_SIZE = 5000
+"""How `auto` is stored, unless batch_size_exact is set: earlier releases use this number as batch size."""
+
 DUE_LIMIT = 200
 """Due times that one statement consumes."""
 
@@ -49,7 +52,7 @@ def create(
     """Store a new pipeline, IDLE; ConfigError if its name or target is taken. `zone`: time zone for cron schedules."""
     with transaction(connection):
         due = first_due(connection, definition, zone)
-        with _conflicts_named(definition):
+        with _name_conflicts(definition):
             row = fetch_one(connection, "insert_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
         if row is None:
             raise NotFound("the store returned no id for the new pipeline")
@@ -68,7 +71,7 @@ def update(connection: Connection, pipeline_id: PipelineId, definition: Definiti
         lock(connection, pipeline_id)
         due = first_due(connection, definition, zone)
         values = {"id": pipeline_id, "next_due_at": due, **_columns(definition)}
-        with _conflicts_named(definition):
+        with _name_conflicts(definition):
             execute(connection, "update_pipeline", **values, steps=STEPS)
         execute(connection, "delete_steps", id=pipeline_id)
         _insert_steps(connection, pipeline_id, definition)
@@ -86,9 +89,6 @@ def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> N
             raise TransitionRefused(
                 f"pipeline '{pipeline.name}' is being run by {pipeline.lease_owner}; pause it first", code="RUNNING"
             )
-        if pipeline.lease_owner is None:
-            # not while a runner holds it: its transaction has locked the table and waits for the row, which we hold
-            staging.drop_all(connection, pipeline.id)
 
 
 def request_run(
@@ -175,11 +175,6 @@ def end_sessions(connection: Connection, token: int) -> None:
     fetch_all(connection, "terminate_sessions", token=token)
 
 
-def cancel_queries(connection: Connection, claim: Claim) -> None:
-    """Cancel the current queries of a run where our role may cancel them; the sessions stay open."""
-    fetch_all(connection, "cancel_queries", token=claim.token)
-
-
 def claim_next(
     connection: Connection,
     *,
@@ -223,19 +218,22 @@ def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int
 
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
     pipeline = _pipeline(row)
+    run_id, taken_over = _insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json"))
     return Claim(
         pipeline_id=pipeline.id,
         definition=pipeline.definition,
-        run_id=_insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json")),
+        run_id=run_id,
         token=row["lease_token"],
         taken_at=taken_at,
         attempt=pipeline.attempt,
         options=RunOptions(**row["requested_options"]),
         config_version=pipeline.config_version,
+        taken_over=taken_over,
     )
 
 
-def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[str, Any]) -> RunId:
+def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[str, Any]) -> tuple[RunId, bool]:
+    """The id of the new run, and whether the run before it lost its lease."""
     inserted = fetch_one(
         connection,
         "insert_run",
@@ -251,11 +249,11 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
     )
     if inserted is None:
         raise NotFound("the store returned no id for the new run")
-    return RunId(inserted["id"])
+    return RunId(inserted["id"]), inserted["taken_over"]
 
 
 def _fail_invalid(connection: Connection, row: DictRow, runner: str, exc: ValidationError) -> None:
-    run_id = _insert_run(connection, row, runner, {})
+    run_id, _ = _insert_run(connection, row, runner, {})
     _end_lease(connection, row["id"], row["lease_token"], Event.FAIL)
     fields = ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
     text = f"the stored definition is not valid ({fields}); correct it through the API or `vitrine apply`"
@@ -275,15 +273,15 @@ def get_lease_status(connection: Connection, claim: Claim) -> Status | None:
 
 
 def poll_run(connection: Connection, claim: Claim) -> tuple[Status, int | None]:
-    """The pipeline's status and the version whose pace options the run must apply; LeaseLost if the lease is lost."""
+    """The pipeline's status and the version whose throttle the run must apply; LeaseLost if the lease is lost."""
     row = fetch_one(connection, "poll_run", id=claim.pipeline_id, token=claim.token)
     if row is None:
-        raise checkpoints.lost(claim)
+        raise checkpoints.lease_lost(claim)
     return Status(row["status"]), row["reload_version"]
 
 
 def request_reload(connection: Connection, pipeline_id: PipelineId) -> Definition | None:
-    """Ask the current run to apply the stored pace options; the definition it captured, or None if there is no run."""
+    """Let the current run apply the stored throttle; the definition it captured, or None if there is no run."""
     if fetch_one(connection, "request_reload", id=pipeline_id) is None:
         return None
     row = fetch_one(connection, "get_running_config", id=pipeline_id)
@@ -351,15 +349,18 @@ def _id_or_name(key: str | UUID) -> dict[str, Any]:
 
 def _required(row: DictRow | None, key: str | UUID) -> Pipeline:
     if row is None:
-        raise NotFound(f"there is no pipeline '{key}'; `vitrine list` shows what there is")
+        raise NotFound(f"there is no pipeline '{key}'; `vitrine list` shows all pipelines")
     return _pipeline(row)
 
 
 def _columns(definition: Definition) -> dict[str, Any]:
     columns = definition.model_dump(exclude={"tasks", "options"})
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    automatic = definition.batch_size == "auto"
     return {
         **columns,
+        "batch_size": AUTO_BATCH_SIZE if automatic else definition.batch_size,
+        "batch_size_exact": not automatic,
         "key_columns": list(definition.key_columns),
         "options": Jsonb(options),
     }
@@ -376,7 +377,7 @@ def _insert_steps(connection: Connection, pipeline_id: UUID, definition: Definit
 
 
 @contextmanager
-def _conflicts_named(definition: Definition) -> Generator[None]:
+def _name_conflicts(definition: Definition) -> Generator[None]:
     """Turn the violation of a unique index into a ConfigError that names the conflict."""
     try:
         yield
@@ -398,11 +399,13 @@ def _conflicts_named(definition: Definition) -> Generator[None]:
         raise ConfigError(text, code=code) from exc
 
 
-_DEFINITION_FIELDS: Sequence[str] = tuple(Definition.model_fields)
+_DEFINITION_FIELDS: Sequence[str] = tuple(name for name in Definition.model_fields if name != "type")
 
 
 def _pipeline(row: DictRow) -> Pipeline:
     fields = {name: row[name] for name in _DEFINITION_FIELDS}
+    if row["batch_size"] == AUTO_BATCH_SIZE and not row["batch_size_exact"]:
+        fields["batch_size"] = "auto"
     return Pipeline(
         id=row["id"],
         definition=Definition.model_validate(fields),

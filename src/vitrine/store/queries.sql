@@ -38,7 +38,7 @@ name = %(name)s, description = %(description)s, type = %(type)s, source_type = %
 source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
 target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
 incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
-enabled = %(enabled)s, options = %(options)s, schedule_interval = %(schedule_interval)s,
+batch_size_exact = %(batch_size_exact)s, enabled = %(enabled)s, options = %(options)s, schedule_interval = %(schedule_interval)s,
 next_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
                    THEN %(next_due_at)s ELSE p.next_due_at END,
 fresh_as_of = CASE WHEN p.target_table = %(target_table)s THEN p.fresh_as_of END,
@@ -71,11 +71,12 @@ SELECT p.*,
 -- insert_pipeline --
 -- Inserts a pipeline; its status is IDLE
 INSERT INTO etl.etl_pipelines (id, name, description, type, source_type, source, source_query, python_task,
-       target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, enabled, schedule_interval,
+       target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, batch_size_exact, enabled,
+       schedule_interval,
        next_due_at, options)
 VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(type)s, %(source_type)s, %(source)s,
        %(source_query)s, %(python_task)s, %(target_table)s, %(mode)s, %(incremental_key)s, %(incremental_id_key)s,
-       %(key_columns)s, %(batch_size)s, %(enabled)s, %(schedule_interval)s,
+       %(key_columns)s, %(batch_size)s, %(batch_size_exact)s, %(enabled)s, %(schedule_interval)s,
        %(next_due_at)s, %(options)s)
 RETURNING id;
 
@@ -233,12 +234,6 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
  WHERE split_part(application_name, ':', 1) = 'vitrine' AND split_part(application_name, ':', 2) = %(token)s::text
    AND pg_has_role(usesysid, 'USAGE') AND pid <> pg_backend_pid();
 
--- cancel_queries --
--- Cancels the current queries of the reader and the writer of a run; their sessions stay open
-SELECT pg_cancel_backend(pid) FROM pg_stat_activity
- WHERE application_name = 'vitrine:' || %(token)s::text
-   AND pg_has_role(usesysid, 'USAGE') AND pid <> pg_backend_pid();
-
 -- lock_source_limits --
 -- Claims under source limits run one after another; otherwise two of them could take the last place of a source
 SELECT pg_advisory_xact_lock(hashtextextended('vitrine.source_connections', 0));
@@ -271,7 +266,7 @@ RETURNING p.*,
 ;
 
 -- request_reload --
--- Asks the current run to apply the stored pace options; no row if no runner holds the pipeline
+-- Requests that the current run applies the stored throttle; no row if no runner holds the pipeline
 UPDATE etl.etl_pipelines SET reload_version = config_version
  WHERE id = %(id)s AND lease_token IS NOT NULL
 RETURNING config_version;
@@ -289,11 +284,13 @@ UPDATE etl.etl_runs SET config = %(config)s WHERE id = %(run_id)s AND status = '
 SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
 
 -- insert_run --
--- Inserts the history row of an attempt, with the configuration that it captured
+-- Inserts the history row of an attempt, with the configuration that it captured; whether the attempt before it lost its
+-- lease, so that requests of its runner may still be under way
 INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, due_at, kind, config, runner, lease_token)
 VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(due_at)s, %(kind)s, %(config)s, %(runner)s,
        %(token)s)
-RETURNING id;
+RETURNING id, coalesce((SELECT r.error_code IN ('LEASE_EXPIRED', 'CRASH_LOOP') FROM etl.etl_runs r
+                         WHERE r.pipeline_id = %(pipeline_id)s ORDER BY r.id DESC LIMIT 1), false) AS taken_over;
 
 -- heartbeat --
 -- Extends a lease that has not expired; no row means that it is lost. An expired lease never becomes valid again
@@ -362,44 +359,43 @@ WITH
 SELECT status FROM held;
 
 -- get_state --
--- What is remembered of a pipeline's reads
+-- The stored state of a pipeline's reads
 SELECT * FROM etl.etl_state WHERE pipeline_id = %(id)s;
 
 -- open_state --
--- The state a run starts from, made on the first run
+-- The state a run starts from, created on the first run
 INSERT INTO etl.etl_state (pipeline_id, lease_token) VALUES (%(id)s, %(token)s)
     ON CONFLICT (pipeline_id) DO UPDATE SET lease_token = %(token)s
-RETURNING *, generation_started_at < clock_timestamp() - %(max_staging_age)s::interval AS generation_is_old;
+RETURNING *, coalesce(clock_timestamp() - generation_started_at, interval '0') AS generation_age;
 
 -- note_horizon --
--- What held the checkpoint back in the last run; nothing is written while nothing does
+-- Records what held the checkpoint back in the last run; writes nothing if that has not changed
 UPDATE etl.etl_state SET horizon_lag_seconds = %(lag)s, horizon_blocker = %(blocker)s
  WHERE pipeline_id = %(id)s AND lease_token = %(token)s
    AND (horizon_lag_seconds, horizon_blocker) IS DISTINCT FROM (%(lag)s::float8, %(blocker)s::text);
 
--- list_staging --
--- Staging tables by a pattern of their name
-SELECT relname::text AS name FROM pg_class
- WHERE relnamespace = 'etl'::regnamespace AND relkind = 'r' AND relname ~ %(pattern)s;
-
 -- open_generation --
--- A new full load: the next staging table, nothing read yet
+-- Starts a load: the next generation, with no rows staged
 UPDATE etl.etl_state
-   SET generation = generation + 1, generation_open = true, generation_cursor = NULL, generation_rows = 0,
-       generation_started_at = clock_timestamp(), generation_fingerprint = %(fingerprint)s,
+   SET generation = generation + 1, generation_open = true, generation_cursor = NULL, generation_position = NULL,
+       generation_rows = 0, generation_started_at = clock_timestamp(), generation_fingerprint = %(fingerprint)s,
        generation_horizon = %(horizon)s, batch_seq = batch_seq + 1, updated_at = now()
  WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s
-RETURNING *;
+RETURNING *, interval '0' AS generation_age;
 
--- save_cursor --
--- Fence, checkpoint and counts of an incremental batch, in the transaction of its rows. No row back: the pipeline is
--- not mine (ETL01), and nobody takes it over before this transaction ends; no batch_seq: the checkpoint was moved (ETL02)
+-- save_state --
+-- Fence, state and counts of a unit, in the transaction of its rows where there is one. No row: another runner has
+-- the pipeline (ETL01); otherwise no runner can take it before this transaction ends. No batch_seq: the state was changed
+-- by another session (ETL02)
 WITH
 -- include fence
 , saved AS (
     UPDATE etl.etl_state
        SET cursor = %(cursor)s, pending_cursor = %(pending_cursor)s, pending_since = %(pending_since)s,
-           cursor_fingerprint = %(fingerprint)s, batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
+           cursor_fingerprint = %(cursor_types)s, generation_open = %(generation_open)s,
+           generation_cursor = %(generation_cursor)s, generation_position = %(generation_position)s,
+           generation_rows = %(generation_rows)s, target_identity = %(identity)s, sink_facts = %(facts)s,
+           batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
      WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND EXISTS (SELECT FROM held)
     RETURNING batch_seq
 ), counted AS (
@@ -412,78 +408,15 @@ WITH
 )
 SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
 
--- save_generation --
--- The same for a staged batch
-WITH
--- include fence
-, saved AS (
-    UPDATE etl.etl_state
-       SET generation_cursor = %(cursor)s, generation_rows = generation_rows + %(read)s - %(rejected)s,
-           batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
-     WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open AND EXISTS (SELECT FROM held)
-    RETURNING batch_seq
-), counted AS (
-    UPDATE etl.etl_runs
-       SET rows_read = rows_read + %(read)s, rows_rejected = rows_rejected + %(rejected)s,
-           rows_repeated = rows_repeated + %(repeated)s, moved = moved OR %(moves)s,
-           batches = batches + %(batches)s, slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
-      FROM saved WHERE id = %(run_id)s
-)
-SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
-
--- save_progress --
--- The same for a batch that leaves no checkpoint: what changed while a full load was read
-WITH
--- include fence
-, saved AS (
-    UPDATE etl.etl_state
-       SET batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
-     WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND EXISTS (SELECT FROM held)
-    RETURNING batch_seq
-), counted AS (
-    UPDATE etl.etl_runs
-       SET rows_read = rows_read + %(read)s, rows_written = rows_written + %(written)s,
-           rows_rejected = rows_rejected + %(rejected)s,
-           rows_repeated = rows_repeated + %(repeated)s, moved = moved OR %(moves)s, batches = batches + %(batches)s,
-           slowest_batch_seconds = greatest(slowest_batch_seconds, %(seconds)s)
-      FROM saved WHERE id = %(run_id)s
-)
-SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
-
--- close_generation --
--- The same for a load that is applied; its staging is no longer wanted. The first load of an incremental pipeline leaves
--- its first checkpoint
-WITH
--- include fence
-, saved AS (
-    UPDATE etl.etl_state
-       SET generation_open = false, generation_cursor = NULL, generation_rows = 0,
-           cursor = coalesce(%(cursor)s, cursor), cursor_fingerprint = coalesce(%(fingerprint)s, cursor_fingerprint),
-           batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
-     WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND generation_open AND EXISTS (SELECT FROM held)
-    RETURNING batch_seq
-), counted AS (
-    UPDATE etl.etl_runs
-       SET rows_written = rows_written + %(written)s, rows_deleted = rows_deleted + %(deleted)s,
-           rows_rejected = rows_rejected + %(rejected)s,
-           rows_repeated = rows_repeated + %(repeated)s, moved = moved OR %(moves)s
-      FROM saved WHERE id = %(run_id)s
-)
-SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN saved ON true;
-
--- is_saved --
--- Whether a commit whose answer was lost took place: the checkpoint has moved, and it was me
-SELECT batch_seq FROM etl.etl_state
- WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND lease_token = %(token)s;
-
 -- upsert_rejects --
 -- Stores rejected rows; a key that is already in quarantine gets the newer version of its row
-INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, sqlstate, reason, row)
-SELECT %(id)s, %(run_id)s, key, column_name, sqlstate, reason, row::jsonb
-  FROM unnest(%(keys)s::text[], %(columns)s::text[], %(sqlstates)s::text[], %(reasons)s::text[], %(rows)s::text[])
-    AS rejected(key, column_name, sqlstate, reason, row)
+INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, code, sqlstate, reason, row)
+SELECT %(id)s, %(run_id)s, key, column_name, code, code, reason, row::jsonb
+  FROM unnest(%(keys)s::text[], %(columns)s::text[], %(codes)s::text[], %(reasons)s::text[], %(rows)s::text[])
+    AS rejected(key, column_name, code, reason, row)
     ON CONFLICT (pipeline_id, key) WHERE closed_at IS NULL
-    DO UPDATE SET run_id = excluded.run_id, column_name = excluded.column_name, sqlstate = excluded.sqlstate,
+    DO UPDATE SET run_id = excluded.run_id, column_name = excluded.column_name, code = excluded.code,
+                  sqlstate = excluded.sqlstate,
                   reason = excluded.reason, row = excluded.row, created_at = now();
 
 -- close_rejects --
@@ -491,29 +424,33 @@ SELECT %(id)s, %(run_id)s, key, column_name, sqlstate, reason, row::jsonb
 UPDATE etl.etl_rejects SET closed_at = now()
  WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY (%(keys)s);
 
--- list_reject_keys --
--- Keys in quarantine
-SELECT key FROM etl.etl_rejects WHERE pipeline_id = %(id)s AND closed_at IS NULL;
-
 -- list_rejects --
 -- Rows in quarantine, oldest first
-SELECT id, run_id, key, column_name, sqlstate, reason, row, created_at FROM etl.etl_rejects
+SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, row, created_at FROM etl.etl_rejects
  WHERE pipeline_id = %(id)s AND closed_at IS NULL ORDER BY id LIMIT %(limit)s;
 
--- list_orphan_staging --
--- Staging tables whose pipeline is gone, or whose load is over
-SELECT c.relname::text AS name FROM pg_class c
- WHERE c.relnamespace = 'etl'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^stage_[0-9a-f]{32}_g[0-9]+$'
-   AND NOT EXISTS (SELECT FROM etl.etl_state s
-                    WHERE s.generation_open
-                      AND c.relname = 'stage_' || replace(s.pipeline_id::text, '-', '') || '_g' || s.generation);
+-- list_open_generations --
+-- Loads under construction; staged rows of any other load can be removed
+SELECT pipeline_id, generation FROM etl.etl_state WHERE generation_open;
 
 -- reset_state --
--- Forget what was read; the generation number stays, so that a staging name is never used twice
+-- Deletes the checkpoint; the generation number stays, so that the name of a staging table is never used twice
 UPDATE etl.etl_state
    SET cursor = NULL, pending_cursor = NULL, pending_since = NULL, cursor_fingerprint = NULL, generation_open = false,
-       generation_cursor = NULL, generation_rows = 0, batch_seq = batch_seq + 1, updated_at = now()
+       generation_cursor = NULL, generation_position = NULL, generation_rows = 0, target_identity = NULL,
+       sink_facts = '{}', batch_seq = batch_seq + 1, updated_at = now()
  WHERE pipeline_id = %(id)s;
+
+-- get_installation --
+-- The id of this installation
+SELECT id FROM etl.etl_installation;
+
+-- get_run_context --
+-- What a run's sink needs to know: the installation, its own facts, and the keys in quarantine
+SELECT (SELECT id::text FROM etl.etl_installation) AS installation,
+       coalesce((SELECT sink_facts FROM etl.etl_state WHERE pipeline_id = %(id)s), '{}') AS facts,
+       coalesce((SELECT array_agg(key) FROM etl.etl_rejects
+                  WHERE pipeline_id = %(id)s AND closed_at IS NULL), '{}') AS open_rejects;
 
 -- list_runs --
 -- Runs of a pipeline, newest first

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from psycopg.rows import DictRow
 
-from vitrine.flow import Reject
+from vitrine.flow.rows import Reject
 from vitrine.model import Claim, PipelineId
 from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_all
@@ -22,16 +22,12 @@ def store_rejects(connection: Connection, claim: Claim, rejects: Sequence[Reject
             run_id=claim.run_id,
             keys=[reject.key for reject in last],
             columns=[reject.column for reject in last],
-            sqlstates=[reject.sqlstate for reject in last],
+            codes=[reject.code for reject in last],
             reasons=[reject.reason for reject in last],
             rows=[reject.row for reject in last],
         )
     if healed:
         execute(connection, "close_rejects", id=claim.pipeline_id, keys=list(healed))
-
-
-def open_keys(connection: Connection, pipeline_id: PipelineId) -> list[str]:
-    return [row["key"] for row in fetch_all(connection, "list_reject_keys", id=pipeline_id)]
 
 
 def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:

@@ -57,7 +57,7 @@ def update_config(connection: Connection, claim: Claim, definition: Definition) 
 
 
 def prune(connection: Connection, *, max_age: timedelta, max_runs: int, limit: int = 500) -> int:
-    """Delete at most `limit` runs that are too old or too many; how many. Fewer than `limit`: no more are left.
+    """Delete at most `limit` runs that are too old or too many; how many. Fewer than `limit`: nothing remains.
 
     The newest run of a pipeline, its newest success and its current run stay at any age.
     """
@@ -111,3 +111,23 @@ def _run(row: DictRow) -> Run:
     values: dict[str, Any] = {name: row[name] for name in _FIELDS}
     values["status"] = RunStatus(row["status"])
     return Run(**values)
+
+
+def installation(connection: Connection) -> str:
+    """The id with which sinks mark what they create for this store."""
+    row = fetch_one(connection, "get_installation")
+    return str(row["id"]) if row else ""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a run's sink needs to know."""
+
+    installation: str
+    facts: dict[str, Any]  # as the sink last stored them
+    open_rejects: list[str]  # keys in quarantine
+
+
+def context(connection: Connection, pipeline_id: PipelineId) -> RunContext:
+    row = fetch_one(connection, "get_run_context", id=pipeline_id)
+    return RunContext(**row) if row else RunContext("", {}, [])

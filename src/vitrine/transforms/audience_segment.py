@@ -1,4 +1,4 @@
-"""Puts every viewer into one audience segment, and says why."""
+"""Assigns every viewer to one audience segment, with the reason."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def audience_segment(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _segment(row: Row) -> tuple[str, str]:
-    """The first rule that fits: a newcomer's few figures prove nothing, so that rule comes first."""
+    """The first rule that applies; newcomers come first, because their few events prove nothing."""
     ratings, likes, views = row["rating_count"], row["like_count"], row["view_count"]
     score = row["avg_score"]  # None: never rated anything
     if (events := ratings + likes + views) < NEWCOMER_EVENTS:

@@ -1,4 +1,4 @@
-"""Says of every film whether its ratings rise or fall, in columns instead of rows."""
+"""Adds the rating trend of every film; an example of a frame transform."""
 
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class TrendOptions(BaseModel):
-    threshold: float = Field(default=0.5, gt=0, description="A smaller change of the average is none.")
-    min_ratings: int = Field(default=5, ge=1, description="Fewer recent ratings than this prove nothing.")
+    threshold: float = Field(default=0.5, gt=0, description="A smaller change of the average is steady.")
+    min_ratings: int = Field(default=5, ge=1, description="With fewer recent ratings the trend is unknown.")
 
 
 @transforms.register_frame("rating_trend", options=TrendOptions)

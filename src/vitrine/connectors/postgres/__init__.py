@@ -1,0 +1,68 @@
+"""PostgreSQL as a source, and as the sink of marts."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from vitrine.model import Column, Duration
+from vitrine.plugins import Connector, SinkSpec, SourceSpec
+from vitrine.settings import ConnectorSettings, split_list
+
+
+class PostgresSettings(ConnectorSettings):
+    """Settings of the connector."""
+
+    allowed_source_schemas: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_list)] = Field(
+        default=("content", "ugc"),
+        validation_alias=AliasChoices(
+            "VITRINE_ALLOWED_SOURCE_SCHEMAS", "VITRINE_POSTGRES_ALLOWED_SOURCE_SCHEMAS", "allowed_source_schemas"
+        ),
+        description="Schemas that a source query may read.",
+    )
+
+
+class PostgresSourceOptions(BaseModel):
+    """Options of a pipeline that reads from PostgreSQL."""
+
+    horizon_margin: Duration = Field(
+        default=timedelta(seconds=60),
+        description="How far the checkpoint stays behind the oldest open transaction, to allow for clock skew.",
+    )
+    lookback: Duration | None = Field(
+        default=None,
+        description="For a source that hides its open transactions: every run reads this much time again.",
+    )
+    cursor_timezone: str = Field(
+        default="UTC", description="Time zone of an incremental_key of type timestamp without time zone or date."
+    )
+    cursor_is_monotonic: bool = Field(
+        default=False, description="Set it if a text or uuid cursor always grows in commit order."
+    )
+    snapshot_max_age: Duration = Field(
+        default=timedelta(minutes=10),
+        description="A read reopens its snapshot after this long, so that vacuum can work.",
+    )
+
+
+class PostgresSinkOptions(BaseModel):
+    """Options of a pipeline that writes to PostgreSQL."""
+
+    touch_column: Column | None = Field(
+        default=None, description="Target column that is set to the current time whenever its row is written."
+    )
+
+
+connector = Connector(
+    "postgres",
+    settings=PostgresSettings,
+    source=SourceSpec("vitrine.connectors.postgres.source.source:PostgresSource", PostgresSourceOptions),
+    sink=SinkSpec(
+        "vitrine.connectors.postgres.sink.sink:PostgresSink",
+        pattern=r"[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}",
+        grammar="schema.table in lower-case letters, digits and underscores",
+        options=PostgresSinkOptions,
+        reserved=r"(etl|information_schema|pg_[a-z0-9_]*)\.",
+    ),
+)

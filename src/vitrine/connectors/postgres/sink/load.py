@@ -1,0 +1,279 @@
+"""A load: collects rows in a staging table, then applies the difference to the mart in one transaction."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import psycopg
+from psycopg import sql
+
+from vitrine.connectors.postgres import ranges
+from vitrine.connectors.postgres.sink import catalog, staging
+from vitrine.connectors.postgres.sink.changes import drop_superseded
+from vitrine.connectors.postgres.sink.copy_in import copy_in
+from vitrine.connectors.postgres.sink.quarantine import NUMBER, NUMBERED, REFUSALS, Quarantine
+from vitrine.connectors.postgres.sink.session import TargetSession
+from vitrine.connectors.postgres.sink.statements import names
+from vitrine.connectors.postgres.sink.target import TargetTable
+from vitrine.errors import DataError
+from vitrine.failpoints import reach
+from vitrine.flow.protocols import LoadState
+from vitrine.flow.rows import (
+    NOTHING_WRITTEN,
+    Batch,
+    BinaryRows,
+    Column,
+    Counts,
+    Generation,
+    Key,
+    LoadInfo,
+    Reject,
+    Stamp,
+    Written,
+)
+from vitrine.model import Definition, Mode, PipelineId
+from vitrine.postgres import Connection
+
+
+class StagedLoad:
+    """One generation of a full load, in a staging table of its own."""
+
+    def __init__(
+        self,
+        session: TargetSession,
+        target: TargetTable,
+        quarantine: Quarantine,
+        definition: Definition,
+        pipeline_id: PipelineId,
+        generation: Generation,
+        newest_by: Sequence[str],
+    ) -> None:
+        self._session = session
+        self._target = target
+        self._quarantine = quarantine
+        self._newest_by = newest_by
+        self._counts_repeated = definition.options.on_duplicate_key == "last"
+        # if a key may be staged twice, the key index can only be built when the rows are applied
+        self._keyed_late = definition.mode is Mode.INCREMENTAL or self._counts_repeated
+        self._name = staging.name_of(pipeline_id, generation.number)
+        self._table = staging.identifier(self._name)
+        self.state = LoadState.STAGED if self._exists() else LoadState.ABSENT
+        self.is_fresh = generation.cursor is None  # existing rows of the staging table are not part of this load
+
+    @contextmanager
+    def unit(self, stamp: Stamp) -> "Generator[StagingUnit]":
+        with self._session.transaction():
+            yield StagingUnit(self, self._session, self._target, self._quarantine, self._table)
+
+    @contextmanager
+    def publish(self, stamp: Stamp, info: LoadInfo) -> "Generator[Publication]":
+        self._build_key()
+        reach("staging_built")
+        with self._session.transaction() as connection:
+            counts, rejects, healed = self._apply(connection, info)
+            staging.drop(connection, self._name)
+            facts = self._target.facts
+            identity = facts.identity if facts else None
+            yield Publication(connection, Written(counts, tuple(rejects), tuple(healed), identity))
+
+    def discard(self) -> None:
+        with self._session.transaction() as connection:
+            staging.drop(connection, self._name)
+        self.state = LoadState.ABSENT
+
+    def create(self, columns: Sequence[Column]) -> None:
+        """Create a table with the target's rules, so that a row that breaks one is found in its batch."""
+        connection = self._session.connection
+        staging.drop(connection, self._name)
+        self._session.create(self._table, self._target.typed(columns))
+        if self._target.exists:
+            rules = catalog.rules(connection, self._target.identifier, [column.name for column in columns])
+        else:  # required by the key: violations are found early, without another scan
+            rules = [sql.SQL("ALTER {} SET NOT NULL").format(sql.Identifier(name)) for name in self._target.key]
+        for rule in rules:
+            connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._table, rule))
+        self.is_fresh, self.state = False, LoadState.STAGED
+
+    # -- publishing -----------------------------------------------------------------------------------------------
+
+    def _exists(self) -> bool:
+        return self._session.exists(self._table)
+
+    def _build_key(self) -> None:
+        """Build the key in a separate transaction: a load that dies while it is applied need not build it again."""
+        if self._keyed_late or not self._exists():
+            return
+        with self._session.transaction() as connection:
+            self._add_missing_key(connection)
+            if self._target.exists:
+                connection.execute(sql.SQL("ANALYZE {}").format(self._table))
+
+    def _add_missing_key(self, connection: Connection) -> None:
+        if catalog.primary_key_name(connection, self._table) is None:
+            self._target.add_key(self._table)
+
+    def _apply(self, connection: Connection, info: LoadInfo) -> tuple[Counts, list[Reject], list[str]]:
+        staged = self._session.count(self._table) if self._exists() else 0
+        if staged != info.rows:
+            raise DataError(
+                f"staging holds {staged} rows, but {info.rows} were loaded: another session changed it; run again",
+                code="STAGING_MISMATCH",
+            )
+        if not self._exists():
+            return Counts(), [], []
+        superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
+        self._add_missing_key(connection)
+        healed = self._quarantine.healed(self._table)
+        repeated = superseded if self._counts_repeated else 0
+        if not self._target.exists:
+            self._become_target(connection)
+            return Counts(written=staged - superseded, repeated=repeated), [], healed
+        deleted = self._delete_vanished(connection, info.max_delete_ratio)
+        written, rejects = self._merge(connection)
+        return Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated), rejects, healed
+
+    def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
+        """Update rows that differ and insert new ones; readers see the old rows until the commit."""
+        columns = list(catalog.column_types(connection, self._table))
+        ways: tuple[Callable[[Sequence[str]], int], ...] = (self._merge_staging, self._replace_differing)
+        for way in ways:
+            try:
+                with connection.transaction():
+                    return way(columns), []
+            except psycopg.errors.UniqueViolation:
+                continue
+            except REFUSALS:
+                break
+        return self._merge_fitting(columns)
+
+    def _merge_staging(self, columns: Sequence[str]) -> int:
+        return self._session.connection.execute(self._target.statements.merge(self._table, columns)).rowcount
+
+    def _replace_differing(self, columns: Sequence[str]) -> int:
+        """Rows that swap a unique value conflict: remove all rows that differ, then insert them again."""
+        connection, statements = self._session.connection, self._target.statements
+        taken = sql.Identifier("pg_temp", "vitrine_taken")
+        foreign = [name for name in (self._target.facts.types if self._target.facts else {}) if name not in columns]
+        empty_copy = sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT * FROM {} WHERE false")
+        connection.execute(empty_copy.format(taken, self._target.identifier))
+        connection.execute(statements.take_out(self._table, columns, taken))
+        replaced = connection.execute(statements.put_in(self._table, columns, taken, foreign)).rowcount
+        return replaced + self._merge_staging(columns)
+
+    def _merge_fitting(self, columns: Sequence[str]) -> tuple[int, list[Reject]]:
+        """Apply every staged row that fits; violations that only the target detects (a foreign key) are found here."""
+
+        def write_range(low: int, high: int) -> int:
+            part = sql.SQL("(SELECT * FROM {} WHERE {} BETWEEN {} AND {})").format(NUMBERED, NUMBER, low, high)
+            return self._session.connection.execute(self._target.statements.merge(part, columns)).rowcount
+
+        count = self._quarantine.number_rows_of(self._table)
+        return self._quarantine.write_fitting(count, write_range, [], self._target.identifier)
+
+    def _become_target(self, connection: Connection) -> None:
+        """Rename the staging table to the missing target, with the privileges of a table created there."""
+        target = self._target
+        grants = catalog.default_grants(connection, target.identifier)
+        old_key = sql.Identifier(catalog.primary_key_name(connection, self._table) or "")
+        new_key = sql.Identifier(catalog.free_name(connection, target.schema, f"{target.table[:56]}_pkey"))
+        schema, moved = sql.Identifier(target.schema), sql.Identifier(target.schema, self._name)
+        for statement in (
+            sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}").format(self._table, old_key, new_key),
+            sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(self._table, schema),
+            sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(target.table)),
+            *grants,
+        ):
+            connection.execute(statement)
+        target.add_touch_column()
+        target.inspect()
+
+    def _delete_vanished(self, connection: Connection, max_ratio: float | None) -> int:
+        before = self._session.count(self._target.identifier)
+        deleted = connection.execute(self._target.statements.delete_vanished(self._table)).rowcount
+        if max_ratio is not None and deleted > before * max_ratio:
+            raise DataError(
+                f"the source lacks {deleted} of the {before} rows of {self._target.name}, more than max_delete_ratio"
+                f" {max_ratio:g} allows; nothing was deleted. If that is right, run once with allow_shrink",
+                code="SHRINK_GUARD",
+            )
+        return deleted
+
+
+class StagingUnit:
+    """One transaction on the staging table; the checkpoint joins it."""
+
+    def __init__(
+        self,
+        load: StagedLoad,
+        session: TargetSession,
+        target: TargetTable,
+        quarantine: Quarantine,
+        table: sql.Identifier,
+    ) -> None:
+        self.result: Written = NOTHING_WRITTEN
+        self._load = load
+        self._session = session
+        self._target = target
+        self._quarantine = quarantine
+        self._table = table
+
+    @property
+    def transaction(self) -> Connection:
+        return self._session.connection
+
+    def write(self, batch: Batch) -> None:
+        if not batch.count and not self._target.exists and not isinstance(batch.payload, BinaryRows):
+            return  # the columns that a transform adds are not known before its first row
+        facts, fresh = self._target.facts, self._load.is_fresh
+        try:
+            self._prepare(batch.columns)
+            if batch.count:
+                copy_in(self._session, self._target, self._table, batch)
+            rejected = 0
+        except REFUSALS as refusal:
+            self._session.roll_back_to_start()
+            self._target.restore(facts)
+            self._load.is_fresh = fresh
+            if not self._target.exists and refusal.diag.column_name in self._target.key:
+                raise self._target.null_key() from refusal
+            rejected = self._write_fitting(batch)
+        counts = Counts(staged=batch.count - rejected, rejected=rejected)
+        self.result = replace(self.result, counts=self.result.counts + counts)
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        if not keys or self._load.is_fresh:
+            return
+        types = catalog.column_types(self.transaction, self._table)
+        key = [Column(name, types[name]) for name in self._target.key]
+        statement = sql.SQL("DELETE FROM {} AS t WHERE {}").format(self._table, ranges.condition("t", key, keys))
+        gone = self.transaction.execute(statement).rowcount
+        self.result = replace(self.result, counts=self.result.counts + Counts(staged=-gone))
+
+    def _prepare(self, columns: Sequence[Column]) -> None:
+        self._target.prepare(columns)
+        if self._load.is_fresh:
+            self._load.create(columns)
+
+    def _write_fitting(self, batch: Batch) -> int:
+        """Write the batch without the rows that do not fit; returns how many were rejected."""
+        self._prepare(batch.columns)
+        self._quarantine.number(batch)
+        columns = [column.name for column in batch.columns]
+        values = self._quarantine.cast_columns(columns, self._table)
+
+        def write_range(low: int, high: int) -> int:
+            insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} BETWEEN {} AND {}")
+            self.transaction.execute(insert.format(self._table, names(columns), values, NUMBERED, NUMBER, low, high))
+            return 0
+
+        _, rejects = self._quarantine.write_fitting(batch.count, write_range, columns, self._table)
+        self.result = replace(self.result, rejects=tuple(rejects))
+        return len(rejects)
+
+
+class Publication:
+    """The transaction that has applied a load; the checkpoint joins it."""
+
+    def __init__(self, transaction: Connection, result: Written) -> None:
+        self.transaction = transaction
+        self.result = result

@@ -1,0 +1,103 @@
+"""The connection of a sink, and the transaction of a unit."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from vitrine.connectors.postgres.sink import catalog
+from vitrine.connectors.postgres.sink.statements import create_table
+from vitrine.postgres import TEXT_FORMAT, Connection, connect, raw, translated
+
+_CODES = {
+    "42804": "SCHEMA_CHANGED",
+    "42703": "TARGET_SCHEMA",
+    "42P01": "TARGET_SCHEMA",
+    "55P03": "SINK_LOCKED",
+}
+
+# synchronous_commit is off: a lost commit loses rows and checkpoint together, and the commit that ends the run makes
+# all earlier ones durable. When rows do not fit, the transaction rolls back to the savepoint.
+_BEGIN = (
+    "BEGIN;"
+    + TEXT_FORMAT
+    + """
+    ; SET LOCAL synchronous_commit = off;
+    SET LOCAL work_mem = '64MB';
+    SET LOCAL maintenance_work_mem = '256MB';
+    SET LOCAL lock_timeout = '10s';
+    SET LOCAL idle_in_transaction_session_timeout = '10s';
+    SAVEPOINT fitting
+"""
+)
+
+
+class TargetSession:
+    """One connection to the database of the target, opened by the first call that needs it."""
+
+    def __init__(self, url: str, name: str, target: str) -> None:
+        self._url = url
+        self._name = name
+        self._target = target
+        self._opened: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        if self._opened is None:
+            self._opened = connect(self._url, name=self._name, side="target")
+        return self._opened
+
+    @contextmanager
+    def transaction(self) -> Generator[Connection]:
+        """A transaction with the settings that every unit needs."""
+        connection = self.connection
+        with self.translated():
+            connection.execute(_BEGIN)  # in one message, to save round trips
+            try:
+                yield connection
+            except BaseException:
+                if not connection.closed:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def roll_back_to_start(self) -> None:
+        """Undo what the open transaction did so far."""
+        self.connection.execute("ROLLBACK TO SAVEPOINT fitting")
+
+    @contextmanager
+    def translated(self) -> Generator[None]:
+        """Translate errors of the target into our groups; schema mismatches and locks have their own codes."""
+        try:
+            yield
+        except psycopg.Error as exc:
+            with translated(f"target {self._target}", code=_CODES.get(exc.sqlstate or "")):
+                raise
+
+    def create_temporary(self, table: sql.Identifier, columns: list[tuple[str, str]]) -> None:
+        """Create a table that is dropped at the end of the transaction."""
+        typed = [(name, raw(type_name)) for name, type_name in columns]
+        self.connection.execute(create_table(sql.SQL("TEMP"), table, typed, sql.SQL("ON COMMIT DROP")))
+
+    def create(self, table: sql.Identifier, columns: list[tuple[str, str]]) -> None:
+        typed = [(name, raw(type_name)) for name, type_name in columns]
+        self.connection.execute(create_table(sql.SQL(""), table, typed, sql.SQL("")))
+
+    def count(self, table: sql.Identifier) -> int:
+        row = self.connection.execute(sql.SQL("SELECT count(*) AS rows FROM {}").format(table)).fetchone()
+        return row["rows"] if row else 0
+
+    def exists(self, table: sql.Identifier) -> bool:
+        with self.translated():
+            return catalog.exists(self.connection, table)
+
+    def cancel(self) -> None:
+        opened = self._opened
+        if opened is not None and opened.info.transaction_status is TransactionStatus.ACTIVE:
+            opened.cancel_safe(timeout=1.0)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()

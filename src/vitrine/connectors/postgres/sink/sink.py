@@ -1,0 +1,142 @@
+"""The PostgreSQL sink: marts in the database that also holds the store."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from psycopg import sql
+
+from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, ranges
+from vitrine.connectors.postgres import digest as figures
+from vitrine.connectors.postgres.sink import staging
+from vitrine.connectors.postgres.sink.changes import ChangesUnit
+from vitrine.connectors.postgres.sink.copy_in import copy_in, encode
+from vitrine.connectors.postgres.sink.load import StagedLoad
+from vitrine.connectors.postgres.sink.quarantine import Quarantine
+from vitrine.connectors.postgres.sink.session import TargetSession
+from vitrine.connectors.postgres.sink.target import TargetTable
+from vitrine.errors import ConfigError
+from vitrine.flow.jobs import SinkJob, SweepJob
+from vitrine.flow.rows import (
+    Batch,
+    Column,
+    Compare,
+    Digest,
+    Generation,
+    Lane,
+    Position,
+    Selection,
+    Stamp,
+    TargetInfo,
+    TextRows,
+)
+from vitrine.postgres import raw
+
+LANES = (Lane.COPY, Lane.FRAMES, Lane.TEXT, Lane.ROWS)
+
+FETCH_ROWS = 5000
+MEASURED = sql.Identifier("pg_temp", "vitrine_measured")
+
+
+class PostgresSink:
+    """A Sink for `schema.table`."""
+
+    def __init__(self, job: SinkJob[PostgresSinkOptions, PostgresSettings]) -> None:
+        definition = job.definition
+        self._definition = definition
+        self._pipeline_id = job.run.pipeline_id
+        self._newest_by = [name for name in (definition.incremental_key, definition.tie_breaker) if name]
+        self._session = TargetSession(job.store_url, job.run.session, str(job.target))
+        self._target = TargetTable(self._session, job)
+        self._quarantine = Quarantine(self._session, self._target, job.rejects, list(job.open_rejects))
+
+    def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
+        facts = self._target.facts
+        stored = facts.types.items() if facts else ()
+        return TargetInfo(
+            exists=facts is not None,
+            key=self._target.known_key,
+            lanes=LANES,
+            # the touch column only records when a row was written
+            columns=tuple(Column(name, kind) for name, kind in stored if name != self._target.touch_column),
+            identity=facts.identity if facts else None,
+            findings=tuple(self._target.findings(columns)),
+        )
+
+    def encode(self, batch: Batch) -> Batch:
+        return encode(batch, self._target)
+
+    @contextmanager
+    def unit(self, stamp: Stamp) -> Generator[ChangesUnit]:
+        newest_by = self._newest_by if self._definition.options.on_duplicate_key == "last" else None
+        with self._session.transaction():
+            yield ChangesUnit(self._session, self._target, self._quarantine, newest_by)
+
+    def load(self, generation: Generation) -> StagedLoad:
+        if self._pipeline_id is None:
+            raise ConfigError("a definition that is not stored cannot be loaded; create the pipeline first")
+        return StagedLoad(
+            self._session,
+            self._target,
+            self._quarantine,
+            self._definition,
+            self._pipeline_id,
+            generation,
+            self._newest_by,
+        )
+
+    def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest]:
+        with self._session.transaction() as connection:
+            if rows is None:
+                return figures.digest(connection, self._target.identifier, compare)
+            self._collect(rows, compare)
+            return figures.digest(connection, MEASURED, compare)
+
+    def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
+        facts = self._target.facts
+        if facts is None:
+            return
+        key = [Column(name, facts.types[name]) for name in self._target.key]
+        statement = sql.SQL("COPY (SELECT {} FROM {} AS t WHERE {} ORDER BY {}) TO STDOUT").format(
+            sql.SQL(", ").join(
+                sql.SQL("CAST({} AS {})").format(sql.Identifier("t", column.name), raw(column.type))
+                for column in columns
+            ),
+            self._target.identifier,
+            ranges.condition("t", key, only),
+            sql.SQL(", ").join(ranges.order_by("t", key)),
+        )
+        data, count = bytearray(), 0
+        with self._session.transaction() as connection, connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for line in copy:
+                data += line
+                count += 1
+                if count >= FETCH_ROWS:
+                    yield _fetched(data, count, columns)
+                    data, count = bytearray(), 0
+        if count:
+            yield _fetched(data, count, columns)
+
+    def cancel(self) -> None:
+        self._session.cancel()
+
+    def close(self) -> None:
+        self._session.close()
+
+    @classmethod
+    def sweep(cls, job: SweepJob[PostgresSettings]) -> list[str]:
+        return staging.sweep(job)
+
+    def _collect(self, rows: Iterator[Batch], compare: Compare) -> None:
+        """Copy rows into a temporary table with the types of the target, with the same casts as a write."""
+        created = False
+        for batch in rows:
+            if not created:
+                self._session.create_temporary(MEASURED, self._target.typed(batch.columns))
+                created = True
+            copy_in(self._session, self._target, MEASURED, self.encode(batch))
+        if not created:
+            self._session.create_temporary(MEASURED, [(column.name, column.type) for column in compare.columns])
+
+
+def _fetched(data: bytearray, count: int, columns: Sequence[Column]) -> Batch:
+    return Batch(TextRows(data, count), tuple(columns), None, Position())

@@ -1,0 +1,1 @@
+"""Interprets definitions: plans, validation, reconciliation."""

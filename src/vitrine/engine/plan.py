@@ -1,0 +1,346 @@
+"""Builds the plan of a definition, or refuses the definition with every reason."""
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from vitrine import plugins, policy, registry
+from vitrine.errors import ConfigError, VitrineError
+from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
+from vitrine.flow.protocols import Lease, Plan, Sink, Source, Transformer
+from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
+from vitrine.flow.throttle import Limits
+from vitrine.model import Claim, Definition, Mode, Options, Step, TaskType
+from vitrine.plugins import Connector, Target
+from vitrine.registry import BoundTask, Kind
+from vitrine.settings import Settings
+
+Checked = TypeVar("Checked")
+
+BATCH_ROWS = {Lane.COPY: 50_000, Lane.TEXT: 20_000, Lane.FRAMES: 20_000, Lane.ROWS: 5_000}
+"""Rows of a batch if batch_size is auto: large enough for few round trips, small enough for short transactions.
+
+A frame is several times as large as its rows; with a row transform, Python costs more than the round trips."""
+
+BATCH_BYTES = {Lane.ROWS: 8 * 1024 * 1024}
+"""Replaces the default of max_batch_bytes: a row in Python is many times as large as its text."""
+
+COMPARING = RunInfo("vitrine:reconcile")
+
+
+class NoLease:
+    """For reads outside a run: there is no deadline."""
+
+    def seconds_left(self) -> float:
+        return float("inf")
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True)
+class CheckedDefinition:
+    """A definition that passed every check that needs no connection."""
+
+    definition: Definition
+    target: Target
+    source: Source
+    sink: Sink
+    tasks: tuple[BoundTask, ...]  # registered transforms, in order
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, the source it reads, and the lane of its sink."""
+
+    plan: Plan
+    source: SourceInfo
+    lane: Lane  # of the rows that the sink receives
+
+    def close(self) -> None:
+        self.plan.close()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the sink of a run needs from the store."""
+
+    installation: str = ""
+    open_rejects: Collection[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def allowed_targets(settings: Settings) -> tuple[str, ...]:
+    """Patterns of the targets that may be written; by default analytics, and those of configured connectors."""
+    if settings.allowed_targets is not None:
+        return settings.allowed_targets
+    schemes = [one.sink.scheme for one in plugins.installed().values() if one.sink and _is_configured(one, settings)]
+    return ("analytics.*", *(f"{scheme}:*" for scheme in schemes if scheme))
+
+
+def _is_configured(connector: Connector, settings: Settings) -> bool:
+    return getattr(settings.section(connector.name, connector.settings), "is_configured", True)
+
+
+def limits_of(definition: Definition, lane: Lane) -> Limits:
+    """The throttle of a definition in a lane."""
+    options, size = definition.options, definition.batch_size
+    default_bytes = Options.model_fields["max_batch_bytes"].default
+    max_bytes = options.max_batch_bytes
+    return Limits(
+        batch_rows=BATCH_ROWS[lane] if size == "auto" else size,
+        batch_bytes=BATCH_BYTES.get(lane, max_bytes) if max_bytes == default_bytes else max_bytes,
+        max_rows_per_second=options.max_rows_per_second,
+        pause_between_batches=options.pause_between_batches,
+    )
+
+
+# -- checks that need no connection -----------------------------------------------------------------------------------
+
+
+def check(
+    definition: Definition,
+    settings: Settings,
+    *,
+    lease: Lease | None = None,
+    run: RunInfo = COMPARING,
+    known: Known | None = None,
+) -> CheckedDefinition:
+    """Check every rule that needs no connection, by building source and sink; ConfigError names all that are broken.
+
+    A source whose connection is unknown is built without one, so that its query is checked as well.
+    """
+    reasons: list[VitrineError] = []
+
+    def attempt(rule: Callable[[], Checked]) -> Checked | None:
+        try:
+            return rule()
+        except VitrineError as exc:
+            reasons.append(exc)
+            return None
+
+    if settings.transform_modules or definition.type is TaskType.PYTHON:
+        registry.load(settings.transform_modules)
+    lease = lease or NoLease()
+    reasons += [ConfigError(text, code="PLAN") for text in _contract_violations(definition)]
+    steps = [step for step in definition.transform_steps if (step.body or "").strip()]
+    tasks = [attempt(lambda step=step: _bind(step, registry.transforms)) for step in steps]
+    url = None if definition.reader is not None else attempt(lambda: settings.source_url(definition.source)) or ""
+    source = attempt(lambda: _build_source(definition, settings, url, lease, run)) if _can_read(definition) else None
+    target = attempt(lambda: policy.check_target(definition.target_table, allowed_targets(settings)))
+    sink = attempt(lambda: _build_sink(target, definition, settings, lease, run, known or Known())) if target else None
+    if reasons or source is None or target is None or sink is None:
+        unique = dict.fromkeys(map(str, reasons))
+        raise ConfigError("; ".join(unique), code=reasons[0].code)
+    return CheckedDefinition(definition, target, source, sink, tuple(task for task in tasks if task is not None))
+
+
+def _can_read(definition: Definition) -> bool:
+    """Whether the first step names something to read; the contract reports it otherwise."""
+    reader = definition.reader
+    if reader is None:
+        return definition.query is not None
+    return bool((reader.body or "").strip()) and not _is_transform(reader)
+
+
+def _build_source(definition: Definition, settings: Settings, url: str | None, lease: Lease, run: RunInfo) -> Source:
+    connector = plugins.source(definition.source_connector)
+    spec = connector.source
+    if spec is None:
+        raise ConfigError(f"connector '{connector.name}' cannot be read", code="UNKNOWN_SOURCE_TYPE")
+    job = SourceJob(
+        definition, definition.options, settings.section(connector.name, connector.settings), lease, run, url
+    )
+    return plugins.load_class(connector, spec.factory)(job)
+
+
+def _build_sink(
+    target: Target, definition: Definition, settings: Settings, lease: Lease, run: RunInfo, known: Known
+) -> Sink:
+    connector, spec = target.connector, target.connector.sink
+    if spec is None:
+        raise ConfigError(f"connector '{connector.name}' cannot be written", code="BAD_TARGET")
+    job = SinkJob(
+        target,
+        definition,
+        definition.options,
+        settings.section(connector.name, connector.settings),
+        lease,
+        run,
+        RejectPolicy(str(target), definition.options),
+        settings.store_url,
+        known.open_rejects,
+        known.facts,
+    )
+    return plugins.load_class(connector, spec.factory)(job)
+
+
+def _bind(step: Step, installed: registry.Registry) -> BoundTask:
+    """The registered task of a step, with its options; ConfigError where either is wrong."""
+    task = installed.get((step.body or "").strip())
+    if task.kind is Kind.FRAME and not registry.has_frames():
+        raise ConfigError(
+            f"transform '{task.name}' works on frames and needs the extra `frames`: pip install 'vitrine-etl[frames]'",
+            code="EXTRA_MISSING",
+        )
+    return task.validate(step.options)
+
+
+def _is_transform(step: Step) -> bool:
+    return step.body in registry.transforms.names()
+
+
+def _contract_violations(definition: Definition) -> Iterator[str]:
+    """The task plan's contract: one step reads, registered transforms follow, the last step has the target."""
+    ordered = definition.steps
+    if not definition.tasks:
+        if not ordered or (ordered[0].task_type is TaskType.PYTHON and _is_transform(ordered[0])):
+            yield "source_query is missing: give the query to read, tasks, or a reader as python_task"
+        return
+    indexes = [step.order_index for step in ordered]
+    if len(set(indexes)) < len(indexes):
+        yield "tasks: two steps have the same order_index"
+    if ordered[0].task_type is TaskType.PYTHON and _is_transform(ordered[0]):
+        yield "tasks: the first step reads, so it must be SQL or name a registered reader"
+    for step in ordered:
+        yield from _step_violations(step, definition)
+
+
+def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
+    place = f"tasks: step {step.order_index}"
+    first, last = definition.steps[0], definition.steps[-1]
+    if step.task_type is TaskType.SQL and step is not first:
+        yield f"{place} is SQL, but only the first step reads; the others are PYTHON"
+    if not (step.body or "").strip() and not (step.task_type is TaskType.SQL and step.source_table):
+        yield f"{place} has no body"
+    if step.task_type is TaskType.PYTHON and step.source_table:
+        yield f"{place} has a source_table, which only the SQL step may have"
+    if step.task_type is TaskType.SQL and step.source_table and step.body:
+        yield f"{place} has both a body and a source_table; keep one"
+    if step.task_type is TaskType.SQL and step.options:
+        yield f"{place} is SQL, which takes no options"
+    if step.target_table and step is not last:
+        yield f"{place} has a target_table, which only the last step may have"
+    if step.target_table and step is last and step.target_table != definition.target_table:
+        yield f"{place} writes to '{step.target_table}', the pipeline to '{definition.target_table}'; keep one"
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def build(claim: Claim, settings: Settings, lease: Lease, known: Known) -> Prepared:
+    """The plan of a run from its claimed configuration; every rule is checked again first."""
+    run = RunInfo(
+        session=f"vitrine:{claim.token}",
+        pipeline_id=claim.pipeline_id,
+        installation=known.installation,
+        taken_over=claim.taken_over,
+        log_fields=claim.log_fields(),
+    )
+    checked = check(claim.definition, settings, lease=lease, run=run, known=known)
+    return _prepare(checked, allow_shrink=claim.options.allow_shrink)
+
+
+def build_comparison(definition: Definition, settings: Settings) -> Prepared:
+    """Source and target of a definition, only to be read."""
+    return _prepare(check(definition, settings))
+
+
+def _prepare(checked: CheckedDefinition, *, allow_shrink: bool = False) -> Prepared:
+    try:
+        source = checked.source.describe()
+        # the columns that transforms return are not known before they run
+        target = checked.sink.describe(() if checked.tasks else source.columns)
+        _refuse_fatal([*target.findings, *source.findings])
+        return _planned(checked, source, target, allow_shrink=allow_shrink)
+    except BaseException:
+        checked.source.close()
+        checked.sink.close()
+        raise
+
+
+def _refuse_fatal(findings: Iterable[Finding]) -> None:
+    fatal = [finding for finding in findings if finding.fatal]
+    if fatal:
+        raise ConfigError("; ".join(finding.text for finding in fatal), code=fatal[0].code)
+
+
+def _planned(checked: CheckedDefinition, source: SourceInfo, target: TargetInfo, *, allow_shrink: bool) -> Prepared:
+    definition, options = checked.definition, checked.definition.options
+    order = _order(definition, target.key)
+    types = _types_of(order, source.columns)
+    cursor_types = ", ".join(f"{name} {types[name]}" for name in order)
+    read_lane, lane, steps = _route(checked.tasks, source.lanes, target.lanes, target.key)
+    plan = Plan(
+        source=checked.source,
+        sink=checked.sink,
+        transforms=steps,
+        lane=read_lane,
+        target=target,
+        incremental=definition.mode is Mode.INCREMENTAL,
+        order=order,
+        cursor_column=definition.incremental_key,
+        cursor_types=cursor_types,
+        fingerprint=_fingerprint(checked, source, target.key, cursor_types),
+        user_code=bool(checked.tasks),
+        reads_user_code=source.user_code,
+        skip_null=options.on_null_cursor == "ignore",
+        last_wins=options.on_duplicate_key == "last",
+        max_staging_age=options.max_staging_age,
+        max_delete_ratio=None if allow_shrink else options.max_delete_ratio,
+    )
+    return Prepared(plan, source, lane)
+
+
+def _order(definition: Definition, key: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that order a read: the key, or the cursor and its tie-breaker."""
+    if definition.mode is Mode.FULL:
+        return key
+    tie_breaker = definition.tie_breaker or (key[0] if len(key) == 1 else None)
+    if definition.incremental_key is None or tie_breaker is None:
+        raise ConfigError("an incremental pipeline needs incremental_key and incremental_id_key", code="CURSOR")
+    return definition.incremental_key, tie_breaker
+
+
+def _types_of(order: Sequence[str], columns: Sequence[Column]) -> dict[str, str]:
+    types = {column.name: column.type for column in columns}
+    if missing := [name for name in order if name not in types]:
+        raise ConfigError(
+            f"the source has no column '{missing[0]}', which the pipeline names as key or cursor; it has:"
+            f" {', '.join(types)}",
+            code="SCHEMA_CHANGED",
+        )
+    return types
+
+
+def _fingerprint(checked: CheckedDefinition, source: SourceInfo, key: Sequence[str], cursor_types: str) -> str:
+    """Equal while staged rows remain valid: the same query, transforms, columns, key, order and target."""
+    columns = (f"{column.name} {column.type}" for column in source.columns)
+    work = (source.fingerprint, *(task.fingerprint() for task in checked.tasks))
+    parts = (*work, checked.definition.source, str(checked.target), *columns, *key, cursor_types)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _route(
+    tasks: Sequence[BoundTask], source: Sequence[Lane], sink: Sequence[Lane], key: tuple[str, ...]
+) -> tuple[Lane, Lane, list[Transformer]]:
+    """The lane in which rows are read, the one in which the sink receives them, and the steps between."""
+    if not tasks and (shared := [lane for lane in sink if lane in source]):
+        return shared[0], shared[0], []
+    from vitrine.engine.steps import conversion, step_of  # most runs need no step
+
+    first = Lane.FRAMES if tasks and tasks[0].task.kind is Kind.FRAME else Lane.ROWS
+    read = next((lane for lane in (first, Lane.TEXT, Lane.ROWS, Lane.FRAMES) if lane in source), None)
+    steps = [step_of(task, key) for task in tasks]
+    last = (Lane.FRAMES if tasks[-1].task.kind is Kind.FRAME else Lane.ROWS) if tasks else read
+    if last not in sink:
+        last = next((lane for lane in sink if lane is not Lane.COPY), None)
+        steps += [conversion(last)] if last else []
+    if read is None or last is None:
+        raise ConfigError(
+            f"no lane connects the source ({', '.join(source)}) to the sink ({', '.join(sink)})", code="NO_LANE"
+        )
+    is_single_rows = any(task.task.kind is Kind.ROW for task in tasks)
+    return read, Lane.ROWS if is_single_rows else last, steps

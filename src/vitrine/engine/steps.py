@@ -1,0 +1,214 @@
+"""Registered transforms as steps of the loop."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, cast
+from uuid import UUID
+
+from vitrine.copytext import frame_of, frames, rows_of, text_of, values
+from vitrine.errors import ConfigError, DataError
+from vitrine.flow.protocols import Transformer
+from vitrine.flow.rows import Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
+from vitrine.model import Row
+from vitrine.registry import BoundTask, Kind
+
+# Types of columns that a transform adds, used when the target is created
+_TYPE_NAMES: dict[type, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double precision",
+    Decimal: "numeric",
+    str: "text",
+    bytes: "bytea",
+    UUID: "uuid",
+    datetime: "timestamp with time zone",
+    date: "date",
+    time: "time without time zone",
+    timedelta: "interval",
+    dict: "jsonb",
+}
+
+
+def step_of(task: BoundTask, key: tuple[str, ...]) -> Transformer:
+    """A Transformer that calls a registered function and checks its result."""
+    return FrameStep(task, key) if task.task.kind is Kind.FRAME else RowStep(task, key)
+
+
+class _Step:
+    """Common to both kinds: every batch must have the same columns, including the key; errors name a key."""
+
+    def __init__(self, task: BoundTask, key: tuple[str, ...]) -> None:
+        self._task = task
+        self._key = key
+        self._columns: tuple[Column, ...] | None = None  # None: no batch has been transformed yet
+
+    def _refusal(self, text: str) -> DataError:
+        return DataError(
+            f"transform '{self._task.name}' {text}; nothing of the batch was written", code="TRANSFORM_ERROR"
+        )
+
+    def _output(self, payload: Payload, columns: tuple[Column, ...], batch: Batch, first_key: str) -> Batch:
+        """The transformed batch; DataError if it lacks the key, or has other columns than the batches before."""
+        names = [column.name for column in columns]
+        if missing := [name for name in self._key if name not in names]:
+            raise self._refusal(f"dropped the key column '{missing[0]}' in the batch from key {first_key}")
+        before = self._columns or columns
+        if odd := {column.name for column in before}.symmetric_difference(names):
+            raise self._refusal(
+                f"changed the shape in the batch from key {first_key}: column(s) {', '.join(sorted(odd))} are not in"
+                " every batch"
+            )
+        self._columns = before
+        types = {column.name: column for column in before}  # the type of a column with only NULLs is unknown
+        return replace(batch, payload=payload, columns=tuple(types[name] for name in names))
+
+    def _nothing(self, batch: Batch) -> Batch:
+        """A batch without rows: it has the columns of earlier batches, or only the key."""
+        known = tuple(column for column in batch.columns if column.name in self._key)
+        return replace(batch, payload=PythonRows([]), columns=self._columns or known)
+
+    def _call(self, given: Any, again: Callable[[], Any]) -> Any:
+        """What the function returns; DataError with the key of the first row on which it fails.
+
+        `again` returns the same rows again, because the function may have changed its argument.
+        """
+        try:
+            return self._run(given)
+        except BaseException as exc:
+            if not _is_failure(exc):
+                raise
+            key = self._key_at(self._first_failing(again()))
+            if isinstance(exc, values.UnreadableValue):
+                raise self._refusal(f"failed at key {key}: {exc}") from exc
+            # the exception's own text may quote row values
+            raise self._refusal(f"raised {type(exc).__name__} at key {key} of a batch of {len(given)} row(s)") from exc
+
+    def _first_failing(self, given: Any) -> Any:
+        """The first row that fails on its own, found by bisection: at most twice the work of the batch."""
+        while len(given) > 1:
+            half = len(given) // 2
+            if self._fails(given[:half]):
+                given = given[:half]
+            elif self._fails(given[half:]):
+                given = given[half:]
+            else:
+                break  # only all of these rows together fail
+        return given
+
+    def _fails(self, given: Any) -> bool:
+        try:
+            self._run(given)
+        except BaseException as exc:
+            if not _is_failure(exc):
+                raise
+            return True
+        return False
+
+    def _run(self, given: Any) -> Any:
+        raise NotImplementedError
+
+    def _key_at(self, given: Any) -> str:
+        """The key of the first row."""
+        raise NotImplementedError
+
+
+class RowStep(_Step):
+    """A step with a function of rows."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        if not batch.count:
+            return self._nothing(batch)
+        given = rows_of(batch)
+        first_key = self._key_at(given.rows)
+        result = self._call(given.rows, lambda: rows_of(batch).rows)
+        if not isinstance(result, list):
+            raise self._refusal(f"returned {result.__name__}, not rows, for the batch from key {first_key}")
+        result = cast(list[Row], result)
+        if not result:  # a function that drops all rows usually keeps the columns
+            return replace(batch, payload=PythonRows([]), columns=self._columns or batch.columns)
+        columns = _columns(self._shape_of(result, first_key), result, batch.columns)
+        payload = PythonRows(result, given.origins and given.origins.of(result, self._key))
+        return self._output(payload, columns, batch, first_key)
+
+    def _run(self, given: Any) -> list[Any] | type:
+        """The rows, or the type of a result that is not rows."""
+        result = self._task(given)
+        if isinstance(result, Iterable) and not isinstance(result, Mapping | str | bytes):
+            return list(cast(Iterable[Any], result))
+        return cast(type, type(cast(object, result)))
+
+    def _shape_of(self, result: Sequence[Row], first_key: str) -> tuple[str, ...]:
+        """The names of the columns, in order; DataError where a row has others than the first."""
+        for row in result:
+            if not isinstance(row, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise self._refusal(f"returned a {type(row).__name__} among the rows of the batch from key {first_key}")
+        expected = result[0].keys()
+        for row in result:
+            if row.keys() != expected:
+                odd_names = ", ".join(sorted(expected ^ row.keys()))
+                raise self._refusal(
+                    f"returned rows of different shape: column(s) {odd_names} are not in every row, see key"
+                    f" {self._key_at([row])}"
+                )
+        return tuple(expected)
+
+    def _key_at(self, given: Any) -> str:
+        row = given[0]
+        return "/".join(values.field_of(row[name]) if name in row else "?" for name in self._key)
+
+
+class FrameStep(_Step):
+    """A step with a function of a frame."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        if not batch.count:
+            return self._nothing(batch)
+        given = frame_of(batch).frame
+        first_key = self._key_at(given)
+        result = self._call(given, lambda: given)
+        if type(result) is not type(given):
+            raise self._refusal(f"returned {type(result).__name__}, not a frame, for the batch from key {first_key}")
+        try:
+            columns = frames.columns_of(result, batch.columns)
+        except TypeError as exc:
+            raise self._refusal(f"returned a column that cannot be stored: {exc}") from exc
+        return self._output(FrameRows(result), columns, batch, first_key)
+
+    def _run(self, given: Any) -> Any:
+        return self._task(given)
+
+    def _key_at(self, given: Any) -> str:
+        return "/".join(values.field_of(given[name][0]) if name in given.columns else "?" for name in self._key)
+
+
+def conversion(lane: Lane) -> Transformer:
+    """Converts batches to another lane through PostgreSQL's text format; binary rows are never converted."""
+    if lane is Lane.ROWS:
+        return lambda batch: replace(batch, payload=rows_of(batch))
+    if lane is Lane.FRAMES:
+        return lambda batch: replace(batch, payload=frame_of(batch))
+    if lane is Lane.TEXT:
+        return lambda batch: replace(batch, payload=TextRows(text_of(batch), batch.count))
+    raise ConfigError(f"rows cannot be converted to lane {lane}", code="NO_LANE")
+
+
+def _is_failure(exc: BaseException) -> bool:
+    """Whether the function failed; polars raises panics that are not an Exception."""
+    return isinstance(exc, Exception) or type(exc).__name__ == "PanicException"
+
+
+def _columns(names: Iterable[str], result: Sequence[Row], known: Sequence[Column]) -> tuple[Column, ...]:
+    types = {column.name: column for column in known}
+    return tuple(types.get(name) or Column(name, _type_name(row[name] for row in result)) for name in names)
+
+
+def _type_name(found: Iterable[Any]) -> str:
+    """The type of the first value that is not None; for lists, of the first element in any of them."""
+    there = (value for value in found if value is not None)
+    first = next(there, None)
+    if isinstance(first, list):
+        lists = [cast(list[Any], first), *cast(Iterable[list[Any]], there)]
+        return f"{_type_name(element for value in lists for element in value).removesuffix('[]')}[]"
+    return next((name for kind, name in _TYPE_NAMES.items() if isinstance(first, kind)), "text")

@@ -1,0 +1,65 @@
+"""Validates a definition against source and target without moving a row."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from vitrine.engine import plan
+from vitrine.engine.plan import Prepared
+from vitrine.errors import VitrineError
+from vitrine.flow.rows import Column
+from vitrine.model import Definition
+from vitrine.postgres import connect
+from vitrine.settings import Settings
+from vitrine.store import pipelines
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of `validate`: how the pipeline would run, with warnings."""
+
+    lane: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    target_exists: bool
+    rows_expected: int | None
+    first_due_at: datetime | None  # if it were stored now; None: not scheduled, or disabled
+    warnings: tuple[str, ...]
+
+
+def validate(definition: Definition, settings: Settings) -> Report:
+    """Check every rule with the configured connections; VitrineError if the pipeline cannot run."""
+    built = plan.build_comparison(definition, settings)
+    try:
+        return Report(
+            lane=built.lane,
+            columns=built.source.columns,
+            key=built.plan.target.key,
+            target_exists=built.plan.target.exists,
+            rows_expected=built.source.rows_expected,
+            first_due_at=_first_due(definition, settings),
+            warnings=tuple(_warnings(built)),
+        )
+    finally:
+        built.close()
+
+
+def _first_due(definition: Definition, settings: Settings) -> datetime | None:
+    with connect(settings.store_url, name="vitrine:validate") as store:
+        return pipelines.first_due(store, definition, settings.zone)
+
+
+def _warnings(built: Prepared) -> list[str]:
+    findings = [*built.plan.target.findings, *built.source.findings]
+    return [finding.text for finding in findings] + _watermark_warnings(built)
+
+
+def _watermark_warnings(built: Prepared) -> list[str]:
+    if not built.plan.incremental or built.plan.cursor_column is None:
+        return []
+    try:
+        mark = built.plan.source.watermark(built.plan.cursor_column)
+    except VitrineError as exc:
+        return [f"an incremental run would be refused now: {exc}"]
+    if mark is None or mark.blocker is None:
+        return []
+    return [f"the checkpoint waits for an open transaction ({mark.blocker}); rows are still written"]

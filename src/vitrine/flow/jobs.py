@@ -1,0 +1,93 @@
+"""What a connector is given to build a source or a sink."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from vitrine.errors import DataError
+from vitrine.flow.protocols import Lease
+from vitrine.flow.rows import Reject
+from vitrine.model import Definition, Options, PipelineId
+from vitrine.plugins import Target
+
+OptionsOf = TypeVar("OptionsOf")
+SettingsOf = TypeVar("SettingsOf")
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The run a connector works for."""
+
+    session: str  # name for sessions, so that they can be found and ended
+    pipeline_id: PipelineId | None = None  # None: the definition is not stored
+    installation: str = ""  # a sink marks what it creates with this id
+    taken_over: bool = False  # the previous holder died: its last requests may still be in progress
+    log_fields: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+class RejectPolicy:
+    """What happens to rows that do not fit the target; one object per attempt, which every sink calls."""
+
+    def __init__(self, target: str, options: Options) -> None:
+        self._target = target
+        self._options = options
+        self._count = 0
+
+    def judge(self, reject: Reject) -> None:
+        """Returns if the row may be quarantined; DataError otherwise."""
+        if self._options.on_reject == "fail":
+            raise DataError(
+                f"row {reject.key} of {self._target}: {reject.reason}; correct it, or set options.on_reject: quarantine"
+            )
+        self._count += 1
+        if self._count > self._options.max_rejects:
+            raise DataError(
+                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is {reject.key}:"
+                f" {reject.reason}; correct them, or raise options.max_rejects",
+                code="TOO_MANY_REJECTS",
+            )
+
+
+@dataclass(frozen=True)
+class SourceJob(Generic[OptionsOf, SettingsOf]):
+    """A source to build; typed by the connector's own options and settings."""
+
+    definition: Definition
+    options: OptionsOf
+    settings: SettingsOf
+    lease: Lease
+    run: RunInfo
+    url: str | None = None  # of the configured connection; None where the connector needs none
+
+
+@dataclass(frozen=True)
+class SinkJob(Generic[OptionsOf, SettingsOf]):
+    """A sink to build; typed by the connector's own options and settings."""
+
+    target: Target
+    definition: Definition
+    options: OptionsOf
+    settings: SettingsOf
+    lease: Lease
+    run: RunInfo
+    rejects: RejectPolicy
+    store_url: str
+    open_rejects: Collection[str] = ()  # keys in quarantine
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as the sink last stored them
+
+
+Loads = Callable[[], Collection[tuple[PipelineId, int]]]
+"""The loads under construction, by pipeline and generation."""
+
+
+@dataclass(frozen=True)
+class SweepJob(Generic[SettingsOf]):
+    """Leftovers to remove: rows staged by this installation for a load that is no longer under construction.
+
+    `open_loads` is called after the leftovers are listed: a load is recorded in the store before anything is staged.
+    """
+
+    settings: SettingsOf
+    installation: str
+    store_url: str
+    open_loads: Loads

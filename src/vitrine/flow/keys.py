@@ -1,0 +1,38 @@
+"""Key order and row hashes in Python, identical to those that connectors compute."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+
+from vitrine.flow.rows import NUMBERS, Column, Key, KeyRange
+
+Number = tuple[bool, Decimal]
+Rank = tuple[Number | bytes, ...]
+"""Sort value of a key."""
+
+
+def rank(key: Key, columns: Sequence[Column]) -> Rank:
+    """Numbers by value, everything else by its text under "C"."""
+    return tuple(
+        _number(text) if column.kind in NUMBERS else text.encode() for text, column in zip(key, columns, strict=True)
+    )
+
+
+def _number(text: str) -> Number:
+    """PostgreSQL orders NaN above all other numbers; Decimal orders it nowhere."""
+    value = Decimal(text)
+    return (True, Decimal(0)) if value.is_nan() else (False, value)
+
+
+def is_within(key: Key, keys: KeyRange, columns: Sequence[Column]) -> bool:
+    place = rank(key, columns)
+    if keys.low is not None and place < rank(keys.low, columns):
+        return False
+    return keys.high is None or place < rank(keys.high, columns)
+
+
+def row_hash(texts: Iterable[str | None]) -> int:
+    """The first 64 bits of MD5 over the canonical texts of a row, as a signed number, so that sums ignore the order."""
+    image = json.dumps(list(texts), ensure_ascii=False).encode()
+    return int.from_bytes(hashlib.md5(image, usedforsecurity=False).digest()[:8], "big", signed=True)

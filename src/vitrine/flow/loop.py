@@ -1,0 +1,277 @@
+"""The one loop that moves data: the order of reading, writing and saving, for every source and sink."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from vitrine.errors import ConfigError, DataError
+from vitrine.failpoints import reach
+from vitrine.flow.prefetch import Prefetch
+from vitrine.flow.protocols import (
+    Checkpoint,
+    Interrupted,
+    Load,
+    LoadState,
+    Outcome,
+    Phase,
+    Plan,
+    RunControl,
+    Work,
+    Writer,
+)
+from vitrine.flow.rows import (
+    Entry,
+    Generation,
+    LoadInfo,
+    Position,
+    Read,
+    Saved,
+    State,
+    Step,
+    Watermark,
+    Written,
+)
+
+Opened = TypeVar("Opened", bound=Work)
+
+
+def commit_unit(
+    opened: AbstractContextManager[Opened], do: Callable[[Opened], object], checkpoint: Checkpoint, entry: Entry
+) -> tuple[Written, Saved]:
+    """Write and save, in the only order that loses no rows; used for every batch, publish and delete.
+
+    A unit on the store's database is saved in its own transaction: rows and checkpoint commit together. Any other unit
+    is saved after the target has acknowledged it: a unit that is not saved is repeated, with a higher version.
+    """
+    published = entry.step is Step.PUBLISHED
+    saved: Saved | None = None
+    with opened as unit:
+        do(unit)
+        entry = _with_result(entry, unit)
+        if not published:
+            reach("after_sink_write")
+        if unit.transaction is not None:
+            saved = checkpoint.save(entry, unit.transaction)
+            reach("before_swap" if published else "before_commit")
+    if saved is None:
+        reach("before_checkpoint")
+        # some targets finish a unit on exit, so the result is complete only now
+        entry = _with_result(entry, unit)
+        saved = checkpoint.save(entry, None)
+    else:
+        checkpoint.confirm()
+    reach("after_swap" if published else "after_commit")
+    return entry.written, saved
+
+
+def _with_result(entry: Entry, unit: Work) -> Entry:
+    counts = replace(unit.result.counts, read=entry.read)
+    if entry.step is Step.PROGRESS:
+        counts = replace(counts, rejected=0)  # the load has already counted them
+    return replace(entry, written=replace(unit.result, counts=counts))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How a pass over the source ended."""
+
+    outcome: Outcome
+    snapshots: int = 1  # source snapshots that were read
+
+
+def run_batches(
+    plan: Plan, writer: Writer, read: Read, step: Step, checkpoint: Checkpoint, control: RunControl
+) -> Moved:
+    """Move every remaining batch."""
+    snapshots = 1
+    with Prefetch(plan, read, control) as batches:
+        for batch in batches:
+            if outcome := control.before_batch():
+                return Moved(outcome, snapshots)
+            reach("after_read")
+            entry = Entry(step, batch.end, batch.position, batch.read, control.batch_started)
+            opened = writer.unit(checkpoint.stamp())
+            written, saved = commit_unit(opened, lambda unit, batch=batch: unit.write(batch), checkpoint, entry)
+            snapshots = batch.snapshot
+            if outcome := control.after_batch(written.counts, saved):
+                return Moved(outcome, snapshots)
+    return Moved(batches.interrupted or Outcome.FINISHED, snapshots)
+
+
+def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome:
+    """Do all remaining work, up to the next interruption.
+
+    Called again after a transient failure, with the same checkpoint: it continues from what is stored.
+    """
+    state = checkpoint.open(plan.cursor_types)
+    control.enter(Phase.READ, state.totals)
+    if state.published is not None:
+        return _catch_up(plan, state.published.bound, checkpoint, control)
+    if outcome := control.interrupted():  # much time may have passed since the claim
+        return outcome
+    try:
+        # Read once, before the first snapshot: a later snapshot of the same run must not move it, or a row that
+        # committed between the two below the cursor would be skipped.
+        mark = _watermark(plan)
+        control.observe(mark if plan.incremental else None)
+        reach("after_horizon")
+        load = _resumable(plan, state)
+        if load is None and plan.incremental and (plan.target.exists or mark is None or mark.bound is None):
+            return _run_changes(plan, state, mark, checkpoint, control)
+        return _run_load(plan, state, load, mark, checkpoint, control)
+    except Interrupted as interrupted:
+        return interrupted.outcome
+
+
+def _watermark(plan: Plan) -> Watermark | None:
+    if plan.cursor_column is None:
+        return None
+    try:
+        return plan.source.watermark(plan.cursor_column)
+    except ConfigError:
+        if plan.incremental:
+            raise
+        return None  # a full load works without it, but cannot catch up
+
+
+def _resumable(plan: Plan, state: State) -> Load | None:
+    """The load to continue: of the same query, not too old, and still in the target."""
+    generation = state.generation
+    if generation is None or generation.fingerprint != plan.fingerprint or generation.age > plan.max_staging_age:
+        return None
+    load = plan.sink.load(generation)
+    if plan.incremental and plan.target.exists and load.state is not LoadState.PUBLISHED:
+        return None  # the target was created in the meantime: its rows must not be replaced
+    if load.state is LoadState.ABSENT and generation.cursor is not None:
+        return None
+    return load
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+def _run_changes(
+    plan: Plan, state: State, mark: Watermark | None, checkpoint: Checkpoint, control: RunControl
+) -> Outcome:
+    _check_state(plan, state)
+    if state.generation is not None:
+        _discard(plan, state.generation, checkpoint)
+    read = Read(plan.lane, plan.order, state.position, mark, skip_null=plan.skip_null)
+    return run_batches(plan, plan.sink, read, Step.CHECKPOINT, checkpoint, control).outcome
+
+
+def _check_state(plan: Plan, state: State) -> None:
+    """The checkpoint must belong to this cursor and to this target."""
+    if not state.position.is_start and not plan.target.exists:
+        raise ConfigError(
+            "the target is missing, and rows before the checkpoint are not read again; restore the table, or reset the"
+            " state to build it from the start",
+            code="TARGET_SCHEMA",
+        )
+    if not state.position.is_start and state.identity not in (None, plan.target.identity):
+        raise ConfigError(
+            "the target was dropped and recreated since the checkpoint was saved, so older rows are missing from it;"
+            " reset the state to read everything again",
+            code="TARGET_REPLACED",
+        )
+    if state.cursor_types not in (None, plan.cursor_types):
+        raise DataError(
+            f"the checkpoint belongs to the cursor and key ({state.cursor_types}), but the query now has"
+            f" ({plan.cursor_types}); reset the state to read everything again",
+            code="STATE_MISMATCH",
+        )
+
+
+# -- a load -----------------------------------------------------------------------------------------------------------
+
+
+def _run_load(
+    plan: Plan, state: State, load: Load | None, mark: Watermark | None, checkpoint: Checkpoint, control: RunControl
+) -> Outcome:
+    if plan.incremental and not state.position.is_start:
+        _check_state(plan, state)
+    generation = state.generation
+    if load is None or generation is None:
+        load, generation = _open_load(plan, generation, mark, checkpoint)
+    if load.state is not LoadState.PUBLISHED:
+        moved = _stage(plan, load, generation, mark, checkpoint, control)
+        if moved.outcome is not Outcome.FINISHED:
+            return moved.outcome
+        repeats = plan.last_wins or (plan.incremental and (generation.cursor is not None or moved.snapshots > 1))
+        generation = checkpoint.state.generation or generation
+    else:
+        repeats = True
+    _publish(plan, load, generation, repeats, checkpoint, control)
+    return _catch_up(plan, generation.bound, checkpoint, control)
+
+
+def _open_load(
+    plan: Plan, abandoned: Generation | None, mark: Watermark | None, checkpoint: Checkpoint
+) -> tuple[Load, Generation]:
+    generation = checkpoint.open_generation(plan.fingerprint, mark.bound if mark else None)
+    if abandoned is not None:  # removed after the fence, which proves that this run owns it
+        plan.sink.load(abandoned).discard()
+    return plan.sink.load(generation), generation
+
+
+def _stage(
+    plan: Plan,
+    load: Load,
+    generation: Generation,
+    mark: Watermark | None,
+    checkpoint: Checkpoint,
+    control: RunControl,
+) -> Moved:
+    """Collect the rows. Positions stay behind the watermark of the load's first snapshot, even after a resume."""
+    held = replace(mark, bound=generation.bound) if mark is not None and plan.incremental else None
+    read = Read(
+        plan.lane,
+        plan.order,
+        Position(generation.cursor),
+        held,
+        skip_null=plan.skip_null and plan.incremental,
+        complete=not plan.incremental,
+        held_at=generation.position if held is not None and generation.cursor is not None else None,
+    )
+    return run_batches(plan, load, read, Step.STAGED, checkpoint, control)
+
+
+def _publish(
+    plan: Plan, load: Load, generation: Generation, repeats: bool, checkpoint: Checkpoint, control: RunControl
+) -> None:
+    control.enter(Phase.PUBLISH)
+    info = LoadInfo(generation.rows, repeats, plan.max_delete_ratio)
+    position = generation.position if plan.incremental else Position()
+    try:
+        opened = load.publish(checkpoint.stamp(), info)
+        written, saved = commit_unit(opened, _write_nothing, checkpoint, Entry(Step.PUBLISHED, position=position))
+    except DataError:
+        # the staged rows would fail again: the next run reads from the start
+        checkpoint.save(Entry(Step.DISCARDED), None)
+        load.discard()
+        raise
+    control.after_batch(written.counts, saved)
+
+
+def _write_nothing(work: Work) -> None:
+    """A publication does all of its work when it opens."""
+
+
+def _discard(plan: Plan, generation: Generation, checkpoint: Checkpoint) -> None:
+    checkpoint.save(Entry(Step.DISCARDED), None)
+    plan.sink.load(generation).discard()
+
+
+def _catch_up(plan: Plan, bound: str | None, checkpoint: Checkpoint, control: RunControl) -> Outcome:
+    """Read what changed during the full load, from the watermark of its first snapshot."""
+    if plan.incremental or plan.cursor_column is None or bound is None:
+        return Outcome.FINISHED
+    control.enter(Phase.CATCH_UP)
+    # the load contains the rows with NULL in the cursor; the whole key breaks ties, because this sets no checkpoint
+    order = (plan.cursor_column, *plan.target.key)
+    read = Read(plan.lane, order, Position((bound,)), skip_null=True)
+    # the mart is complete as of the first snapshot, so a pause or a stop that arrives here ends a finished run
+    with suppress(Interrupted):
+        run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control)
+    return Outcome.FINISHED

@@ -1,0 +1,295 @@
+"""Interfaces between the loop, sources, sinks, the checkpoint and the control of a run.
+
+Calls go down, values come back: neither source nor sink calls the checkpoint, the run control or the engine.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+from vitrine.flow.rows import (
+    Batch,
+    Column,
+    Compare,
+    Counts,
+    Digest,
+    Entry,
+    Generation,
+    Key,
+    Lane,
+    LoadInfo,
+    Read,
+    Saved,
+    Selection,
+    SourceInfo,
+    Stamp,
+    State,
+    TargetInfo,
+    Watermark,
+    Written,
+)
+from vitrine.flow.throttle import Throttle
+
+Transformer = Callable[[Batch], Batch]
+
+
+class Outcome(StrEnum):
+    FINISHED = "finished"
+    PAUSED = "paused"
+    RELEASED = "released"
+
+
+class Phase(StrEnum):
+    """What a run is doing."""
+
+    READ = "read"
+    USER_CODE = "user_code"
+    PUBLISH = "publish"  # not timed, because it is not a batch
+    CATCH_UP = "catch_up"
+
+
+class LoadState(StrEnum):
+    """The state of a load in the target."""
+
+    ABSENT = "absent"
+    STAGED = "staged"
+    PUBLISHED = "published"
+
+
+class Interrupted(Exception):
+    """A wait was ended by a pause or a stop: the unit is not saved, and the run ends with this outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+class Transaction(Protocol):
+    """An open transaction; psycopg's connection conforms."""
+
+    def execute(self, query: Any, params: Any = None, /) -> Any: ...
+
+
+class Source(Protocol):
+    """Reads rows in order. The constructor checks the configuration and opens nothing."""
+
+    def describe(self) -> SourceInfo:
+        """Columns, lanes, estimate and findings, as the system sees them now."""
+        ...
+
+    def watermark(self, column: str) -> Watermark | None:
+        """How far the column is settled; None: nothing is held back. ConfigError: it cannot be known."""
+        ...
+
+    def batches(self, read: Read, throttle: Throttle) -> Iterator[Batch]:
+        """Every batch, in order; at least one, which may be empty. The throttle decides the size of each."""
+        ...
+
+    def digest(self, compare: Compare) -> Sequence[Digest] | None:
+        """Digests computed inside the system; None: the caller streams the rows instead."""
+        ...
+
+    def cancel(self) -> None:
+        """From any thread: the current call ends within a second."""
+        ...
+
+    def close(self) -> None:
+        """Releases everything; may be called twice."""
+        ...
+
+
+class Work(Protocol):
+    """Work that becomes visible in the target atomically."""
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """Open on the store's database, so that the checkpoint joins it; None: the target acknowledges by itself."""
+        ...
+
+    @property
+    def result(self) -> Written:
+        """What has been written so far."""
+        ...
+
+
+class Unit(Work, Protocol):
+    """One atomic write to a target, or to a load."""
+
+    def write(self, batch: Batch) -> None:
+        """Upsert by key. Rows that do not fit go to the job's reject policy, which may raise."""
+        ...
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        """Delete by key; a missing key is not an error."""
+        ...
+
+
+class Writer(Protocol):
+    """What the loop writes to: a sink, or a load."""
+
+    def unit(self, stamp: Stamp) -> AbstractContextManager[Unit]:
+        """A unit that ends without an exception is acknowledged by the target."""
+        ...
+
+
+class Load(Writer, Protocol):
+    """Staged rows, invisible to readers until they are published."""
+
+    @property
+    def state(self) -> LoadState: ...
+
+    def publish(self, stamp: Stamp, info: LoadInfo) -> AbstractContextManager[Work]:
+        """Make the rows visible atomically; can be repeated. After a DataError nothing has changed."""
+        ...
+
+    def discard(self) -> None:
+        """Remove the staged rows, never rows that readers see."""
+        ...
+
+
+class Sink(Writer, Protocol):
+    """Writes rows by key. The constructor checks the configuration and opens nothing."""
+
+    def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
+        """The target, and every finding about writing these columns to it."""
+        ...
+
+    def encode(self, batch: Batch) -> Batch:
+        """The batch in a format that is faster to send; called in another thread, before the write."""
+        ...
+
+    def load(self, generation: Generation) -> Load:
+        """The generation, in its present state in the target."""
+        ...
+
+    def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest] | None:
+        """Digests of the target or, given rows, of these rows as the target would store them; nothing is stored.
+
+        None: the caller fetches the rows instead.
+        """
+        ...
+
+    def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
+        """Stored rows by keys or range, in the order of the key, values in these types."""
+        ...
+
+    def cancel(self) -> None:
+        """From any thread: the current call ends within a second."""
+        ...
+
+    def close(self) -> None:
+        """Releases everything; may be called twice."""
+        ...
+
+    @classmethod
+    def sweep(cls, job: Any) -> Sequence[str]:
+        """Remove the leftovers of this installation's loads that the SweepJob describes; returns their names."""
+        ...
+
+
+class Checkpoint(Protocol):
+    """The stored state of one claim, over all attempts inside the run."""
+
+    @property
+    def state(self) -> State:
+        """As of the last open or save."""
+        ...
+
+    def open(self, cursor_types: str) -> State:
+        """Read the state under the fence; finds out whether a commit without a reply was applied."""
+        ...
+
+    def open_generation(self, fingerprint: str, bound: str | None) -> Generation:
+        """Start a load, under the fence; generation numbers are never reused."""
+        ...
+
+    def stamp(self) -> Stamp:
+        """The stamp of the next unit."""
+        ...
+
+    def save(self, entry: Entry, transaction: Transaction | None) -> Saved:
+        """Fence, compare-and-set, counts, rejects and facts in one transaction: the one given, or its own."""
+        ...
+
+    def confirm(self) -> None:
+        """The transaction given to the last save has committed."""
+        ...
+
+
+class Lease(Protocol):
+    """The part of the run control that connectors use."""
+
+    def seconds_left(self) -> float:
+        """Until the local deadline; LeaseLost at zero."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Sleep; a pause or a stop raises Interrupted."""
+        ...
+
+
+class RunControl(Lease, Protocol):
+    """Lease, watchdog, throttle, progress, reload and stop of one run."""
+
+    @property
+    def throttle(self) -> Throttle: ...
+
+    @property
+    def batch_started(self) -> float:
+        """When the current batch started, by time.monotonic; throttle waits are not included."""
+        ...
+
+    def enter(self, phase: Phase, totals: Counts | None = None) -> None:
+        """Start a phase; `totals` is what the run has moved so far."""
+        ...
+
+    def observe(self, watermark: Watermark | None) -> None:
+        """Record how far the source is settled. Best effort: never fails a run."""
+        ...
+
+    def before_batch(self) -> Outcome | None:
+        """Wait for the throttle, check the lease, start the batch timer."""
+        ...
+
+    def after_batch(self, counts: Counts, saved: Saved) -> Outcome | None:
+        """PAUSED or RELEASED when the run should end here."""
+        ...
+
+    def interrupted(self) -> Outcome | None:
+        """Polled while the loop waits for the next batch; LeaseLost if the lease is lost."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the loop needs to move one pipeline's rows."""
+
+    source: Source
+    sink: Sink
+    transforms: Sequence[Transformer]
+    lane: Lane  # in which the source delivers rows
+    target: TargetInfo
+    incremental: bool
+    order: tuple[str, ...]  # of a read: the key, or the cursor and its tie-breaker
+    cursor_column: str | None  # its watermark bounds checkpoint and catch-up; None: the pipeline has no cursor
+    cursor_types: str  # a checkpoint is valid for these types
+    fingerprint: str  # staged rows are valid for this fingerprint
+    user_code: bool = False  # the transforms are user code, which may kill the process
+    reads_user_code: bool = False  # the source is user code as well
+    skip_null: bool = False
+    last_wins: bool = False  # of several rows with one key, the last is kept
+    max_staging_age: timedelta = timedelta(hours=1)
+    max_delete_ratio: float | None = 0.5  # None: any number of rows may be deleted
+
+    def cancel(self) -> None:
+        self.source.cancel()
+        self.sink.cancel()
+
+    def close(self) -> None:
+        try:
+            self.source.close()
+        finally:
+            self.sink.close()

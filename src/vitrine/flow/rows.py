@@ -1,0 +1,447 @@
+"""Values that pass between sources, transforms, sinks and the loop."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+from vitrine.model import Cursor, Row
+
+Key = tuple[str, ...]
+"""The key columns of a row in PostgreSQL's text format (UTC and ISO)."""
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Lane(StrEnum):
+    """A format in which rows are moved; each has its payload class."""
+
+    COPY = "copy"
+    TEXT = "text"
+    ROWS = "rows"
+    FRAMES = "frames"
+
+
+class Kind(StrEnum):
+    """General kind of a type; connectors map it to their own types."""
+
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    FLOAT = "float"
+    DECIMAL = "decimal"
+    TEXT = "text"
+    BYTES = "bytes"
+    UUID = "uuid"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamptz"
+    INTERVAL = "interval"
+    JSON = "json"
+    ARRAY = "array"
+    OTHER = "other"
+
+
+_KINDS = {
+    "boolean": Kind.BOOLEAN,
+    "smallint": Kind.INTEGER,
+    "integer": Kind.INTEGER,
+    "bigint": Kind.INTEGER,
+    "oid": Kind.INTEGER,
+    "real": Kind.FLOAT,
+    "double precision": Kind.FLOAT,
+    "numeric": Kind.DECIMAL,
+    "text": Kind.TEXT,
+    "character varying": Kind.TEXT,
+    "character": Kind.TEXT,
+    "name": Kind.TEXT,
+    "citext": Kind.TEXT,
+    "bytea": Kind.BYTES,
+    "uuid": Kind.UUID,
+    "date": Kind.DATE,
+    "time without time zone": Kind.TIME,
+    "time with time zone": Kind.TIME,
+    "timestamp without time zone": Kind.TIMESTAMP,
+    "timestamp with time zone": Kind.TIMESTAMPTZ,
+    "interval": Kind.INTERVAL,
+    "json": Kind.JSON,
+    "jsonb": Kind.JSON,
+}
+
+_SYNONYMS = {
+    "bool": "boolean",
+    "int": "integer",
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
+    "decimal": "numeric",
+    "varchar": "character varying",
+    "char": "character",
+    "timestamp": "timestamp without time zone",
+    "timestamptz": "timestamp with time zone",
+    "time": "time without time zone",
+    "timetz": "time with time zone",
+}
+
+_MODIFIER = re.compile(r"\s*\([^)]*\)")
+
+
+def bare_type(type_name: str) -> str:
+    """The type without length, scale and precision, under the name that format_type() returns."""
+    bare = _MODIFIER.sub("", type_name).strip()
+    return _SYNONYMS.get(bare, bare)
+
+
+def kind_of(type_name: str) -> Kind:
+    bare = bare_type(type_name)
+    return Kind.ARRAY if bare.endswith("[]") else _KINDS.get(bare, Kind.OTHER)
+
+
+NUMBERS = frozenset({Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL})
+"""Kinds whose keys are ordered by value; all others are ordered by their text under "C"."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a batch. `type` is a PostgreSQL type name; every connector uses these names."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    collation: str | None = None  # None: the type has none, or the database's default
+    identical: bool = True  # equal values have equal text
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.type)
+
+
+class Payload(Protocol):
+    """Rows in one format. A sink's `encode` may return a payload class of its own."""
+
+    @property
+    def count(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class BinaryRows:
+    """Rows exactly as COPY BINARY sends them, without header and trailer."""
+
+    data: Bytes
+    count: int
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Rows in COPY's text format, one line each: exact for every type of PostgreSQL."""
+
+    data: bytes | bytearray
+    count: int
+
+
+@dataclass(frozen=True)
+class PythonRows:
+    """Rows as dictionaries of Python values."""
+
+    rows: Sequence[Row]
+    # the original text of each value, if known: an unchanged value is written as it was read
+    origins: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """Rows as one polars frame; `binary` is the same in COPY's binary format, set when a sink has encoded it."""
+
+    frame: Any
+    binary: Bytes | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.frame)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where reading continues.
+
+    A cursor of one element is inclusive (everything from that value on); a full one is exclusive. The pending pair
+    belongs to cursors that are not times: `pending_cursor` becomes the cursor once every transaction that was open at
+    `pending_since` has ended.
+    """
+
+    cursor: Cursor | None = None
+    pending_cursor: Cursor | None = None
+    pending_since: datetime | None = None
+
+    @property
+    def is_start(self) -> bool:
+        return self.cursor is None and self.pending_cursor is None
+
+
+START = Position()
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """How far a source is settled: nothing below the bound can still commit."""
+
+    bound: str | None  # text of the column's type; None: the checkpoint does not move, or the column is not a time
+    at: datetime | None  # start of the oldest open transaction; None: unknown for now
+    lag: timedelta
+    blocker: str | None = None  # the session that holds the watermark back, if any
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a read.
+
+    `end` is the cursor of the last row read. `position` is what may be stored as checkpoint after it: `end`, held back
+    by the watermark. Both come from the source's rows; transforms pass them on. `read` counts the source's rows.
+    """
+
+    payload: Payload
+    columns: tuple[Column, ...]
+    end: Cursor | None
+    position: Position
+    snapshot: int = 1  # the read's snapshots are numbered from 1: a later one may repeat rows of an earlier
+    read: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.payload.count
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Keys with low ≤ key < high, column by column: numbers by value, everything else by text under "C"."""
+
+    low: Key | None = None  # None: from the first key
+    high: Key | None = None  # None: to the last key
+
+
+ALL_KEYS = KeyRange()
+
+Selection = Sequence[Key] | KeyRange
+"""Rows by their keys, or by one range of keys."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A request to a source: changes, load and catch-up are all described by one."""
+
+    lane: Lane
+    order: tuple[str, ...]  # ascending; rows after `after` are read
+    after: Position = START
+    watermark: Watermark | None = None  # None: positions are not held back
+    only: Selection | None = None  # keys are those of `order`
+    limit: int | None = None
+    skip_null: bool = False  # skip rows with NULL in the first column of the order
+    complete: bool = False  # the whole result is read: a hint that sorting is faster than an index scan
+    held_at: Position | None = None  # the checkpoint, if a resumed read starts after it; None: it is `after`
+
+    @property
+    def start(self) -> Position:
+        """The position before the first batch."""
+        return self.after if self.held_at is None else self.held_at
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A remark of a source or a sink about a definition, made before any row is moved."""
+
+    code: str
+    text: str
+    column: str | None = None
+    fatal: bool = False  # the pipeline cannot run
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """A source as the system describes it now."""
+
+    columns: tuple[Column, ...]
+    lanes: tuple[Lane, ...]
+    fingerprint: str = ""  # equal for equal work: the query, or the reader with its options
+    rows_expected: int | None = None  # an estimate, for progress
+    user_code: bool = False  # reading executes user code, which may kill the process
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """A target as the system describes it now."""
+
+    exists: bool
+    key: tuple[str, ...]
+    lanes: tuple[Lane, ...]  # in order of preference
+    columns: tuple[Column, ...] = ()  # of an existing target
+    identity: str | None = None  # changes if the target is recreated
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The number of a unit.
+
+    `sequence` is the batch_seq it will have once saved; a repeated unit has the same one. `version` grows with every
+    unit started under any token, failed ones included, so that a target can refuse an older write. It fits 63 bits.
+    """
+
+    token: int
+    sequence: int
+    version: int
+
+
+UNITS_PER_TOKEN = 2**24
+
+
+@dataclass(frozen=True)
+class Counts:
+    read: int = 0
+    written: int = 0
+    deleted: int = 0
+    rejected: int = 0
+    repeated: int = 0  # skipped, because their key was read again later
+    staged: int = field(default=0, compare=False)  # staged in a load; published rows are counted as written
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return self._combined(other, 1)
+
+    def __sub__(self, other: "Counts") -> "Counts":
+        return self._combined(other, -1)
+
+    def _combined(self, other: "Counts", sign: int) -> "Counts":
+        return Counts(
+            self.read + sign * other.read,
+            self.written + sign * other.written,
+            self.deleted + sign * other.deleted,
+            self.rejected + sign * other.rejected,
+            self.repeated + sign * other.repeated,
+            self.staged + sign * other.staged,
+        )
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row that does not fit the target; `row` is its JSON text, for the quarantine only."""
+
+    key: str
+    column: str | None  # None: the row as a whole breaks a rule
+    code: str
+    reason: str
+    row: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """The result of a unit, and what must be stored together with the checkpoint."""
+
+    counts: Counts = Counts()
+    rejects: tuple[Reject, ...] = ()
+    healed: tuple[str, ...] = ()  # keys of earlier rejects that this unit has written
+    identity: str | None = None  # of the target
+    facts: dict[str, Any] | None = None  # of the sink, at most 8 KB as JSON; None: unchanged
+
+
+NOTHING_WRITTEN = Written()
+
+
+class Step(StrEnum):
+    """How a saved unit changes the stored state."""
+
+    CHECKPOINT = "checkpoint"
+    STAGED = "staged"
+    PUBLISHED = "published"
+    DISCARDED = "discarded"
+    RESTORED = "restored"
+    PROGRESS = "progress"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One save: what was written, and where reading continues after it."""
+
+    step: Step
+    end: Cursor | None = None
+    position: Position = START
+    read: int = 0  # source rows of the unit
+    started: float | None = None  # when its batch started, by time.monotonic; None: the unit is not a batch
+    written: Written = NOTHING_WRITTEN
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Requests that a save found in the pipeline's row."""
+
+    pause_requested: bool = False
+    reload_version: int | None = None  # the configuration whose throttle the run should use; None: as claimed
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A load under construction."""
+
+    number: int
+    cursor: Cursor | None = None  # the last row staged; None: nothing is staged yet
+    position: Position = START  # becomes the checkpoint when the load is published
+    rows: int = 0
+    bound: str | None = None  # bound of the watermark before the first snapshot; None: there was no watermark
+    fingerprint: str = ""
+    age: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True)
+class LoadInfo:
+    """What a sink needs to know to publish a load."""
+
+    rows: int
+    repeats: bool  # rows of one key may have been staged twice: the newest is kept
+    max_delete_ratio: float | None  # None: any number of rows may be deleted
+
+
+@dataclass(frozen=True)
+class State:
+    """The stored state of a pipeline's reads, as of the last open or save."""
+
+    position: Position = START
+    cursor_types: str | None = None  # the position is valid for these types; None before the first checkpoint
+    generation: Generation | None = None  # a load under construction
+    published: Generation | None = None  # the load that this claim has published
+    identity: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    totals: Counts = Counts()  # of this claim
+
+
+@dataclass(frozen=True)
+class Compare:
+    """What a digest covers: these columns in these types, by ranges of the key.
+
+    Each range is cut into at most `parts` of similar size. `control` names a column whose lowest and highest value are
+    reported. Rows whose value in the first column of `below` is not less than the second are skipped.
+    """
+
+    key: tuple[Column, ...]
+    columns: tuple[Column, ...]
+    ranges: tuple[KeyRange, ...] = (ALL_KEYS,)
+    parts: int = 1
+    control: Column | None = None
+    below: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Count, hash and bounds of a range of rows; independent of their order."""
+
+    range: KeyRange
+    rows: int
+    hash: int
+    lowest: str | None = None  # of the control column
+    highest: str | None = None

@@ -1,0 +1,181 @@
+"""Installed connectors: the package's own, and those of other distributions."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from vitrine.errors import ConfigError
+
+PACKAGE = "vitrine.connectors"
+ENTRY_POINTS = "vitrine.connectors"
+DEFAULT_SINK = "postgres"
+"""The sink of a target without a scheme."""
+
+
+class NoOptions(BaseModel):
+    """A connector without options of its own."""
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """How pipelines read through a connector; `factory` is `module:Class` and imported when a source is built."""
+
+    factory: str
+    options: type[BaseModel] = NoOptions
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """How pipelines name and write targets of a connector; a target is `<scheme>:<name>`, or the bare name."""
+
+    factory: str
+    pattern: str  # of the name
+    grammar: str  # the same in words, for error messages
+    scheme: str | None = None
+    options: type[BaseModel] = NoOptions
+    reserved: str | None = None  # names that are refused even if they are in allowed_targets
+
+    @property
+    def example(self) -> str:
+        return self.grammar.partition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Connector:
+    """One system that can be read or written."""
+
+    name: str
+    settings: type[BaseModel] = NoOptions
+    extra: str | None = None  # that installs its client library
+    source: SourceSpec | None = None
+    sink: SinkSpec | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parsed target_table."""
+
+    connector: Connector
+    scheme: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:{self.name}" if self.scheme else self.name
+
+
+@cache
+def installed() -> Mapping[str, Connector]:
+    """Every connector by name; ConfigError where two claim the same name or scheme."""
+    found: dict[str, Connector] = {}
+    package = importlib.import_module(PACKAGE)
+    for module in pkgutil.iter_modules(package.__path__, f"{PACKAGE}."):
+        connector = getattr(importlib.import_module(module.name), "connector", None)
+        if isinstance(connector, Connector):
+            _add(found, connector)
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            loaded = point.load()
+        except (ImportError, AttributeError) as exc:
+            raise ConfigError(
+                f"cannot import connector '{point.name}' ({point.value}): {exc}", code="SETTINGS"
+            ) from exc
+        if not isinstance(loaded, Connector):
+            raise ConfigError(f"entry point '{point.name}' ({point.value}) is not a Connector", code="SETTINGS")
+        _add(found, loaded)
+    return found
+
+
+def _add(found: dict[str, Connector], connector: Connector) -> None:
+    if connector.name in found:
+        raise ConfigError(f"two connectors are named '{connector.name}'", code="DUPLICATE_NAME")
+    schemes = {other.sink.scheme: other.name for other in found.values() if other.sink}
+    if connector.sink and connector.sink.scheme in schemes:
+        raise ConfigError(
+            f"connectors '{connector.name}' and '{schemes[connector.sink.scheme]}' both claim targets"
+            f" '{connector.sink.scheme}:'",
+            code="DUPLICATE_NAME",
+        )
+    found[connector.name] = connector
+
+
+def source(name: str) -> Connector:
+    """The connector that reads sources of this type; ConfigError lists the installed ones."""
+    connector = installed().get(name)
+    if connector is None or connector.source is None:
+        known = ", ".join(sorted(one.name for one in installed().values() if one.source))
+        raise ConfigError(f"unknown source_type '{name}'; installed: {known}", code="UNKNOWN_SOURCE_TYPE")
+    return connector
+
+
+def sink_of(target: str) -> Connector | None:
+    """The connector whose scheme the target has; None where none claims it."""
+    scheme = target.partition(":")[0] if ":" in target else None
+    return next((one for one in installed().values() if one.sink and one.sink.scheme == scheme), None)
+
+
+def parse_target(target: str) -> Target | None:
+    """The target, or None where no connector accepts its name."""
+    connector = sink_of(target)
+    if connector is None or connector.sink is None:
+        return None
+    name = target.partition(":")[2] if connector.sink.scheme else target
+    return Target(connector, connector.sink.scheme, name) if re.fullmatch(connector.sink.pattern, name) else None
+
+
+def options_model(common: type[BaseModel], source_type: str, target: str) -> type[BaseModel]:
+    """The options of a pipeline: the common ones, and those of its two connectors."""
+    reading, writing = installed().get(source_type), sink_of(target)
+    models = (
+        reading.source.options if reading and reading.source else None,
+        writing.sink.options if writing and writing.sink else None,
+    )
+    return _composed(common, *models, strict=None not in models)
+
+
+@cache
+def every_option(common: type[BaseModel]) -> type[BaseModel]:
+    """The common options and those of every installed connector, for a change that does not name its connectors."""
+    specs = [spec for one in installed().values() for spec in (one.source, one.sink) if spec is not None]
+    bases = tuple(dict.fromkeys((*(spec.options for spec in specs if spec.options is not NoOptions), common)))
+    config = ConfigDict(extra="forbid", frozen=True)
+    base = cast(Any, type("EveryOptionBase", bases, {"model_config": config, "__module__": __name__}))
+    return create_model("EveryOption", __base__=base)
+
+
+@cache
+def _composed(
+    common: type[BaseModel], reading: type[BaseModel] | None, writing: type[BaseModel] | None, *, strict: bool
+) -> type[BaseModel]:
+    models = [model for model in (reading, writing) if model is not None and model is not NoOptions]
+    names = list(common.model_fields)
+    for model in models:
+        if taken := [name for name in model.model_fields if name in names]:
+            raise ConfigError(f"option '{taken[0]}' is claimed by two connectors", code="DUPLICATE_NAME")
+        names += model.model_fields
+    # an unknown connector is reported once, not once per option
+    config = ConfigDict(extra="forbid" if strict else "ignore", frozen=True)
+    bases = tuple(dict.fromkeys((*models, common)))
+    base = cast(Any, type("OptionsBase", bases, {"model_config": config, "__module__": __name__}))
+    return create_model("Options", __base__=base)
+
+
+def load_class(connector: Connector, factory: str) -> Any:
+    """The class that a factory names; for a missing client library, ConfigError names the extra to install."""
+    module, _, name = factory.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as exc:
+        if connector.extra is None or (exc.name or "").startswith("vitrine"):
+            raise
+        raise ConfigError(
+            f"connector '{connector.name}' needs the extra `{connector.extra}`:"
+            f" pip install 'vitrine-etl[{connector.extra}]'",
+            code="EXTRA_MISSING",
+        ) from exc

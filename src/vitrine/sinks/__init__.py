@@ -1,1 +1,0 @@
-"""Where rows go, one file per kind of target."""

@@ -1,1 +1,0 @@
-"""Where rows come from, one file per kind of source."""

@@ -1,0 +1,63 @@
+"""A RunControl without threads and clocks: a test decides when the run ends and how long its lease lasts."""
+
+import time
+
+from vitrine.errors import LeaseLost
+from vitrine.flow.protocols import Interrupted, Outcome, Phase
+from vitrine.flow.rows import Counts, Saved, Watermark
+from vitrine.flow.throttle import Limits, Throttle
+
+LONGEST_WAIT = 0.01
+"""Seconds of any wait that a connector asks for."""
+
+
+class ScriptedControl:
+    """Ends the run after some batches, if it should; the lease is valid until a test ends it."""
+
+    def __init__(
+        self, batch_rows: int = 2, *, stop_after: int | None = None, outcome: Outcome = Outcome.RELEASED
+    ) -> None:
+        self.throttle = Throttle(Limits(batch_rows))
+        self.batch_started = time.monotonic()
+        self.phases: list[Phase] = []
+        self.counts = Counts()
+        self.batches = 0
+        self.watermark: Watermark | None = None
+        self.stopped: Outcome | None = None  # the run is interrupted with this outcome; None: it continues
+        self.deadline: float | None = None  # of the lease, by time.monotonic; None: it does not end
+        self._stop_after = stop_after
+        self._outcome = outcome
+
+    def enter(self, phase: Phase, totals: Counts | None = None) -> None:
+        self.phases.append(phase)
+
+    def observe(self, watermark: Watermark | None) -> None:
+        self.watermark = watermark
+
+    def before_batch(self) -> Outcome | None:
+        self.seconds_left()
+        self.batch_started = time.monotonic()
+        return None
+
+    def after_batch(self, counts: Counts, saved: Saved) -> Outcome | None:
+        self.counts += counts
+        self.batches += 1 if counts.read else 0
+        if saved.pause_requested:
+            return Outcome.PAUSED
+        return self._outcome if self._stop_after is not None and self.batches >= self._stop_after else self.stopped
+
+    def interrupted(self) -> Outcome | None:
+        self.seconds_left()
+        return self.stopped
+
+    def seconds_left(self) -> float:
+        if self.deadline is None:
+            return 30.0
+        if (left := self.deadline - time.monotonic()) <= 0:
+            raise LeaseLost("the lease has ended")
+        return left
+
+    def wait(self, seconds: float) -> None:
+        if outcome := self.interrupted():
+            raise Interrupted(outcome)
+        time.sleep(min(seconds, LONGEST_WAIT))

@@ -1,0 +1,34 @@
+"""The conformance suite of sinks: subclass it, give it a case, and every promise of a sink is tested."""
+
+import pytest
+
+from vitrine import settings
+from vitrine.postgres import Connection
+from vitrine.testing.cases import SinkCase
+from vitrine.testing.lists import ListTable
+from vitrine.testing.sinks.failures import FailureTests
+from vitrine.testing.sinks.loads import LoadTests
+from vitrine.testing.sinks.reading import ReadingTests
+from vitrine.testing.sinks.writing import WritingTests
+from vitrine.testing.workbench import Workbench
+
+
+class SinkConformance(WritingTests, FailureTests, LoadTests, ReadingTests):
+    """Subclass it as `class TestMySink(SinkConformance)` with a fixture `case` that returns a SinkCase."""
+
+    @pytest.fixture
+    def case(self) -> SinkCase:
+        raise NotImplementedError("override the fixture `case`: it returns your SinkCase")
+
+    @pytest.fixture
+    def bench(
+        self,
+        case: SinkCase,
+        monkeypatch: pytest.MonkeyPatch,
+        vitrine_store_url: str,
+        vitrine_connection: Connection,
+        vitrine_lists: dict[str, ListTable],
+    ) -> Workbench:
+        for name, value in {"VITRINE_DATABASE_URL": vitrine_store_url, **case.settings()}.items():
+            monkeypatch.setenv(name, value)
+        return Workbench(case, settings.load(), vitrine_connection, vitrine_lists)

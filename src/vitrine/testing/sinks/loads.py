@@ -1,0 +1,162 @@
+"""Loads: complete for readers, resumed, published twice, guarded, discarded and swept."""
+
+import threading
+
+import pytest
+from pydantic import BaseModel
+
+from vitrine import plugins
+from vitrine.errors import DataError
+from vitrine.flow.jobs import SweepJob
+from vitrine.flow.protocols import LoadState, Outcome
+from vitrine.flow.rows import Key
+from vitrine.model import PipelineId
+from vitrine.store import runs
+from vitrine.testing import data, scenarios
+from vitrine.testing.cases import Texts
+from vitrine.testing.control import ScriptedControl
+from vitrine.testing.lists import ListTable
+from vitrine.testing.scenarios import LOADS
+from vitrine.testing.sinks.actions import opened
+from vitrine.testing.workbench import Workbench
+
+
+class LoadTests:
+    """Numbers 9 to 13."""
+
+    shares_target = True
+    """Whether several installations can stage loads in one target system; not where that is the store itself."""
+
+    # -- (9) readers ----------------------------------------------------------------------------------------------
+
+    def test_09_a_reader_sees_complete_sets_only(self, bench: Workbench) -> None:
+        pipeline = bench.pipeline(ListTable(data.COLUMNS, _generation(0)))
+        pipeline.run()
+        complete = [pipeline.table.by_key()]
+        seen: list[dict[Key, Texts]] = []
+        done = threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                seen.append(pipeline.rows())
+
+        reader = threading.Thread(target=read, name="reader")
+        reader.start()
+        try:
+            for number in (1, 2, 3):
+                pipeline.table.rows = _generation(number)
+                complete.append(pipeline.table.by_key())
+                pipeline.run(control=ScriptedControl(25))
+        finally:
+            done.set()
+            reader.join()
+        assert [one for one in seen if one not in complete] == []
+        assert len(seen) > len(complete)
+
+    # -- (10) resume ----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("scenario", LOADS)
+    def test_10_a_load_that_is_interrupted_continues_where_it_stopped(self, bench: Workbench, scenario: str) -> None:
+        pipeline = LOADS[scenario](bench)
+        before = pipeline.rows()
+        assert pipeline.run(control=ScriptedControl(stop_after=2)) is Outcome.RELEASED
+        assert pipeline.rows() == before
+        pipeline.table.reads.clear()
+        assert pipeline.run() is Outcome.FINISHED
+        assert pipeline.table.reads[0].after.cursor is not None
+        assert pipeline.is_equal()
+
+    @pytest.mark.parametrize("scenario", LOADS)
+    def test_10_a_load_whose_staging_vanished_starts_again(self, bench: Workbench, scenario: str) -> None:
+        pipeline = LOADS[scenario](bench)
+        pipeline.run(control=ScriptedControl(stop_after=2))
+        held = pipeline.claim()
+        with opened(held, leave=False) as run:
+            assert run.load().state is LoadState.STAGED
+            run.load().discard()
+            assert run.load().state is LoadState.ABSENT
+        held.leave(Outcome.RELEASED)
+        pipeline.run()
+        assert pipeline.is_equal()
+
+    @pytest.mark.parametrize("scenario", LOADS)
+    def test_10_a_load_that_was_published_and_not_saved_is_replaced_by_one_of_another_query(
+        self, bench: Workbench, scenario: str
+    ) -> None:
+        pipeline = LOADS[scenario](bench)
+        pipeline.crash("published 1")
+        pipeline.change_query()
+        pipeline.table.put(**data.row(3, "of the other query", 50))
+        pipeline.finish_elsewhere()
+        pipeline.run()
+        assert pipeline.is_equal()
+
+    # -- (11) publish twice ---------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("scenario", LOADS)
+    @pytest.mark.parametrize("point", ["in publish 1", "published 1"])
+    def test_11_a_load_is_published_twice(self, bench: Workbench, scenario: str, point: str) -> None:
+        pipeline = LOADS[scenario](bench)
+        pipeline.crash(point)
+        pipeline.finish_elsewhere()
+        assert pipeline.is_equal()
+
+    # -- (12) the shrink guard ------------------------------------------------------------------------------------
+
+    def test_12_a_load_that_deletes_too_much_is_refused_before_anything_is_visible(self, bench: Workbench) -> None:
+        pipeline = bench.pipeline(ListTable(data.COLUMNS, data.rows(1, 10)))
+        pipeline.run()
+        before = pipeline.rows()
+        pipeline.table.rows = [*data.rows(1, 2), *data.rows(11, 20)]
+        with pytest.raises(DataError) as refused:
+            pipeline.run()
+        assert refused.value.code == "SHRINK_GUARD"
+        assert pipeline.rows() == before
+        assert not pipeline.state().generation_open
+        pipeline.run(allow_shrink=True)
+        assert pipeline.is_equal()
+
+    # -- (13) discard and sweep -----------------------------------------------------------------------------------
+
+    def test_13_discard_removes_what_was_staged_and_never_what_readers_see(self, bench: Workbench) -> None:
+        pipeline = scenarios.full_load(bench)
+        before = pipeline.rows()
+        with opened(pipeline.claim()) as run:
+            generation = run.stage()
+            for _ in range(2):
+                run.sink.load(generation).discard()
+            assert run.sink.load(generation).state is LoadState.ABSENT
+            assert pipeline.rows() == before
+            published = run.stage()
+            run.publish(published)
+            run.sink.load(published).discard()
+        assert pipeline.is_equal()
+
+    def test_13_sweep_removes_leftovers_of_this_installation_only(self, bench: Workbench) -> None:
+        pipeline = scenarios.full_load(bench)
+        before = pipeline.rows()
+        own = runs.installation(bench.connection)
+        with opened(pipeline.claim()) as run:
+            generation = run.stage()
+            _sweep(bench, own, {(pipeline.id, generation.number)})
+            assert run.sink.load(generation).state is LoadState.STAGED
+            if self.shares_target:
+                _sweep(bench, "another installation", set())
+                assert run.sink.load(generation).state is LoadState.STAGED
+            assert _sweep(bench, own, {(pipeline.id, generation.number + 1)})
+            assert run.sink.load(generation).state is LoadState.ABSENT
+        assert pipeline.rows() == before
+
+
+def _generation(number: int) -> list[Texts]:
+    """A set of rows in which every one differs from the set before, and some come and go."""
+    return [data.row(one, f"generation {number}") for one in range(1 + number * 10, 101 + number * 10)]
+
+
+def _sweep(bench: Workbench, installation: str, open_loads: set[tuple[PipelineId, int]]) -> list[str]:
+    """Names of what the sink has removed."""
+    connector = plugins.installed()[bench.case.connector]
+    assert connector.sink is not None
+    section = bench.settings.section(connector.name, connector.settings)
+    job: SweepJob[BaseModel] = SweepJob(section, installation, bench.settings.store_url, lambda: open_loads)
+    return list(plugins.load_class(connector, connector.sink.factory).sweep(job))

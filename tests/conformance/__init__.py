@@ -1,0 +1,1 @@
+"""Every registered source and sink, and one pair from outside."""

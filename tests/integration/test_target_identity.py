@@ -1,0 +1,113 @@
+"""An incremental mart that is dropped and created again, and the identity of its table in the state."""
+
+import pytest
+
+from tests.helpers.events import (
+    count_events,
+    create_events,
+    create_filled,
+    create_target,
+    events_are_right,
+    fill_events,
+)
+from tests.helpers.running import run, succeed
+from vitrine.model import Pipeline
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.status import RunStatus, Status
+from vitrine.store import pipelines, runs
+from vitrine.store import state as states
+
+
+def table_oid(connection: Connection) -> str:
+    row = connection.execute("SELECT 'analytics.events'::regclass::oid::text AS oid").fetchone()
+    assert row is not None
+    return row["oid"]
+
+
+def add_event(connection: Connection) -> None:
+    connection.execute("INSERT INTO ugc.events SELECT max(id) + 1, 'new', now() FROM ugc.events")
+
+
+@pytest.fixture(params=["first load", "existing mart"])
+def events(request: pytest.FixtureRequest, connection: Connection, settings: Settings) -> Pipeline:
+    """An incremental pipeline that has run: its mart was created by its first load, or existed before."""
+    if request.param == "first load":
+        fill_events(connection, 300)
+        pipeline = create_events(connection, settings, "incremental")
+    else:
+        pipeline = create_filled(connection, settings, "incremental", 300)
+    succeed(connection, settings, pipeline)
+    return pipeline
+
+
+@pytest.mark.promise("E14")
+def test_a_mart_that_was_recreated_under_a_checkpoint_fails_until_the_state_is_reset(
+    connection: Connection, settings: Settings, events: Pipeline
+) -> None:
+    before = states.load(connection, events.id)
+    assert before.identity == table_oid(connection)
+    connection.execute("DROP TABLE analytics.events")
+    create_target(connection)
+    add_event(connection)
+    for _ in range(2):
+        failed = run(connection, settings, events).error
+        assert failed is not None
+        assert failed.code == "TARGET_REPLACED"
+        assert "reset the state" in str(failed)
+        assert pipelines.get(connection, events.id).status is Status.FAILED
+        assert count_events(connection) == 0
+        after = states.load(connection, events.id)
+        assert (after.position, after.identity) == (before.position, before.identity)
+    newest = runs.list_page(connection, events.id)[0]
+    assert (newest.status, newest.error_code) == (RunStatus.FAILED, "TARGET_REPLACED")
+    states.reset(connection, events.id)
+    assert succeed(connection, settings, events).counts.written == 301
+    assert events_are_right(connection)
+    assert states.load(connection, events.id).identity == table_oid(connection)
+    add_event(connection)
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+
+
+@pytest.mark.promise("E14")
+def test_a_state_without_an_identity_continues_and_stores_it(
+    connection: Connection, settings: Settings, events: Pipeline
+) -> None:
+    # as after an upgrade from a release that did not store it
+    connection.execute("UPDATE etl.etl_state SET target_identity = NULL")
+    add_event(connection)
+    assert succeed(connection, settings, events).counts.written == 1
+    assert events_are_right(connection)
+    assert states.load(connection, events.id).identity == table_oid(connection)
+
+
+@pytest.mark.promise("E14")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        b"ALTER TABLE analytics.events ADD COLUMN theirs text DEFAULT 'x'",
+        b'ALTER TABLE analytics.events ALTER note TYPE text COLLATE "C"',
+        b"VACUUM FULL analytics.events",
+        b"ALTER TABLE analytics.events RENAME TO moved; ALTER TABLE analytics.moved RENAME TO events",
+    ],
+    ids=["new column", "new collation", "vacuum", "renamed twice"],
+)
+def test_a_change_that_keeps_the_table_keeps_its_identity(
+    connection: Connection, settings: Settings, statement: bytes
+) -> None:
+    events = create_filled(connection, settings, "incremental", 10)
+    succeed(connection, settings, events)
+    connection.execute(statement)
+    add_event(connection)
+    assert succeed(connection, settings, events).counts.written == 1
+    assert events_are_right(connection)
+
+
+def test_a_full_load_does_not_need_the_table_it_wrote_before(connection: Connection, settings: Settings) -> None:
+    events = create_filled(connection, settings, "full", 10)
+    succeed(connection, settings, events)
+    connection.execute("DROP TABLE analytics.events")
+    create_target(connection)
+    assert succeed(connection, settings, events).counts.written == 10
+    assert events_are_right(connection)
