@@ -84,7 +84,8 @@ def test_the_demo_builds_and_proves_seven_marts_and_does_so_again_from_its_data(
 
 
 def test_a_larger_cinema_is_loaded_and_a_smaller_one_keeps_the_existing_rows(tmp_path: Path) -> None:
-    vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
+    first = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
+    assert (first.returncode, first.stderr) == (0, "")
     larger = vitrine("demo", "--films", "150", "--ratings", "5000", folder=tmp_path, env=environment(None))
     assert (larger.returncode, larger.stderr) == (0, "")
     assert "150 films, 150 persons, 5,000 ratings, 2,500 likes, 5,000 views" in larger.stdout
@@ -99,7 +100,8 @@ def test_a_larger_cinema_is_loaded_and_a_smaller_one_keeps_the_existing_rows(tmp
 
 
 def test_a_cinema_of_an_earlier_release_is_rebuilt_and_own_pipelines_stay(tmp_path: Path, home: Path) -> None:
-    vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
+    first = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
+    assert (first.returncode, first.stderr) == (0, "")
     with (
         EmbeddedPostgres(home / "postgres") as server,
         connect(server.url("vitrine"), name="tests") as connection,

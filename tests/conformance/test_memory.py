@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -24,6 +25,8 @@ def documents(tmp_path: Path) -> Path:
 
 
 class TestMemorySink(SinkConformance):
+    options = MappingProxyType({"memory_request_rows": 1})  # a unit is several requests
+
     @pytest.fixture
     def case(self, documents: Path) -> MemorySinkCase:
         return MemorySinkCase(documents)

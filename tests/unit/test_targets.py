@@ -122,7 +122,10 @@ def test_an_empty_allow_list_allows_nothing() -> None:
     [
         ("analytics.X", "write schema.table in lower-case letters, digits and underscores"),
         ("es:Movies", "write es:index in lower-case letters, digits, - and _"),
-        ("file:x", "no installed connector writes 'file:' targets; write schema.table or es:index"),
+        (
+            "file:x",
+            "no installed connector writes 'file:' targets; installed: postgres (schema.table), search (es:index)",
+        ),
     ],
 )
 def test_a_malformed_target_is_reported_with_the_grammar_of_its_connector(text: str, remedy: str) -> None:

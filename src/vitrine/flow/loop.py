@@ -165,14 +165,14 @@ def _check_state(plan: Plan, state: State) -> None:
     """The checkpoint must belong to this cursor and to this target."""
     if not state.position.is_start and not plan.target.exists:
         raise ConfigError(
-            "the target is missing, and rows before the checkpoint are not read again; restore the table, or reset the"
-            " state to build it from the start",
+            f"target {plan.target_name} is missing, and rows before the checkpoint are not read again; reset the state"
+            " to build it from the start",
             code="TARGET_SCHEMA",
         )
     if not state.position.is_start and state.identity not in (None, plan.target.identity):
         raise ConfigError(
-            "the target was dropped and recreated since the checkpoint was saved, so older rows are missing from it;"
-            " reset the state to read everything again",
+            f"target {plan.target_name} is not the one that the checkpoint belongs to: it was recreated or restored, so"
+            " rows before the checkpoint may be missing; reset the state to read everything again",
             code="TARGET_REPLACED",
         )
     if state.cursor_types not in (None, plan.cursor_types):

@@ -277,6 +277,7 @@ class Plan:
     cursor_column: str | None  # its watermark bounds checkpoint and catch-up; None: the pipeline has no cursor
     cursor_types: str  # a checkpoint is valid for these types
     fingerprint: str  # staged rows are valid for this fingerprint
+    target_name: str = ""  # for messages
     user_code: bool = False  # the transforms are user code, which may kill the process
     reads_user_code: bool = False  # the source is user code as well
     skip_null: bool = False

@@ -32,8 +32,8 @@ def _grammar(target: str) -> str:
     connector = plugins.sink_of(target)
     if connector is not None and connector.sink is not None:
         return f"write {connector.sink.grammar}"
-    forms = [one.sink.example for one in plugins.installed().values() if one.sink]
-    return f"no installed connector writes '{target.partition(':')[0]}:' targets; write {' or '.join(forms)}"
+    known = ", ".join(f"{one.name} ({one.sink.example})" for one in plugins.installed().values() if one.sink)
+    return f"no installed connector writes '{target.partition(':')[0]}:' targets; installed: {known}"
 
 
 def _is_covered(target: Target, allowed: Collection[str]) -> bool:

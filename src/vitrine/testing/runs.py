@@ -89,13 +89,13 @@ class Tested(ABC):
             raise ended
         return ended
 
-    def crash(self, point: str) -> None:
-        """A run that crashes at the point; its claim stays as it is."""
+    def crash(self, point: str, held: Held | None = None) -> None:
+        """A run that crashes at the point, of a new claim or of this one; the claim stays as it is."""
 
         def end_process() -> None:
             raise Crash
 
-        held = self.claim()
+        held = held or self.claim()
         points = Points(point, end_process)
         try:
             held.attempt(points)

@@ -138,11 +138,15 @@ def _read_the_rest(pipeline: Tested) -> None:
 
 
 def replace_at(pipeline: Tested, point: str) -> Outcome | VitrineError:
-    """At the point, another runner completes a load of another query; how the first holder ends after that."""
+    """At the point, others complete a load of another query; how the first holder ends after that.
+
+    The load of the first holder is still there, because the first of the others crashes before it discards it.
+    """
 
     def complete_other_query() -> None:
         pipeline.table.put(**data.row(2, "of the other query"))
         pipeline.change_query()
+        pipeline.crash("before discard 1", pipeline.take_over())
         pipeline.finish_elsewhere()
 
     held = pipeline.claim()

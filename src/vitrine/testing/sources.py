@@ -228,6 +228,7 @@ class SourceConformance:
                 (column.name, column.type) for column in data.COLUMNS
             ]
             assert {batch.columns for batch in read_all(source, 5)} == {described.columns}
+            assert getattr(type(source), "lanes", described.lanes) == described.lanes
 
     def test_07_columns_that_changed_since_they_were_described_are_refused(self, bench: SourceBench) -> None:
         fields = bench.case.create(data.COLUMNS, ROWS)

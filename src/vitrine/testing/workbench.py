@@ -1,7 +1,7 @@
 """Pipelines of a sink under test, on the real store."""
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -120,12 +120,18 @@ class Workbench:
     """The real store, and pipelines that write to targets of one case."""
 
     def __init__(
-        self, case: SinkCase, settings: Settings, connection: Connection, tables: dict[str, ListTable]
+        self,
+        case: SinkCase,
+        settings: Settings,
+        connection: Connection,
+        tables: dict[str, ListTable],
+        options: Mapping[str, Any],
     ) -> None:
         self.case = case
         self.settings = settings
         self.connection = connection
         self._tables = tables
+        self._options = options
 
     def define(self, table: ListTable, **fields: Any) -> Definition:
         name = f"p{next(_numbers)}"
@@ -137,7 +143,8 @@ class Workbench:
             "target_table": self.case.target(),
             "key_columns": ["id"],
         }
-        return Definition.model_validate(defaults | fields)
+        options = {**self._options, **fields.get("options", {})}
+        return Definition.model_validate(defaults | fields | {"options": options})
 
     def pipeline(self, table: ListTable, **fields: Any) -> StoredPipeline:
         return StoredPipeline(self, self.define(table, **fields), table)

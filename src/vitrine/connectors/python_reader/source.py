@@ -32,6 +32,8 @@ class PythonReaderSource:
     The function may begin after the cursor it is given, or ignore it: rows that are not after the cursor are skipped.
     """
 
+    lanes = (Lane.ROWS,)
+
     def __init__(self, job: SourceJob[NoOptions, NoOptions]) -> None:
         step = job.definition.reader
         if step is None:
@@ -43,7 +45,7 @@ class PythonReaderSource:
         self._cancelled = False
 
     def describe(self) -> SourceInfo:
-        return SourceInfo(self._columns, lanes=(Lane.ROWS,), fingerprint=self._task.fingerprint(), user_code=True)
+        return SourceInfo(self._columns, lanes=self.lanes, fingerprint=self._task.fingerprint(), user_code=True)
 
     def watermark(self, column: str) -> Watermark | None:
         """None: nothing holds the position back."""

@@ -1,5 +1,9 @@
 """The conformance suite of sinks: subclass it, give it a case, and every promise of a sink is tested."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import pytest
 
 from vitrine import settings
@@ -16,6 +20,9 @@ from vitrine.testing.workbench import Workbench
 class SinkConformance(WritingTests, FailureTests, LoadTests, ReadingTests):
     """Subclass it as `class TestMySink(SinkConformance)` with a fixture `case` that returns a SinkCase."""
 
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Options of the pipelines under test, for example to make requests small."""
+
     @pytest.fixture
     def case(self) -> SinkCase:
         raise NotImplementedError("override the fixture `case`: it returns your SinkCase")
@@ -31,4 +38,4 @@ class SinkConformance(WritingTests, FailureTests, LoadTests, ReadingTests):
     ) -> Workbench:
         for name, value in {"VITRINE_DATABASE_URL": vitrine_store_url, **case.settings()}.items():
             monkeypatch.setenv(name, value)
-        return Workbench(case, settings.load(), vitrine_connection, vitrine_lists)
+        return Workbench(case, settings.load(), vitrine_connection, vitrine_lists, self.options)

@@ -8,7 +8,7 @@ from vitrine.engine import reconcile
 from vitrine.engine.digests import digest_rows
 from vitrine.errors import ConfigError
 from vitrine.flow.keys import is_within
-from vitrine.flow.rows import ALL_KEYS, Column, Compare, Digest, Key, KeyRange
+from vitrine.flow.rows import ALL_KEYS, Column, Compare, Digest, Key, KeyRange, Lane
 from vitrine.testing import data
 from vitrine.testing.cases import Fault, Texts
 from vitrine.testing.control import ScriptedControl
@@ -88,7 +88,8 @@ class ReadingTests:
         for _ in range(2):
             with unstored(bench, pipeline.table, target_table=pipeline.target) as sink:
                 there = sink.describe(data.COLUMNS)
-            assert (there.exists, there.key) == (True, ("id",))
+                named: tuple[Lane, ...] = getattr(type(sink), "lanes", there.lanes)
+            assert (there.exists, there.key, there.lanes) == (True, ("id",), named)
             assert {column.name for column in there.columns} == {column.name for column in data.COLUMNS}
             assert [one for one in there.findings if one.fatal] == []
             identities.append(there.identity)

@@ -31,14 +31,14 @@ from vitrine.flow.rows import (
 )
 from vitrine.postgres import raw
 
-LANES = (Lane.COPY, Lane.FRAMES, Lane.TEXT, Lane.ROWS)
-
 FETCH_ROWS = 5000
 MEASURED = sql.Identifier("pg_temp", "vitrine_measured")
 
 
 class PostgresSink:
     """A Sink for `schema.table`."""
+
+    lanes = (Lane.COPY, Lane.FRAMES, Lane.TEXT, Lane.ROWS)
 
     def __init__(self, job: SinkJob[PostgresSinkOptions, PostgresSettings]) -> None:
         definition = job.definition
@@ -55,7 +55,7 @@ class PostgresSink:
         return TargetInfo(
             exists=facts is not None,
             key=self._target.known_key,
-            lanes=LANES,
+            lanes=self.lanes,
             # the touch column only records when a row was written
             columns=tuple(Column(name, kind) for name, kind in stored if name != self._target.touch_column),
             identity=facts.identity if facts else None,

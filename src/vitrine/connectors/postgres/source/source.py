@@ -35,6 +35,8 @@ _IDLE_RESERVE = timedelta(minutes=1)
 class PostgresSource:
     """A Source over one read-only query."""
 
+    lanes = (Lane.COPY, Lane.TEXT)
+
     def __init__(self, job: SourceJob[PostgresSourceOptions, PostgresSettings]) -> None:
         definition = job.definition
         if definition.query is None or job.url is None:
@@ -51,7 +53,7 @@ class PostgresSource:
     def describe(self) -> SourceInfo:
         return SourceInfo(
             columns=self._query.flow_columns(),
-            lanes=(Lane.COPY, Lane.TEXT),
+            lanes=self.lanes,
             fingerprint=self._query.text,
             rows_expected=self._query.rows_expected(),
             findings=self._findings(),

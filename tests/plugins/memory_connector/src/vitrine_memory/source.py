@@ -46,6 +46,8 @@ class Content:
 class MemorySource:
     """A Source over `<name>.json`, which the definition names as its source_query."""
 
+    lanes = (Lane.ROWS,)
+
     def __init__(self, job: SourceJob[NoOptions, MemorySettings]) -> None:
         if job.settings.path is None:
             raise ConfigError("VITRINE_MEMORY_PATH is not set; give the folder of the documents", code="SETTINGS")
@@ -59,7 +61,7 @@ class MemorySource:
     def describe(self) -> SourceInfo:
         content = _content(self._file)
         self._columns = content.columns
-        return SourceInfo(content.columns, (Lane.ROWS,), self._file.name, len(content.rows))
+        return SourceInfo(content.columns, self.lanes, self._file.name, len(content.rows))
 
     def watermark(self, column: str) -> Watermark | None:
         settled = _content(self._file).settled

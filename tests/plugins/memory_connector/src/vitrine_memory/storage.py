@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,11 +190,6 @@ class Storage:
             self._wait()
 
 
-def open_documents(folder: Path) -> "Storage":
-    """For tools that read or change documents by hand; they do not wait for others."""
-    return Storage(folder, lambda: None)
-
-
 def _target(database: sqlite3.Connection, name: str) -> StoredTarget | None:
     found = database.execute("SELECT identity, columns, collection FROM targets WHERE name = ?", [name]).fetchone()
     if found is None:
@@ -258,8 +253,3 @@ def _discard(database: sqlite3.Connection, collection: str) -> None:
     if database.execute("SELECT 1 FROM targets WHERE collection = ?", [collection]).fetchone() is None:
         database.execute("DELETE FROM loads WHERE collection = ?", [collection])
         database.execute("DELETE FROM documents WHERE collection = ?", [collection])
-
-
-def chunks(documents: Sequence[Document], size: int) -> Iterator[Sequence[Document]]:
-    for start in range(0, len(documents), size):
-        yield documents[start : start + size]
