@@ -3,13 +3,13 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, SecretStr, create_model
 
 from vitrine.errors import ConfigError
 
@@ -164,6 +164,12 @@ def _composed(
     bases = tuple(dict.fromkeys((*models, common)))
     base = cast(Any, type("OptionsBase", bases, {"model_config": config, "__module__": __name__}))
     return create_model("Options", __base__=base)
+
+
+def secrets_of(sections: Iterable[BaseModel]) -> list[str]:
+    """Every secret in the settings of connectors, to be redacted from the log."""
+    values = (value for section in sections for _, value in section)
+    return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
 
 
 def load_class(connector: Connector, factory: str) -> Any:

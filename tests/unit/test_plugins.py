@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from tests.helpers import connectors
 from tests.helpers.connectors import FAKE, SEARCH
@@ -180,3 +180,13 @@ def test_the_options_of_every_connector_are_known_for_a_change_that_names_none()
     model = plugins.every_option(Options)
     assert {*Options.model_fields, "touch_column", "lookback"} <= set(model.model_fields)
     assert model.model_config.get("extra") == "forbid"
+
+
+class SecretSettings(BaseModel):
+    password: SecretStr = SecretStr("correct horse")
+    token: SecretStr | None = None
+    host: str = "example"
+
+
+def test_secrets_of_a_connector_are_known_for_redaction() -> None:
+    assert plugins.secrets_of([SecretSettings(), plugins.NoOptions()]) == ["correct horse"]

@@ -34,10 +34,12 @@ def service_settings() -> "Settings":
 
 def logging_settings() -> "Settings":
     """The same, for a command that writes a log instead of text."""
-    from vitrine import logs
+    from vitrine import logs, plugins
 
     settings = service_settings()
-    logs.configure_logging(settings.log_level, settings.log_format, secrets=settings.passwords())
+    sections = [settings.section(one.name, one.settings) for one in plugins.installed().values()]
+    secrets = [*settings.passwords(), *plugins.secrets_of(sections)]
+    logs.configure_logging(settings.log_level, settings.log_format, secrets=secrets)
     return settings
 
 

@@ -158,7 +158,10 @@ class Sink(Writer, Protocol):
         ...
 
     def encode(self, batch: Batch) -> Batch:
-        """The batch in a format that is faster to send; called in another thread, before the write."""
+        """The batch in a format that is faster to send; called in another thread, before the write.
+
+        Not called for rows in lane copy without transforms: they are sent as they were read.
+        """
         ...
 
     def load(self, generation: Generation) -> Load:
