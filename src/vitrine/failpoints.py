@@ -34,6 +34,8 @@ _POLL_SECONDS = 0.01
 
 @dataclass
 class _Point:
+    """An armed failpoint."""
+
     action: str
     file: Path | None
     at: int | None  # None: every time it is reached

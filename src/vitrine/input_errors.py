@@ -86,6 +86,8 @@ def _shorten(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Place:
+    """Where an error is in the schema."""
+
     location: Location  # without pydantic's names for the members of a union
     node: Schema
     parent: Schema

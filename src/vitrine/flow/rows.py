@@ -305,6 +305,8 @@ UNITS_PER_TOKEN = 2**24
 
 @dataclass(frozen=True)
 class Counts:
+    """What a unit, or a run, has done, in rows."""
+
     read: int = 0
     written: int = 0
     deleted: int = 0
