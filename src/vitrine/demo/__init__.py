@@ -1,1 +1,1 @@
-"""The parts of `vitrine demo` and `vitrine up`: an embedded PostgreSQL, the sample cinema and its pipelines."""
+"""The parts of `vitrine demo` and `vitrine up`: the sample cinema, its pipelines, and what the commands show."""
