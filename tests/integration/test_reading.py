@@ -296,8 +296,9 @@ def test_equal_keys_that_differ_are_never_lost_at_a_batch_boundary(
 @pytest.mark.promise("J5")
 @pytest.mark.parametrize("options", [{}, REOPENED])
 @pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 100])
 def test_null_in_the_tie_breaker_fails_or_is_skipped_on_every_path(
-    options: dict[str, str], exists: bool, connection: Connection, settings: Settings
+    batch_size: int, options: dict[str, str], exists: bool, connection: Connection, settings: Settings
 ) -> None:
     connection.execute("CREATE TABLE content.keyed (id integer PRIMARY KEY, at timestamptz NOT NULL, tie integer)")
     connection.execute("INSERT INTO content.keyed SELECT n, '2026-01-01', nullif(n, 2) FROM generate_series(1, 4) AS n")
@@ -309,7 +310,7 @@ def test_null_in_the_tie_breaker_fails_or_is_skipped_on_every_path(
         "incremental_id_key": "tie",
         "key_columns": ["id"],
     }
-    pipeline = keyed(connection, settings, **fields, options=options)
+    pipeline = keyed(connection, settings, **fields, options=options, batch_size=batch_size)
     executed = run(connection, settings, pipeline)
     assert executed.error is not None
     assert executed.error.code == "NULL_CURSOR"
