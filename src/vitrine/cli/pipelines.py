@@ -168,15 +168,18 @@ def rejects(name: Name) -> None:
 
 
 def reconcile(name: Name) -> None:
-    """Compare a mart with its source. Exit code 0 equal, 2 different."""
+    """Compare a mart with its source, and name what is left out. Exit code 0 equal, 2 different."""
     from vitrine.engine import reconcile as reconciling
-    from vitrine.store import pipelines
+    from vitrine.store import pipelines, runs
 
     settings = building.service_settings()
     with building.connect_store(settings) as store:
         pipeline = pipelines.get(store, name)
-    comparison = reconciling.compare(pipeline.definition, settings)
+        quarantined = runs.context(store, pipeline.id).open_rejects
+    comparison = reconciling.compare(pipeline.definition, settings, quarantined)
     _show_comparison(comparison)
+    for sentence in comparison.left_out:
+        output.show(f"left out: {sentence}")
     output.show(f"{pipeline.name}: {comparison.sentence()}")
     sys.exit(0 if comparison.equal else process.DIFFERENT)
 

@@ -73,7 +73,7 @@ class PostgresSource:
             skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
         relation = sql.SQL("(SELECT q.* FROM ({}) AS q {})").format(raw(self._query.bound(None)), skipped)
         with translated("source query"), self._connections.reading() as connection:
-            return figures.digest(connection, relation, compare)
+            return figures.digest(connection, figures.Relation(relation), compare)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
