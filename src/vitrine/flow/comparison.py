@@ -9,6 +9,8 @@ _MOMENTS = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 _PARSED = frozenset({"boolean", "inet", "cidr"})
 """Types whose cast to text differs from their text format, so that a text column may hold either: true and t."""
 
+_PADDED = frozenset({"character", "bpchar"})
+
 
 def common_form(source: str, target: str, *, exact: bool = True) -> CommonForm:
     """How a source value and a stored value are compared, by their types.
@@ -21,7 +23,7 @@ def common_form(source: str, target: str, *, exact: bool = True) -> CommonForm:
     if source == target:
         return CommonForm.SAME
     if kinds == {Kind.TEXT}:
-        return CommonForm.PADDED if bare_type(source) == "character" else CommonForm.TEXT
+        return CommonForm.PADDED if bare_type(source) in _PADDED else CommonForm.TEXT
     if bare_type(source) == bare_type(target):
         return CommonForm.SAME
     if kinds <= _MOMENTS:

@@ -56,6 +56,7 @@ _KINDS = {
     "text": Kind.TEXT,
     "character varying": Kind.TEXT,
     "character": Kind.TEXT,
+    "bpchar": Kind.TEXT,
     "name": Kind.TEXT,
     "citext": Kind.TEXT,
     "bytea": Kind.BYTES,

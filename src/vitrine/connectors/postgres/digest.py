@@ -6,18 +6,9 @@ from dataclasses import dataclass, field
 from psycopg import sql
 from psycopg.rows import DictRow
 
-from vitrine.connectors.postgres import ranges
+from vitrine.connectors.postgres import formats, ranges
 from vitrine.flow.rows import NUMBERS, Column, CommonForm, Compare, Digest, Key, KeyRange, Kind
 from vitrine.postgres import Connection, raw
-
-# The filter is evaluated once, before the first row is formatted and after every row of the query is computed. The
-# query itself runs under the settings of its database; what is formatted afterwards does not depend on them.
-_FORMATTED = """
-    SELECT concat(set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true),
-                  set_config('IntervalStyle', 'postgres', true), set_config('bytea_output', 'hex', true),
-                  set_config('extra_float_digits', '1', true)) AS done
-      FROM (SELECT count(*) AS n FROM q) AS c WHERE c.n >= 0
-"""
 
 _LAST_DATE = "294276-12-31"
 """A later date has no timestamp."""
@@ -25,16 +16,13 @@ _LAST_DATE = "294276-12-31"
 
 @dataclass(frozen=True)
 class Relation:
-    """Rows to digest: a table, or a query in parentheses, with its own types by column."""
+    """Rows to digest: a table, or a query in parentheses."""
 
     rows: sql.Composable
-    types: Mapping[str, str] = field(default_factory=dict[str, str])  # others have the type of the comparison
-    # what carries a column's value, by column, over the alias q; None where the column itself does
-    carried: Mapping[str, sql.Composable] = field(default_factory=dict[str, sql.Composable])
-    own_settings: bool = False  # the query must run under the session's settings, which format values differently
-
-    def value(self, column: Column) -> sql.Composable:
-        return self.carried.get(column.name, sql.Identifier("q", column.name))
+    types: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # its own; other columns have the type of the comparison
+    own_settings: bool = False  # the query must run under the session's settings, which format times differently
 
     def type_of(self, column: Column) -> str:
         return self.types.get(column.name, column.type)
@@ -61,10 +49,9 @@ class _Statement:
         columns, grouped, ending = self._parts() if self._compare.parts > 1 else _ONE_PART
         first, rows = sql.SQL(""), relation.rows
         if relation.own_settings:
-            first = sql.SQL("WITH q AS MATERIALIZED {}, ready AS MATERIALIZED ({}) ").format(rows, raw(_FORMATTED))
-            rows = sql.Identifier("q")
+            first, rows = formats.computed(rows), sql.Identifier("q")
         return sql.SQL(
-            "{first}SELECT {grouped}, count(*) AS rows, coalesce(sum(image), 0)::text AS hash,"
+            "{first} SELECT {grouped}, count(*) AS rows, coalesce(sum(image), 0)::text AS hash,"
             " {lowest} AS lowest, {highest} AS highest"
             " FROM (SELECT {columns}, {image} AS image, {control} AS control FROM {rows} AS q WHERE {where}) AS r"
             " {ending}"
@@ -110,21 +97,21 @@ class _Statement:
 
     def _form(self, column: Column) -> sql.Composable:
         """The text of a value in the form that both sides have in common."""
-        relation, form = self._relation, self._compare.form_of(column)
-        return _in_form(relation.value(column), relation.type_of(column), form, column)
+        value, form = sql.Identifier("q", column.name), self._compare.form_of(column)
+        return _in_form(value, self._relation.type_of(column), form, column)
 
     def _control(self, bounds: "_Bounds") -> sql.Composable:
         column = self._compare.control
         if column is None:
             return sql.SQL("NULL::text")
-        value, type_name = self._relation.value(column), self._relation.type_of(column)
-        return bounds.compared(value, type_name, self._form(column))
+        value = sql.Identifier("q", column.name)
+        return bounds.compared(value, self._relation.type_of(column), self._form(column))
 
     def _conditions(self, keys: KeyRange) -> list[sql.Composable]:
         compare = self._compare
         conditions: list[sql.Composable] = []
         if self._relation.own_settings:
-            conditions.append(sql.SQL("(SELECT done FROM ready) IS NOT NULL"))
+            conditions.append(formats.APPLIED)
         conditions.append(ranges.within(self._places(), compare.key, keys))
         if compare.below is not None:
             name, bound = compare.below
