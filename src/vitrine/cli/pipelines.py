@@ -54,7 +54,10 @@ def status(name: Name) -> None:
         history = runs.list_page(store, pipeline.id, limit=5)
     output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
     if pipeline.fresh_as_of:
-        output.show(f"the mart shows the source as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
+        shown = (
+            "the source" if pipeline.freshness_covers == "everything" else f"{pipeline.freshness_covers} of the source"
+        )
+        output.show(f"the mart shows {shown} as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
     if pipeline.next_due_at:
         due = output.local_time(pipeline.next_due_at, settings)
         output.show(f"next due: {due} ({pipeline.definition.schedule_interval})")

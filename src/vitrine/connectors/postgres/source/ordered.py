@@ -122,7 +122,8 @@ class OrderedQuery:
         if self.read.only is None:
             return []
         key = [Column(column.name, column.facts.bare) for column in self.columns]
-        return [ranges.condition("q", key, self.read.only)]
+        operators = {column.name: column.facts.equal for column in self.columns}
+        return [ranges.condition("q", key, self.read.only, operators)]
 
     def _beyond(self, cursor: Cursor) -> sql.Composed:
         if len(cursor) < len(self.columns):
