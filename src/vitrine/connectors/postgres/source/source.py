@@ -69,11 +69,13 @@ class PostgresSource:
         """Digests of the whole query, independent of the checkpoint."""
         skipped = sql.SQL("")
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
-            cursor = sql.Identifier("q", self._definition.incremental_key or "")
-            skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
-        relation = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
+            cursor = [name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name]
+            present = [sql.SQL("{} IS NOT NULL").format(sql.Identifier("q", name)) for name in cursor]
+            skipped = sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(present))
+        rows = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
+        relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
         with translated("source query"), self._connections.reading() as connection:
             return figures.digest(connection, relation, compare)
 
