@@ -44,7 +44,9 @@ class PostgresSource:
         self._log_fields = job.run.log_fields
         self._connections = SourceConnections(job.url, job.run.session)
         self._query = SourceQuery(checked, self._connections, definition.incremental_key)
-        self._watermarks = Watermarks(self._query, self._connections, job.options, job.run.log_fields)
+        self._watermarks = Watermarks(
+            self._query, checked.relations, self._connections, job.options, job.run.log_fields
+        )
 
     def describe(self) -> SourceInfo:
         return SourceInfo(

@@ -10,6 +10,7 @@ from vitrine.connectors.postgres import PostgresSourceOptions
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source import horizon
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.lineage import Relations
 from vitrine.connectors.postgres.source.positions import EndTracker, PendingTracker, TimeTracker, Tracker
 from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn, SourceQuery
 from vitrine.errors import ConfigError
@@ -28,11 +29,13 @@ class Watermarks:
     def __init__(
         self,
         query: SourceQuery,
+        relations: Relations,
         connections: SourceConnections,
         options: PostgresSourceOptions,
         log_fields: Mapping[str, object],
     ) -> None:
         self._query = query
+        self._relations = relations
         self._connections = connections
         self._options = options
         self._log_fields = log_fields
@@ -84,7 +87,7 @@ class Watermarks:
 
     def _read_horizon(self) -> horizon.Horizon:
         """The horizon; logs a warning if it holds the checkpoint back for longer than the margin does."""
-        seen = horizon.read(self._connections.idle())
+        seen = horizon.read(self._connections.idle(), self._relations)
         if seen.lag > max(self._options.horizon_margin, SHORTEST_STALL):
             log.warning(
                 "the checkpoint waits for a transaction that has been open for %d s (%s); rows are still written, but"
