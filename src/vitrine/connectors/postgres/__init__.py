@@ -34,8 +34,10 @@ class PostgresSourceOptions(BaseModel):
         default=None,
         description="For a source that hides its open transactions: every run reads this much time again.",
     )
-    cursor_timezone: str = Field(
-        default="UTC", description="Time zone of an incremental_key of type timestamp without time zone or date."
+    cursor_timezone: str | None = Field(
+        default=None,
+        description="Time zone of an incremental_key of type timestamp without time zone or date."
+        " null: the TimeZone of the source database.",
     )
     cursor_is_monotonic: bool = Field(
         default=False, description="Set it if a text or uuid cursor always grows in commit order."

@@ -125,9 +125,10 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        if self._definition.mode is not Mode.INCREMENTAL:
+        cursor = self._definition.incremental_key
+        if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
             return ()
-        return findings.of_cursor(self._options)
+        return findings.of_cursor(self._query.column(cursor), self._options, self._connections)
 
 
 class _Cut:

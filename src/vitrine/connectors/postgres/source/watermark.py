@@ -4,23 +4,24 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from psycopg import sql
-
 from vitrine.connectors.postgres import PostgresSourceOptions
+from vitrine.connectors.postgres.source import clock, horizon
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import horizon
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.lineage import Relations
 from vitrine.connectors.postgres.source.positions import EndTracker, PendingTracker, TimeTracker, Tracker
 from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn, SourceQuery
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Read, Watermark
-from vitrine.postgres import raw, translated
+from vitrine.postgres import translated
 
 log = logging.getLogger(__name__)
 
 SHORTEST_STALL = timedelta(seconds=1)
 """No warning for transactions shorter than this, however small the margin."""
+
+# Between the bound and the present, local times may jump by this much
+_CLOCK_CHANGE = timedelta(hours=1)
 
 
 class Watermarks:
@@ -61,8 +62,9 @@ class Watermarks:
     def _time_watermark(self, column: SourceColumn) -> Watermark:
         lookback = self._options.lookback
         if lookback is not None:
-            now = self._clock()
-            return Watermark(self._bound(column, now, lookback), now, timedelta(0))
+            latest = self._latest_visible()
+            bound = None if latest is None else self._bound(column, latest, lookback)
+            return Watermark(bound, latest, timedelta(0))
         seen = self._read_horizon()
         bound = None if seen.at is None else self._bound(column, seen.at, self._options.horizon_margin)
         return Watermark(bound, seen.at, seen.lag, seen.blocker)
@@ -83,6 +85,8 @@ class Watermarks:
             return None
         margin = self._options.horizon_margin
         behind = mark.lag + margin if self._options.lookback is None else self._options.lookback
+        if ordered.type_oid != codec.TIMESTAMPTZ:
+            behind += _CLOCK_CHANGE
         return codec.text_number(ordered.type_oid, mark.bound) + codec.length_number(ordered.type_oid, behind + margin)
 
     def _read_horizon(self) -> horizon.Horizon:
@@ -98,23 +102,19 @@ class Watermarks:
             )
         return seen
 
+    def _latest_visible(self) -> datetime | None:
+        """Everything that committed before this time can be read; None: a standby has replayed nothing yet."""
+        with translated("source"), self._connections.reading() as connection:
+            return clock.latest_visible(connection)
+
     def _clock(self) -> datetime:
         """The source's clock."""
         with translated("source"), self._connections.reading() as connection:
-            row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
-        if row is None:
-            raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")
-        return row["now"]
+            return clock.now(connection)
 
     def _bound(self, column: SourceColumn, at: datetime, margin: timedelta) -> str:
         """`at` minus the margin, as text of the column's type."""
-        zoned = column.type_oid == codec.TIMESTAMPTZ
-        moment = sql.SQL("(%(at)s::timestamptz - %(margin)s::interval)")
-        local = moment if zoned else sql.SQL("({} AT TIME ZONE %(zone)s)").format(moment)
-        statement = sql.SQL("SELECT CAST({} AS {})::text AS bound").format(local, raw(column.type))
-        arguments = {"at": at, "margin": margin, "zone": self._options.cursor_timezone}
         with translated("source"), self._connections.reading() as connection:
-            row = connection.execute(statement, arguments).fetchone()
-        if row is None:
-            raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")
-        return row["bound"]
+            if column.type_oid == codec.TIMESTAMPTZ:
+                return clock.bound(connection, column.type, at, margin)
+            return clock.local_bound(connection, column.type, at, margin, self._options.cursor_timezone)
