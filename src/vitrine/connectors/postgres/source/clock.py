@@ -55,8 +55,7 @@ def use_database_zone(connection: Connection) -> str:
 
 
 def bound(connection: Connection, type_name: str, at: datetime, margin: timedelta) -> str:
-    """`at` minus the margin as text of a type with time zone, in UTC."""
-    connection.execute("SET LOCAL TimeZone = 'UTC'")
+    """`at` minus the margin, as text of a type with time zone."""
     statement = sql.SQL("SELECT CAST({} AS {})::text AS bound").format(raw(_SETTLED), raw(type_name))
     return _one(connection, statement, {"at": at, "margin": margin.total_seconds()})["bound"]
 

@@ -30,7 +30,7 @@ def _of_zone(
 ) -> tuple[Finding, ...]:
     if column.type_oid not in (codec.TIMESTAMP, codec.DATE) or options.cursor_timezone is not None:
         return ()
-    with translated("source"), connections.reading() as connection:
+    with translated("source"), connections.formatting() as connection:
         zone = clock.use_database_zone(connection)
     text = (
         f"options.cursor_timezone is not set: '{column.name}' is taken for the local time of {zone}, the TimeZone of"

@@ -9,8 +9,9 @@ from vitrine.connectors.postgres.source import clock, horizon
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.lineage import Relations
+from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import EndTracker, PendingTracker, TimeTracker, Tracker
-from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn, SourceQuery
+from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Read, Watermark
 from vitrine.postgres import translated
@@ -104,17 +105,18 @@ class Watermarks:
 
     def _latest_visible(self) -> datetime | None:
         """Everything that committed before this time can be read; None: a standby has replayed nothing yet."""
-        with translated("source"), self._connections.reading() as connection:
+        with translated("source"), self._connections.formatting() as connection:
             return clock.latest_visible(connection)
 
     def _clock(self) -> datetime:
         """The source's clock."""
-        with translated("source"), self._connections.reading() as connection:
+        with translated("source"), self._connections.formatting() as connection:
             return clock.now(connection)
 
     def _bound(self, column: SourceColumn, at: datetime, margin: timedelta) -> str:
         """`at` minus the margin, as text of the column's type."""
-        with translated("source"), self._connections.reading() as connection:
+        type_name, zone = column.facts.declared, self._options.cursor_timezone
+        with translated("source"), self._connections.formatting() as connection:
             if column.type_oid == codec.TIMESTAMPTZ:
-                return clock.bound(connection, column.type, at, margin)
-            return clock.local_bound(connection, column.type, at, margin, self._options.cursor_timezone)
+                return clock.bound(connection, type_name, at, margin)
+            return clock.local_bound(connection, type_name, at, margin, zone)
