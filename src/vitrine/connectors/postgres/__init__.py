@@ -42,6 +42,13 @@ class PostgresSourceOptions(BaseModel):
     cursor_is_monotonic: bool = Field(
         default=False, description="Set it if a text or uuid cursor always grows in commit order."
     )
+    cursor_disorder: int = Field(
+        default=0,
+        ge=0,
+        le=2**62,
+        description="For an integer cursor whose numbers are assigned ahead, as by a sequence with CACHE: how many"
+        " numbers below the highest one may still appear. Every run reads that many again.",
+    )
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10),
         description="A read reopens its snapshot after this long, so that vacuum can work.",

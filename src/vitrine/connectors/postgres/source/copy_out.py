@@ -11,16 +11,30 @@ from vitrine.postgres import Connection
 
 def prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
     """Name, type and type modifier of each column of a query, without executing it."""
+    result = _description(connection, text)
+    return [
+        ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
+        for index in range(result.nfields)
+    ]
+
+
+def origin(connection: Connection, text: str, column: str) -> tuple[int, int] | None:
+    """Relation and number of the column that a query shows under this name; None if it is an expression."""
+    result = _description(connection, text)
+    for index in range(result.nfields):
+        if (result.fname(index) or b"").decode() == column and result.ftablecol(index):
+            return result.ftable(index), result.ftablecol(index)
+    return None
+
+
+def _description(connection: Connection, text: str) -> Any:
     pgconn = connection.pgconn
     pgconn.send_prepare(b"", text.encode())
     raise_failed(answer(connection))
     pgconn.send_describe_prepared(b"")
     result = answer(connection)
     raise_failed(result)
-    return [
-        ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
-        for index in range(result.nfields)
-    ]
+    return result
 
 
 class CopyOut:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from vitrine.connectors.postgres.source import copy_out
 from vitrine.postgres import Connection
 
 Relations = Collection[tuple[str, str]]
@@ -40,6 +41,31 @@ _OUTSIDE = """
      ORDER BY schema, name LIMIT 1
 """
 
+# By the default of the column, or by ownership: an identity column has no default
+_SEQUENCES = """
+    SELECT DISTINCT n.nspname::text AS schema, c.relname::text AS name, s.seqcache AS cache
+      FROM behind AS b JOIN pg_attribute AS a ON a.attrelid = b.object AND a.attnum > 0
+      JOIN LATERAL (
+          SELECT d.objid FROM pg_depend AS d
+           WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum
+             AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+           UNION ALL
+          SELECT d.refobjid FROM pg_attrdef AS f JOIN pg_depend AS d ON d.objid = f.oid
+           WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum
+             AND d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass
+      ) AS used(sequence) ON true
+      JOIN pg_sequence AS s ON s.seqrelid = used.sequence
+      JOIN pg_class AS c ON c.oid = s.seqrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     WHERE b.class = 'pg_class'::regclass AND s.seqcache > 1 AND (%(column)s::name IS NULL OR a.attname = %(column)s)
+     ORDER BY schema, name
+"""
+
+_COLUMN = """
+    SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind, a.attname::text AS column
+      FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     WHERE a.attrelid = %s AND a.attnum = %s
+"""
+
 
 @dataclass(frozen=True)
 class Outside:
@@ -57,6 +83,33 @@ def outside(connection: Connection, relations: Relations) -> Outside | None:
         return None
     found = (row["schema"], row["name"])
     return Outside(".".join(found), row["kind"] == "f", found in relations)
+
+
+@dataclass(frozen=True)
+class CachedSequence:
+    """A sequence that hands out numbers to sessions in advance."""
+
+    name: str
+    cache: int
+
+
+def cached_sequences(
+    connection: Connection, query: str, relations: Relations, column: str
+) -> tuple[CachedSequence, ...]:
+    """Sequences with CACHE that may assign a column of the query: all behind it, if its own column is unknown."""
+    table, name = _origin(connection, query, column)
+    arguments = {"column": name, **_names([table] if table else relations)}
+    rows = connection.execute(_BEHIND + _SEQUENCES, arguments).fetchall()
+    return tuple(CachedSequence(f"{row['schema']}.{row['name']}", row["cache"]) for row in rows)
+
+
+def _origin(connection: Connection, query: str, column: str) -> tuple[tuple[str, str] | None, str | None]:
+    """Relation and column that a column of the query shows unchanged; a view hides its column, an expression both."""
+    found = copy_out.origin(connection, query, column)
+    row = connection.execute(_COLUMN, found).fetchone() if found else None
+    if row is None:
+        return None, None
+    return (row["schema"], row["name"]), None if row["kind"] == "v" else row["column"]
 
 
 def _names(relations: Relations) -> dict[str, list[str]]:

@@ -10,8 +10,8 @@ from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.findings import CursorFindings
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
@@ -51,6 +51,7 @@ class PostgresSource:
         self._watermarks = Watermarks(
             self._query, checked.relations, self._connections, job.options, job.run.log_fields
         )
+        self._cursor_findings = CursorFindings(self._query, checked.relations, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
         return SourceInfo(
@@ -133,7 +134,7 @@ class PostgresSource:
         cursor = self._definition.incremental_key
         if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
             return ()
-        return findings.of_cursor(self._query.column(cursor), self._options, self._connections)
+        return self._cursor_findings.of(cursor)
 
 
 class _Cut:

@@ -45,6 +45,7 @@ class Watermarks:
     def read(self, column: str) -> Watermark | None:
         """The watermark of a cursor column, as of now; None if positions are not held back."""
         found = self._query.column(column)
+        self._refuse_unused_options(found)
         if found.type_oid in codec.TIMES:
             return self._time_watermark(found)
         if self._options.cursor_is_monotonic:
@@ -59,6 +60,16 @@ class Watermarks:
             raise ConfigError("options.lookback needs a time as incremental_key, not an integer", code="CURSOR_TYPE")
         seen = self._read_horizon()
         return Watermark(None, seen.at, seen.lag, seen.blocker)
+
+    def _refuse_unused_options(self, column: SourceColumn) -> None:
+        if self._options.cursor_disorder == 0:
+            return
+        if column.type_oid not in codec.INTEGERS or self._options.cursor_is_monotonic:
+            raise ConfigError(
+                f"options.cursor_disorder has no effect on incremental_key '{column.name}': it needs an integer without"
+                " options.cursor_is_monotonic; remove it",
+                code="CURSOR_TYPE",
+            )
 
     def _time_watermark(self, column: SourceColumn) -> Watermark:
         lookback = self._options.lookback
@@ -76,8 +87,8 @@ class Watermarks:
             return EndTracker(read.start)
         if ordered.type_oid in codec.TIMES:
             return TimeTracker(read.start, read.watermark, ordered.type_oid)
-        margin = self._options.horizon_margin
-        return PendingTracker(read.start, read.watermark, margin, ordered.type_oid, self._clock)
+        margin, disorder = self._options.horizon_margin, self._options.cursor_disorder
+        return PendingTracker(read.start, read.watermark, margin, ordered.type_oid, self._clock, disorder)
 
     def latest(self, read: Read, ordered: OrderedQuery) -> int | None:
         """A cursor above this number is in the future; None if that is unknown."""
