@@ -5,10 +5,7 @@ from datetime import datetime, timedelta
 
 from vitrine.connectors.postgres.source import lineage
 from vitrine.errors import ConfigError
-from vitrine.postgres import Connection, translated
-
-# Python subtracts two times of one zone by their local clocks, which is wrong across a change of daylight saving
-_SETTINGS = "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL TimeZone = 'UTC'"
+from vitrine.postgres import TEXT_FORMAT, Connection, translated
 
 # now() is read first: a transaction that starts later starts above the horizon.
 # An account without pg_read_all_stats sees only the role of another role's session.
@@ -64,7 +61,8 @@ class Horizon:
 def read(connection: Connection, relations: lineage.Relations = ()) -> Horizon:
     """The horizon for these relations; ConfigError (HORIZON_UNAVAILABLE) if it cannot be determined."""
     with translated("source"), connection.transaction():
-        connection.execute(_SETTINGS)
+        # in UTC: Python subtracts two times of one zone by their local clocks, wrong when clocks change between them
+        connection.execute(TEXT_FORMAT)
         row = connection.execute(_HORIZON).fetchone()
         outside = lineage.outside(connection, relations)
     if row is None:

@@ -74,7 +74,9 @@ class PostgresSource:
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
             cursor = sql.Identifier("q", self._definition.incremental_key or "")
             skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
-        relation = sql.SQL("(SELECT q.* FROM ({}) AS q {})").format(raw(self._query.bound(None)), skipped)
+        relation = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
+            self._query.selected("q"), raw(self._query.bound(None)), skipped
+        )
         with translated("source query"), self._connections.reading() as connection:
             return figures.digest(connection, relation, compare)
 
