@@ -10,8 +10,8 @@ from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.findings import CursorFindings
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
@@ -48,7 +48,10 @@ class PostgresSource:
         self._log_fields = job.run.log_fields
         self._connections = SourceConnections(job.url, job.run.session)
         self._query = SourceQuery(checked, self._connections, definition.incremental_key)
-        self._watermarks = Watermarks(self._query, self._connections, job.options, job.run.log_fields)
+        self._watermarks = Watermarks(
+            self._query, checked.relations, self._connections, job.options, job.run.log_fields
+        )
+        self._cursor_findings = CursorFindings(self._query, checked.relations, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
         return SourceInfo(
@@ -144,9 +147,10 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        if self._definition.mode is not Mode.INCREMENTAL:
+        cursor = self._definition.incremental_key
+        if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
             return ()
-        return findings.of_cursor(self._options)
+        return self._cursor_findings.of(cursor)
 
 
 class _Cut:
