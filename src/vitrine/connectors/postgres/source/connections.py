@@ -5,7 +5,8 @@ from psycopg.pq import TransactionStatus
 from vitrine.postgres import TEXT_FORMAT, Connection, connect
 
 # Constant text, sent by the simple protocol; the user's query uses the extended protocol
-BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;" + TEXT_FORMAT
+# Without row security, a query that a policy would shorten is an error.
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL row_security = off;" + TEXT_FORMAT
 TIMEOUTS = """
     ; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;
     SET LOCAL idle_in_transaction_session_timeout = '10min'

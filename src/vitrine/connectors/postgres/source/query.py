@@ -1,6 +1,7 @@
 """The query of a pipeline: its columns, and the statements that read it in order."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from vitrine.connectors.postgres import ranges
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.errors import ConfigError, TransientError
 from vitrine.flow.rows import Column, Lane, Read
 from vitrine.model import Cursor
@@ -53,8 +55,15 @@ class SourceColumn:
 class SourceQuery:
     """One read-only query over one source."""
 
-    def __init__(self, query: ReadOnlySql, connections: SourceConnections, checkpoint_column: str | None) -> None:
+    def __init__(
+        self,
+        query: ReadOnlySql,
+        relations: Relations,
+        connections: SourceConnections,
+        checkpoint_column: str | None,
+    ) -> None:
         self.text = query.text
+        self.relations = relations
         self._query = query
         self._connections = connections
         self._checkpoint_column = checkpoint_column  # `$1` is the checkpoint of this column
@@ -68,6 +77,13 @@ class SourceQuery:
         if self._columns is None:
             self._columns = self._describe()
         return self._columns
+
+    @contextmanager
+    def reading(self) -> Generator[Connection]:
+        """A transaction that may plan and execute the query: what it leads to is checked first."""
+        with translated("source query"), self._connections.reading() as connection:
+            self.relations.check(connection)
+            yield connection
 
     def flow_columns(self) -> tuple[Column, ...]:
         return tuple(Column(column.name, column.type) for column in self.columns)
@@ -102,7 +118,7 @@ class SourceQuery:
         text = self.bound(checkpoint)
         if text not in self._nodes:
             statement = sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw(text))
-            with translated("source query"), self._connections.reading() as connection:
+            with self.reading() as connection:
                 row = connection.execute(statement).fetchone()
             self._nodes[text] = row["QUERY PLAN"][0]["Plan"] if row else {}
         return self._nodes[text]
@@ -111,7 +127,7 @@ class SourceQuery:
         statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL").format(
             raw(self.bound(None)), sql.Identifier("q", column)
         )
-        with translated("source query"), self._connections.reading() as connection:
+        with self.reading() as connection:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
 
@@ -124,7 +140,7 @@ class SourceQuery:
             )
 
     def _describe(self) -> tuple[SourceColumn, ...]:
-        with translated("source query"), self._connections.reading() as connection:
+        with self.reading() as connection:
             # the type of `$1` follows from its context
             self._described = described = copy_out.prepare(connection, self._query.text)
             types = connection.execute(

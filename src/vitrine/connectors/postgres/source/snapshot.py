@@ -67,6 +67,7 @@ class Snapshot:
     def chunks(self) -> Iterator[Chunk]:
         with translated("source query"):
             self._connection.execute(_BEGIN_STREAM.format(int(self._max_idle.total_seconds() * 1000)))
+            self._ordered.query.relations.check(self._connection)
             self._ordered.query.refuse_changed(self._connection)
             if self._sorts_table:
                 self._connection.execute(_SORT_MEMORY, {"size": SORT_MEMORY})

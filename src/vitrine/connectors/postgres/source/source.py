@@ -14,6 +14,7 @@ from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import OrderedQuery, SourceQuery
+from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
 from vitrine.connectors.postgres.source.watermark import Watermarks
 from vitrine.errors import ConfigError
@@ -21,7 +22,7 @@ from vitrine.flow.jobs import SourceJob
 from vitrine.flow.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Mode
-from vitrine.postgres import raw, translated
+from vitrine.postgres import raw
 
 # The connection is idle while earlier batches are written, plus this reserve
 _IDLE_RESERVE = timedelta(minutes=1)
@@ -43,7 +44,8 @@ class PostgresSource:
         self._options = job.options
         self._log_fields = job.run.log_fields
         self._connections = SourceConnections(job.url, job.run.session)
-        self._query = SourceQuery(checked, self._connections, definition.incremental_key)
+        relations = Relations(checked, job.settings, job.options)
+        self._query = SourceQuery(checked, relations, self._connections, definition.incremental_key)
         self._watermarks = Watermarks(self._query, self._connections, job.options, job.run.log_fields)
 
     def describe(self) -> SourceInfo:
@@ -68,7 +70,7 @@ class PostgresSource:
             cursor = sql.Identifier("q", self._definition.incremental_key or "")
             skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
         relation = sql.SQL("(SELECT q.* FROM ({}) AS q {})").format(raw(self._query.bound(None)), skipped)
-        with translated("source query"), self._connections.reading() as connection:
+        with self._query.reading() as connection:
             return figures.digest(connection, relation, compare)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -123,9 +125,10 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
+        found = self._query.relations.findings()
         if self._definition.mode is not Mode.INCREMENTAL:
-            return ()
-        return findings.of_cursor(self._options)
+            return found
+        return found + findings.of_cursor(self._options)
 
 
 class _Cut:
