@@ -1,14 +1,24 @@
 """What stands behind a relation of the source: views, functions, types, policies and foreign tables are inspected."""
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import errors
+from psycopg.rows import DictRow, dict_row
+from pydantic import SecretStr
 
-from tests.helpers.running import create, succeed
+from tests.helpers.running import allowing, create, once_read, run, succeed
+from vitrine import policy
+from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
+from vitrine.connectors.postgres.source import copy_out
+from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.engine import reconcile, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
-from vitrine.postgres import Connection, raw
+from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
 pytestmark = pytest.mark.promise("K2")
@@ -22,6 +32,10 @@ FIELDS: dict[str, Any] = {
 }
 
 FILMS = "SELECT id, title FROM content.film_work"
+STEAL = (
+    "CREATE OR REPLACE VIEW content.v AS"
+    " SELECT id, (SELECT min(pay)::text FROM secret.salaries) AS title FROM content.film_work"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +52,17 @@ def _secrets(connection: Connection) -> None:
     )
 
 
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as executor:
+        yield executor
+
+
 def refusal(settings: Settings, **fields: Any) -> ConfigError:
-    """The error of `validate`, and the same of a run that meets the definition for the first time."""
+    """The error of `validate`."""
     with pytest.raises(ConfigError) as refused:
         validation.validate(Definition.model_validate(FIELDS | fields), settings)
     return refused.value
-
-
-def with_settings(settings: Settings, **given: Any) -> Settings:
-    return settings.model_copy(update={"connectors": {"postgres": given}})
 
 
 HOSTILE = {
@@ -281,3 +297,180 @@ def test_an_honest_definition_is_read(connection: Connection, settings: Settings
     films = create(connection, settings, **FIELDS)
     assert succeed(connection, settings, films).counts.read > 0
     assert reconcile.compare(Definition.model_validate(FIELDS), settings).equal
+
+
+def test_an_allowed_relation_is_read_with_everything_behind_it(connection: Connection, settings: Settings) -> None:
+    connection.execute(
+        "CREATE VIEW content.inner_view AS SELECT id, pay::text AS title FROM secret.salaries, pg_sleep(0);"
+        "CREATE VIEW content.v AS SELECT * FROM content.inner_view"
+    )
+    for allowed in ("content.v", "content.inner_view"):
+        own = allowing(settings, allowed)
+        assert validation.validate(Definition.model_validate(FIELDS), own).warnings == ()
+    assert refusal(allowing(settings, "content.other", "inner_view.v")).code == "FUNC"
+    films = create(connection, settings, **FIELDS)
+    assert succeed(connection, allowing(settings, "content.v"), films).counts.read == 1
+
+
+def test_a_query_reads_allowed_schemas_only_whatever_relations_are_allowed(settings: Settings) -> None:
+    own = allowing(settings, "secret.salaries")
+    assert refusal(own, source_query="SELECT id FROM secret.salaries").code == "SCHEMA"
+
+
+@pytest.mark.parametrize("kind", ["view", "function"])
+def test_a_definition_that_changes_after_validate_fails_the_run(
+    connection: Connection, settings: Settings, kind: str
+) -> None:
+    connection.execute(
+        """
+        CREATE FUNCTION content.f(uuid) RETURNS text LANGUAGE sql RETURN $1::text;
+        CREATE VIEW content.v AS SELECT id, content.f(id) AS title FROM content.film_work
+        """
+    )
+    films = create(connection, settings, **FIELDS)
+    validation.validate(films.definition, settings)
+    succeed(connection, settings, films)
+    before = connection.execute("SELECT * FROM analytics.films ORDER BY id").fetchall()
+    if kind == "view":
+        connection.execute(STEAL)
+    else:
+        connection.execute(
+            "CREATE OR REPLACE FUNCTION content.f(uuid) RETURNS text LANGUAGE sql"
+            " AS 'SELECT min(pay)::text FROM secret.salaries'"
+        )
+    failed = run(connection, settings, films).error
+    assert failed is not None
+    assert failed.code == {"view": "SCHEMA", "function": "FUNC"}[kind]
+    assert connection.execute("SELECT * FROM analytics.films ORDER BY id").fetchall() == before
+
+
+def test_a_view_that_is_redefined_between_two_snapshots_fails_the_run(
+    connection: Connection, settings: Settings, database_url: str, threads: ThreadPoolExecutor
+) -> None:
+    connection.execute(f"CREATE VIEW content.v AS {FILMS}")
+    films = create(connection, settings, **FIELDS, options={"snapshot_max_age": "0s"})
+
+    def redefine() -> None:
+        with connect(database_url, name="owner") as owner:
+            owner.execute(STEAL)
+
+    started: list[Future[None]] = []
+    watch = once_read(10, lambda: started.append(threads.submit(redefine)))
+    failed = run(connection, settings, films, watch=watch).error
+    started[0].result()
+    assert failed is not None
+    assert "content.v reads secret.salaries" in str(failed)
+    assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
+
+
+def test_a_view_cannot_be_redefined_between_its_check_and_its_read(
+    connection: Connection, settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute(f"CREATE VIEW content.w AS {FILMS}; CREATE VIEW content.v AS SELECT * FROM content.w")
+    films = create(connection, settings, **FIELDS)
+    blocked: list[str] = []
+    prepare = copy_out.prepare
+
+    def prepare_later(reader: Connection, text: str) -> list[tuple[str, int, int]]:
+        for view in ("content.v", "content.w"):
+            with pytest.raises(errors.LockNotAvailable):
+                owner.execute(raw(STEAL.replace("content.v", view)))
+            blocked.append(view)
+        return prepare(reader, text)
+
+    monkeypatch.setattr(copy_out, "prepare", prepare_later)
+    with connect(database_url, name="owner") as owner:
+        owner.execute("SET lock_timeout = '50ms'")
+        succeed(connection, settings, films)
+    assert blocked[:2] == ["content.v", "content.w"]
+
+
+def test_a_materialized_view_that_is_replaced_after_its_check_is_checked_again(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute(f"CREATE MATERIALIZED VIEW content.v AS {FILMS}")
+    films = create(connection, settings, **FIELDS)
+    prepare, replacing = copy_out.prepare, [True]
+
+    def replace_first(reader: Connection, text: str) -> list[tuple[str, int, int]]:
+        if replacing:
+            replacing.pop()
+            connection.execute("DROP MATERIALIZED VIEW content.v")
+            connection.execute(STEAL)
+        return prepare(reader, text)
+
+    monkeypatch.setattr(copy_out, "prepare", replace_first)
+    first = run(connection, settings, films).error
+    assert first is not None
+    assert first.code == "SCHEMA_CHANGED"
+    second = run(connection, settings, films).error
+    assert second is not None
+    assert "content.v reads secret.salaries" in str(second)
+
+
+def test_a_type_that_the_query_names_is_inspected(connection: Connection, settings: Settings) -> None:
+    connection.execute(
+        """
+        CREATE FUNCTION content.f(text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RETURN true; END $$;
+        CREATE DOMAIN content.checked AS text CHECK (content.f(VALUE))
+        """
+    )
+    query = "SELECT id, title::content.checked FROM content.film_work"
+    refused = refusal(settings, source_query=query)
+    assert (refused.code, "content.checked calls content.f(text)" in str(refused)) == ("FUNC", True)
+    harmless = FIELDS | {"source_query": query.replace("checked", "short")}
+    validation.validate(Definition.model_validate(harmless), settings)
+
+
+def test_a_virtual_column_is_inspected(connection: Connection, settings: Settings) -> None:
+    if connection.info.server_version < 180_000:
+        pytest.skip("virtual generated columns need PostgreSQL 18")
+    connection.execute(
+        """
+        CREATE TABLE content.v (id integer PRIMARY KEY, title text GENERATED ALWAYS AS (id::text || '!') VIRTUAL);
+        INSERT INTO content.v VALUES (1)
+        """
+    )
+    films = create(connection, settings, **FIELDS)
+    assert succeed(connection, settings, films).counts.read == 1
+    connection.execute("ALTER TABLE content.v ALTER COLUMN title SET EXPRESSION AS (repeat('x', id))")
+    failed = run(connection, settings, films).error
+    assert failed is not None
+    assert "content.v: function 'repeat' is not on the list" in str(failed)
+
+
+def test_a_plain_table_costs_one_query_of_the_catalog(settings: Settings) -> None:
+    checked = policy.read_only("SELECT * FROM content.film_work, ugc.likes", ("content", "ugc"))
+    relations = Relations(checked, PostgresSettings(), PostgresSourceOptions())
+    executed: list[object] = []
+
+    class Counting(psycopg.Connection[DictRow]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            executed.append(query)
+            return super().execute(query, params, **options)
+
+    with Counting.connect(settings.store_url, row_factory=dict_row) as own:
+        relations.check(own)
+    assert len(executed) == 2  # the lock, and the query
+
+
+def test_rights_on_single_columns_are_enough_for_a_table_but_not_for_a_view(
+    connection: Connection, settings: Settings, database_url: str
+) -> None:
+    connection.execute("DROP ROLE IF EXISTS narrow; CREATE ROLE narrow LOGIN")
+    try:
+        connection.execute(
+            f"""
+            CREATE VIEW content.v AS {FILMS};
+            GRANT USAGE ON SCHEMA content TO narrow;
+            GRANT SELECT (id, title) ON content.film_work, content.v TO narrow
+            """
+        )
+        url = SecretStr(database_url.replace("postgres@", "narrow@"))
+        own = settings.model_copy(update={"sources": {"default": url}})
+        refused = refusal(own)
+        assert (refused.code, "on the whole view to role narrow" in str(refused)) == ("VIEW_NOT_LOCKED", True)
+        films = create(connection, own, **FIELDS | {"source_query": FILMS})
+        assert succeed(connection, own, films).counts.read > 0
+    finally:
+        connection.execute("DROP OWNED BY narrow; DROP ROLE narrow")

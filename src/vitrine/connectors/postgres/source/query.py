@@ -11,9 +11,10 @@ from vitrine.connectors.postgres import ranges
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.null_cursors import HiddenNulls
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.errors import ConfigError, TransientError
-from vitrine.flow.rows import Column, Lane, Read
+from vitrine.flow.rows import Column, Finding, Lane, Read
 from vitrine.model import Cursor
 from vitrine.policy import ReadOnlySql
 from vitrine.postgres import Connection, fetch_extended, raw, translated
@@ -67,6 +68,9 @@ class SourceQuery:
         self._query = query
         self._connections = connections
         self._checkpoint_column = checkpoint_column  # `$1` is the checkpoint of this column
+        self._hidden: HiddenNulls | None = None
+        if query.uses_checkpoint and checkpoint_column is not None:
+            self._hidden = HiddenNulls(query.text, checkpoint_column)
         self._columns: tuple[SourceColumn, ...] | None = None
         self._described: list[tuple[str, int, int]] = []  # name, type and modifier of each column
         self._nodes: dict[str, dict[str, Any]] = {}
@@ -131,6 +135,26 @@ class SourceQuery:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
 
+    def hidden_nulls(self) -> int | None:
+        """Rows that are in no read because their cursor is NULL; None where the query does not show it."""
+        if self._hidden is None:
+            return 0
+        bound = self.bound(None)
+        with self.reading() as connection:
+            return self._hidden.count(connection, bound)
+
+    def hidden_null_findings(self) -> tuple[Finding, ...]:
+        if self._hidden is None:
+            return ()
+        bound = self.bound(None)
+        with self.reading() as connection:
+            return self._hidden.finding(connection, bound)
+
+    def refuse_hidden_nulls(self, connection: Connection) -> None:
+        """DataError if rows of the snapshot were not read because their cursor is NULL."""
+        if self._hidden is not None:
+            self._hidden.refuse(connection, self.bound(None))
+
     def refuse_changed(self, connection: Connection) -> None:
         """TransientError unless the columns are still those that the run was planned with: it plans again then."""
         if copy_out.prepare(connection, self._query.text) != self._described:
@@ -172,6 +196,11 @@ class OrderedQuery:
 
     def sorts_everything(self, cursor: Cursor | None) -> bool:
         return self.read.complete or cursor is None
+
+    def refuse_hidden_nulls(self, connection: Connection) -> None:
+        """Call it once the rows are exhausted, as rows with NULL in the cursor are reported after all others."""
+        if not (self.read.skip_null or self.read.complete or self.read.limit or self.read.only):
+            self.query.refuse_hidden_nulls(connection)
 
     def copy_statement(self, cursor: Cursor | None) -> sql.Composed:
         source = sql.SQL("({}) AS q").format(raw(self.query.bound(self.read.after.cursor)))

@@ -40,9 +40,10 @@ class Relations:
         walk.run()
         unlimited = {f"{row['schema']}.{row['name']}" for row in found if not row["limited"]}
         guarded = {name: way for name, way in walk.guarded.items() if name not in unlimited}
-        if guarded and not self._respect:
+        if self._respect:
+            self._limited = tuple(sorted(guarded))
+        elif guarded:
             self._refuse_row_security(connection, guarded)
-        self._limited = tuple(sorted(guarded))
         self._refuse_unlocked(connection, walk, unlocked, {(row["schema"], row["name"]): row["oid"] for row in found})
 
     def findings(self) -> tuple[Finding, ...]:

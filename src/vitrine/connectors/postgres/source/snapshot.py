@@ -81,6 +81,7 @@ class Snapshot:
                     data, count, last = bytearray(data) + rows.take(), count + 1, len(data)
                 self._end_at(data, last, following=rows.peek())
                 yield self.chunk(data, count)
+            self._ordered.refuse_hidden_nulls(self._connection)
             self._connection.execute("COMMIT")
 
     def count_beyond(self, number: int, data: Bytes) -> int:

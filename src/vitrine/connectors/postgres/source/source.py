@@ -43,6 +43,7 @@ class PostgresSource:
         self._definition = definition
         self._options = job.options
         self._log_fields = job.run.log_fields
+        self._is_run = job.run.pipeline_id is not None
         self._connections = SourceConnections(job.url, job.run.session)
         relations = Relations(checked, job.settings, job.options)
         self._query = SourceQuery(checked, relations, self._connections, definition.incremental_key)
@@ -128,6 +129,9 @@ class PostgresSource:
         found = self._query.relations.findings()
         if self._definition.mode is not Mode.INCREMENTAL:
             return found
+        # a run counts them in its own snapshot
+        if not self._is_run and self._definition.options.on_null_cursor == "fail":
+            found += self._query.hidden_null_findings()
         return found + findings.of_cursor(self._options)
 
 
