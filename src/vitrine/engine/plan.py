@@ -233,7 +233,7 @@ def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
 def build(claim: Claim, settings: Settings, lease: Lease, known: Known) -> Prepared:
     """The plan of a run from its claimed configuration; every rule is checked again first."""
     run = RunInfo(
-        session=f"vitrine:{claim.token}",
+        session=claim.session,
         pipeline_id=claim.pipeline_id,
         installation=known.installation,
         taken_over=claim.taken_over,

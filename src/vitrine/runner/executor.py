@@ -38,6 +38,7 @@ class Executed:
     batches: int
     seconds: float
     moved: bool = False  # the run has changed the checkpoint or the mart
+    batch_seq: int | None = None  # of the last batch that the run saved; None: it did not finish
 
 
 def wait_before(failures: int, error: VitrineError, waits: Sequence[float] = WAITS) -> float | None:
@@ -70,17 +71,22 @@ class PipelineExecutor:
         outcome = ended if isinstance(ended, Outcome) else None
         progress = control.progress
         seconds = time.monotonic() - started
-        return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0)
+        batch_seq = checkpoint.sequence if outcome is Outcome.FINISHED else None
+        return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0, batch_seq)
 
     def _run(
         self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl
     ) -> Outcome | VitrineError:
         """Repeat attempts, each from the stored state, while another one may help; progress resets their count."""
-        failures = 0
+        failures, fields = 0, claim.log_fields()
         attempt = partial(self._attempt, claim, store, checkpoint, control)
         while True:
             before = checkpoint.moved
             ended = _capture_errors(attempt, claim)
+            if ended is Outcome.AGAIN:
+                log.info("one more pass: the load began before the request", extra={"action": "again", **fields})
+                failures = 0
+                continue
             if not isinstance(ended, VitrineError):
                 return ended
             failures = 1 if checkpoint.moved > before else failures + 1
@@ -90,7 +96,7 @@ class PipelineExecutor:
             log.warning(
                 "attempt failed, retrying: %s",
                 ended,
-                extra={"action": "retry", "code": ended.code, "seconds": seconds, **claim.log_fields()},
+                extra={"action": "retry", "code": ended.code, "seconds": seconds, **fields},
             )
             metrics.retried(claim.definition.name)
             interrupted = _capture_errors(partial(control.wait_for_retry, seconds), claim)

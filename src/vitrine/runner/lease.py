@@ -83,7 +83,7 @@ class HeartbeatLease:
         while not self._stopping.wait(self._period) and not self._lost:
             # connect for the first heartbeat, not before: most runs have ended by then
             try:
-                with connect(self._url, name=f"vitrine:{self._claim.token}:heartbeat") as connection:
+                with connect(self._url, name=f"{self._claim.session}:heartbeat") as connection:
                     self._beat_through(connection)
             except VitrineError as exc:
                 log.warning(
