@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from vitrine import plugins, policy, registry
-from vitrine.errors import ConfigError, VitrineError
+from vitrine.errors import ConfigError, RelationMissing, VitrineError
 from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
 from vitrine.flow.protocols import Lease, Plan, Sink, Source, Transformer
 from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
@@ -253,7 +253,7 @@ def _prepare(checked: CheckedDefinition, *, allow_shrink: bool = False) -> Prepa
         source = checked.source.describe()
         # the columns that transforms return are not known before they run
         target = checked.sink.describe(() if checked.tasks else source.columns)
-        _refuse_fatal([*target.findings, *source.findings])
+        _refuse_fatal([*target.findings, *source.findings], target)
         return _planned(checked, source, target, allow_shrink=allow_shrink)
     except BaseException:
         checked.source.close()
@@ -261,10 +261,12 @@ def _prepare(checked: CheckedDefinition, *, allow_shrink: bool = False) -> Prepa
         raise
 
 
-def _refuse_fatal(findings: Iterable[Finding]) -> None:
+def _refuse_fatal(findings: Iterable[Finding], target: TargetInfo) -> None:
     fatal = [finding for finding in findings if finding.fatal]
     if fatal:
-        raise ConfigError("; ".join(finding.text for finding in fatal), code=fatal[0].code)
+        # the key is unknown because the target is missing, perhaps only for seconds
+        group = RelationMissing if not (target.exists or target.key) else ConfigError
+        raise group("; ".join(finding.text for finding in fatal), code=fatal[0].code)
 
 
 def _planned(checked: CheckedDefinition, source: SourceInfo, target: TargetInfo, *, allow_shrink: bool) -> Prepared:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, RelationMissing
 from vitrine.failpoints import reach
 from vitrine.flow.prefetch import Prefetch
 from vitrine.flow.protocols import (
@@ -166,7 +166,7 @@ def _run_changes(
 def _check_state(plan: Plan, state: State) -> None:
     """The checkpoint must belong to this cursor and to this target."""
     if not state.position.is_start and not plan.target.exists:
-        raise ConfigError(
+        raise RelationMissing(
             f"target {plan.target_name} is missing, and rows before the checkpoint are not read again; reset the state"
             " to build it from the start",
             code="TARGET_SCHEMA",

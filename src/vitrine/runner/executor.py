@@ -11,7 +11,7 @@ from typing import TypeVar
 from vitrine import metrics
 from vitrine.engine import plan
 from vitrine.engine.plan import Known
-from vitrine.errors import CheckpointMoved, VitrineError, is_final
+from vitrine.errors import CheckpointMoved, RelationMissing, VitrineError, is_final
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -43,7 +43,7 @@ class Executed:
 
 def wait_before(failures: int, error: VitrineError, waits: Sequence[float] = WAITS) -> float | None:
     """Seconds before the next attempt after so many failures in a row; None when the run should end."""
-    if is_final(error) or failures > len(waits):
+    if failures > len(waits) or (is_final(error) and not isinstance(error, RelationMissing)):
         return None
     return 0.0 if isinstance(error, CheckpointMoved) else waits[failures - 1]
 
