@@ -114,6 +114,7 @@ class Column:
     nullable: bool = True
     collation: str | None = None  # None: the type has none, or the database's default
     identical: bool = True  # equal values have equal text
+    declared: str | None = None  # the type in the source, if `type` only carries its values (an enum as text)
 
     @property
     def kind(self) -> Kind:
