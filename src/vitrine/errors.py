@@ -2,6 +2,9 @@
 
 from typing import ClassVar
 
+CONNECTION_LIMIT = "CONNECTION_LIMIT"
+"""The code of an error that means: another run may have the connection; wait without holding any."""
+
 
 class VitrineError(Exception):
     """Every error a user may see. `code` is stable, for machines; the text is one sentence, for people."""

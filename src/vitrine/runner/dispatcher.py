@@ -1,13 +1,22 @@
 """Runs a claim and decides the pipeline's next status from the outcome."""
 
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from vitrine import metrics
-from vitrine.errors import CheckpointMoved, LeaseLost, NotFound, TransientError, VitrineError, is_final
+from vitrine.errors import (
+    CONNECTION_LIMIT,
+    CheckpointMoved,
+    LeaseLost,
+    NotFound,
+    TransientError,
+    VitrineError,
+    is_final,
+)
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Claim
@@ -35,6 +44,9 @@ class Verdict:
     delay: timedelta = timedelta(0)
     batch_seq: int | None = None  # the state must have it, or batches of the run are lost; None: not checked
 
+
+CONNECTION_WAITS = (1.0, 8.0)
+"""Seconds until a run that lacked a connection may start again, at least and at most."""
 
 END_WAITS = (0.0, 1.0, 2.0, 4.0)
 """Seconds before each further attempt to end a run in the store."""
@@ -79,11 +91,22 @@ def judge(
     error = executed.error
     if error is None or isinstance(error, LeaseLost):
         return None
+    if error.code == CONNECTION_LIMIT and retry:
+        return wait_for_connection(attempt)
     counted = 1 if executed.moved else attempt
     delay = delay_before(counted, error, delays) if retry else None
     if delay is None:
         return FAILED
     return Verdict(Event.RETRY, RunStatus.FAILED, attempt=counted, delay=delay)
+
+
+def wait_for_connection(attempt: int) -> Verdict:
+    """The run waits in the queue, where it holds no connection; that costs no attempt.
+
+    The delay is random: runs that collided must not collide again.
+    """
+    delay = timedelta(seconds=random.uniform(*CONNECTION_WAITS))  # noqa: S311  no secret
+    return Verdict(Event.RETRY, RunStatus.ABANDONED, attempt=max(attempt - 1, 0), delay=delay)
 
 
 class PipelineDispatcher:
@@ -140,6 +163,8 @@ class PipelineDispatcher:
             try:
                 return self._end_or_release(store.connection(), claim, verdict, error)
             except TransientError as exc:
+                if exc.code == CONNECTION_LIMIT:
+                    raise  # the manager ends the run through its own connection
                 log.warning("cannot end the run yet: %s", exc, extra={"action": "leave_failed", **claim.log_fields()})
                 store.drop()
                 time.sleep(seconds)

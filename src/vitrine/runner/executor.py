@@ -11,7 +11,7 @@ from typing import TypeVar
 from vitrine import metrics
 from vitrine.engine import plan
 from vitrine.engine.plan import Known
-from vitrine.errors import CheckpointMoved, RelationMissing, VitrineError, is_final
+from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_final
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -42,7 +42,12 @@ class Executed:
 
 
 def wait_before(failures: int, error: VitrineError, waits: Sequence[float] = WAITS) -> float | None:
-    """Seconds before the next attempt after so many failures in a row; None when the run should end."""
+    """Seconds before the next attempt after so many failures in a row; None when the run should end.
+
+    A run that lacks a connection ends at once, because it must not hold others while it waits.
+    """
+    if error.code == CONNECTION_LIMIT:
+        return None
     if failures > len(waits) or (is_final(error) and not isinstance(error, RelationMissing)):
         return None
     return 0.0 if isinstance(error, CheckpointMoved) else waits[failures - 1]
