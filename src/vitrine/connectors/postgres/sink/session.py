@@ -9,12 +9,13 @@ from psycopg.pq import TransactionStatus
 
 from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.statements import create_table
-from vitrine.postgres import TEXT_FORMAT, Connection, connect, no_transaction_timeout, raw, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, answered, connect, no_transaction_timeout, raw, translated
 
 _CODES = {
     "42804": "SCHEMA_CHANGED",
     "42703": "TARGET_SCHEMA",
     "42P01": "TARGET_SCHEMA",
+    "3F000": "TARGET_SCHEMA",
     "55P03": "SINK_LOCKED",
 }
 
@@ -56,7 +57,8 @@ class TargetSession:
         connection = self.connection
         with self.translated():
             # in one message, to save round trips
-            connection.execute(_BEGIN + no_transaction_timeout(connection) + _SAVEPOINT)
+            with answered(connection, f"target {self._target}"):
+                connection.execute(_BEGIN + no_transaction_timeout(connection) + _SAVEPOINT)
             try:
                 yield connection
             except BaseException:
