@@ -11,6 +11,7 @@ from vitrine.connectors.postgres import ranges
 from vitrine.connectors.postgres.sink import catalog, staging
 from vitrine.connectors.postgres.sink.changes import drop_superseded
 from vitrine.connectors.postgres.sink.copy_in import copy_in
+from vitrine.connectors.postgres.sink.merging import Merger, check_deferred
 from vitrine.connectors.postgres.sink.quarantine import NUMBER, NUMBERED, REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
@@ -74,7 +75,8 @@ class StagedLoad:
             staging.drop(connection, self._name)
             facts = self._target.facts
             identity = facts.identity if facts else None
-            yield Publication(connection, Written(counts, tuple(rejects), tuple(healed), identity))
+            columns = self._target.written.after(self._columns) if self._columns else None
+            yield Publication(connection, Written(counts, tuple(rejects), tuple(healed), identity, columns))
 
     def discard(self) -> None:
         with self._session.transaction() as connection:
@@ -135,37 +137,18 @@ class StagedLoad:
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
         """Update rows that differ and insert new ones; readers see the old rows until the commit."""
         columns = list(catalog.column_types(connection, self._table))
-        ways: tuple[Callable[[Sequence[str]], int], ...] = (self._merge_staging, self._replace_differing)
-        for way in ways:
-            try:
-                with connection.transaction():
-                    return way(columns), []
-            except psycopg.errors.UniqueViolation:
-                continue
-            except REFUSALS:
-                break
-        return self._merge_fitting(columns)
-
-    def _merge_staging(self, columns: Sequence[str]) -> int:
-        return self._session.connection.execute(self._target.statements.merge(self._table, columns)).rowcount
-
-    def _replace_differing(self, columns: Sequence[str]) -> int:
-        """Rows that swap a unique value conflict: remove all rows that differ, then insert them again."""
-        connection, statements = self._session.connection, self._target.statements
-        taken = sql.Identifier("pg_temp", "vitrine_taken")
-        foreign = [name for name in (self._target.facts.types if self._target.facts else {}) if name not in columns]
-        empty_copy = sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT * FROM {} WHERE false")
-        connection.execute(empty_copy.format(taken, self._target.identifier))
-        connection.execute(statements.take_out(self._table, columns, taken))
-        replaced = connection.execute(statements.put_in(self._table, columns, taken, foreign)).rowcount
-        return replaced + self._merge_staging(columns)
+        try:
+            with connection.transaction():
+                return Merger(self._session, self._target, self._table, columns).merge(complete=True), []
+        except REFUSALS:
+            return self._merge_fitting(columns)
 
     def _merge_fitting(self, columns: Sequence[str]) -> tuple[int, list[Reject]]:
         """Apply every staged row that fits; violations that only the target detects (a foreign key) are found here."""
 
         def write_range(low: int, high: int) -> int:
             part = sql.SQL("(SELECT * FROM {} WHERE {} BETWEEN {} AND {})").format(NUMBERED, NUMBER, low, high)
-            return self._session.connection.execute(self._target.statements.merge(part, columns)).rowcount
+            return Merger(self._session, self._target, part, columns).merge()
 
         count = self._quarantine.number_rows_of(self._table)
         return self._quarantine.write_fitting(count, write_range, [], self._target.identifier)

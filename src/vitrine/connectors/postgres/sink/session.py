@@ -1,6 +1,6 @@
 """The connection of a sink, and the transaction of a unit."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import psycopg
@@ -19,7 +19,7 @@ _CODES = {
 }
 
 # synchronous_commit is off: a lost commit loses rows and checkpoint together, and the commit that ends the run makes
-# all earlier ones durable. When rows do not fit, the transaction rolls back to the savepoint.
+# all earlier ones durable. Policies of row-level security raise an error instead of hiding rows. When rows do not fit, the transaction rolls back to the savepoint.
 _BEGIN = (
     "BEGIN;"
     + TEXT_FORMAT
@@ -28,10 +28,18 @@ _BEGIN = (
     SET LOCAL work_mem = '64MB';
     SET LOCAL maintenance_work_mem = '256MB';
     SET LOCAL lock_timeout = '10s';
+    SET LOCAL row_security = off;
     SET LOCAL idle_in_transaction_session_timeout = '10s';
     SAVEPOINT fitting
 """
 )
+
+
+_READERS_WAIT = "SET LOCAL lock_timeout = '800ms'"
+"""Readers queue behind a waiting ALTER TABLE: it waits for less than a second, then lets them pass."""
+
+_PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0)
+"""Seconds between the attempts to lock the target."""
 
 
 class TargetSession:
@@ -66,6 +74,35 @@ class TargetSession:
     def roll_back_to_start(self) -> None:
         """Undo what the open transaction did so far."""
         self.connection.execute("ROLLBACK TO SAVEPOINT fitting")
+
+    def alter(self, statement: sql.Composed, wait: Callable[[float], None]) -> None:
+        """Change the target before anything else is written, in a transaction that holds its lock for a moment only."""
+        connection = self.connection
+        opened = connection.info.transaction_status is not TransactionStatus.IDLE
+        if opened and self._has_written():
+            connection.execute(statement)
+            return
+        if opened:
+            connection.execute("COMMIT")
+        for pause in _PAUSES:
+            try:
+                self._alter_now(statement)
+                break
+            except psycopg.errors.LockNotAvailable:
+                wait(pause)
+        else:
+            self._alter_now(statement)
+        if opened:
+            connection.execute(_BEGIN)
+
+    def _alter_now(self, statement: sql.Composed) -> None:
+        with self.connection.transaction():
+            self.connection.execute(_READERS_WAIT)
+            self.connection.execute(statement)
+
+    def _has_written(self) -> bool:
+        row = self.connection.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS yes").fetchone()
+        return bool(row and row["yes"])
 
     @contextmanager
     def translated(self) -> Generator[None]:

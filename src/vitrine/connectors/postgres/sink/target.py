@@ -1,18 +1,30 @@
 """The target table: its catalog entry, creation and extension."""
 
+import logging
 from collections.abc import Sequence
 
 import psycopg
 from psycopg import sql
 
-from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions
-from vitrine.connectors.postgres.sink import catalog
+from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, types
+from vitrine.connectors.postgres.sink import catalog, findings
+from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import TargetStatements, names
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.jobs import SinkJob
-from vitrine.flow.rows import Column, Finding, bare_type
+from vitrine.flow.rows import Column, Finding, Kind, bare_type, kind_of
 from vitrine.postgres import raw
+
+log = logging.getLogger(__name__)
+
+_EXACT = frozenset(
+    {
+        (Kind.INTEGER, Kind.INTEGER),
+        (Kind.INTEGER, Kind.DECIMAL),
+        (Kind.UUID, Kind.TEXT),
+    }
+)
 
 
 class TargetTable:
@@ -22,12 +34,16 @@ class TargetTable:
         self.name = str(job.target)
         self.schema, _, self.table = job.target.name.partition(".")
         self.identifier = sql.Identifier(self.schema, self.table)
+        self.options = job.options
+        self.log_fields = job.run.log_fields
         self.touch_column = job.options.touch_column
-        self._configured_key = job.definition.key_columns
-        self._options = job.definition.options
+        self.written = WrittenColumns(job.facts, job.definition)
+        self._definition = job.definition
+        self._lease = job.lease
         self._session = session
         self._facts: catalog.TableFacts | None = None
         self._inspected = False
+        self._prepared: tuple[Sequence[Column], catalog.TableFacts | None] | None = None
 
     # -- catalog --------------------------------------------------------------------------------------------------
 
@@ -61,18 +77,30 @@ class TargetTable:
 
     @property
     def known_key(self) -> tuple[str, ...]:
-        return self._configured_key or (self.facts.primary_key if self.facts else ())
+        return self._definition.key_columns or (self.facts.primary_key if self.facts else ())
 
     @property
     def statements(self) -> TargetStatements:
-        return TargetStatements(self.identifier, self.key, self.touch_column)
+        columns = self.facts.columns if self.facts else {}
+        return TargetStatements(
+            self.identifier,
+            self.key,
+            self.touch_column,
+            {name: column.facts.equal for name, column in columns.items() if column.facts.equal is not None},
+            frozenset(name for name in self.key if name in columns and not columns[name].identical),
+        )
 
     def type_of(self, column: Column) -> str:
         """The type a column has in the target, or will have."""
         return self.facts.types.get(column.name, column.type) if self.facts else column.type
 
     def typed(self, columns: Sequence[Column]) -> list[tuple[str, str]]:
-        return [(column.name, self.type_of(column)) for column in columns]
+        """Columns as a table is created with them: with the collations of the target, which decide what is equal."""
+        return [(column.name, self.type_of(column) + self._collation_of(column)) for column in columns]
+
+    def _collation_of(self, column: Column) -> str:
+        found = self.facts.columns.get(column.name) if self.facts else None
+        return f" COLLATE {found.collation}" if found and found.collation else ""
 
     def has_types_of(self, columns: Sequence[Column]) -> bool:
         return all(self.type_of(column) == column.type for column in columns)
@@ -85,55 +113,60 @@ class TargetTable:
     def findings(self, columns: Sequence[Column]) -> list[Finding]:
         """Reasons against writing these columns, and warnings."""
         found = [finding for finding in (self.key_finding(), *self._column_findings(columns)) if finding]
-        for table in self.facts.cascades if self.facts else ():
-            text = (
-                f"{table} refers to the target with ON DELETE CASCADE: when a row disappears from the"
-                " source, its rows there are deleted as well"
-            )
-            found.append(Finding("CASCADE", text))
+        if self.facts is not None:
+            found += findings.of_table(self.name, self.facts, self._definition, self.options)
         return found
 
     def key_finding(self) -> Finding | None:
-        facts, key = self.facts, self.known_key
-        if facts is None:
-            text = f"target {self.name} does not exist yet; name key_columns, and it is created with them"
-            return None if key else Finding("KEY_MISSING", text, fatal=True)
-        if not key:
-            text = f"target {self.name} has no primary key; add one, or name key_columns"
-            return Finding("KEY_MISSING", text, fatal=True)
-        if frozenset(key) not in facts.unique:
-            text = (
-                f"key_columns ({', '.join(key)}) of target {self.name} are not covered by a unique index of exactly"
-                " these columns; add one, or correct key_columns"
-            )
-            return Finding("KEY_NOT_UNIQUE", text, fatal=True)
-        return None
+        return findings.of_key(self.name, self.facts, self.known_key)
 
     def _column_findings(self, columns: Sequence[Column]) -> list[Finding]:
-        given = [column.name for column in columns]
-        missing = [name for name in self.known_key if given and name not in given]
-        found = [
-            Finding("SCHEMA_CHANGED", f"the rows lack the key column '{name}'", name, fatal=True) for name in missing
-        ]
-        if self.facts is None:
-            return found
-        if self._options.on_schema_change == "fail":
-            found += [_unknown_column(self.name, name) for name in given if name not in self.facts.types]
-        if self.touch_column and self.touch_column not in self.facts.types:
-            text = f"target {self.name} has no column '{self.touch_column}' (touch_column); add it, or drop the option"
-            found.append(Finding("TARGET_SCHEMA", text, self.touch_column, fatal=True))
+        found = list(
+            findings.of_columns(self.name, self.facts, self.known_key, columns, self._definition, self.options)
+        )
+        found += self._type_findings(columns)
+        if self.facts is not None:
+            found += findings.of_drift(self.name, self.facts, columns, self.written, self.options)
+            for column, before in self.written.retyped(columns):
+                stored = self.facts.types.get(column.name, column.type)
+                if not _is_exact(column.type, stored):
+                    found.append(findings.retyped(self.name, column, before, stored))
         return found
+
+    def _type_findings(self, columns: Sequence[Column]) -> list[Finding]:
+        """Types that the target's database lacks, or that are not PostgreSQL's own or an extension's."""
+        # only types of pg_catalog have an unqualified name
+        qualified = [column for column in columns if "." in column.type]
+        if not qualified:
+            return []
+        with self._session.translated(), self._session.connection.transaction():
+            self._session.connection.execute("SET LOCAL search_path = pg_catalog")
+            rows = self._session.connection.execute(
+                "SELECT coalesce(to_regtype(name)::oid, 0)::bigint AS oid"
+                "  FROM unnest(%s::text[]) WITH ORDINALITY AS w(name, place) ORDER BY place",
+                [[bare_type(column.type) for column in qualified]],
+            ).fetchall()
+            facts = types.describe(self._session.connection, [(row["oid"], types.UNSET) for row in rows])
+        return [
+            findings.missing_type(self.name, column)
+            for column, known in zip(qualified, facts, strict=True)
+            if known.is_flattened
+        ]
 
     # -- changes --------------------------------------------------------------------------------------------------
 
     def prepare(self, columns: Sequence[Column]) -> None:
         """Ensure that the table, if it exists, has these columns; ConfigError if they may not be added."""
+        if self._prepared == (columns, self.facts):
+            return
         for finding in self._column_findings(columns):
-            raise ConfigError(finding.text, code=finding.code)
+            if finding.fatal:
+                raise ConfigError(finding.text, code=finding.code)
         if self.facts is not None:
             unknown = [column for column in columns if column.name not in self.facts.types]
             if unknown:
                 self._add_columns(unknown)
+        self._prepared = (columns, self.facts)
 
     def create(self, columns: Sequence[Column]) -> None:
         """Create the table with the columns of the query, the key as primary key, and the touch column last."""
@@ -179,16 +212,22 @@ class TargetTable:
         )
 
     def _add_columns(self, columns: Sequence[Column]) -> None:
+        """Add columns, in a transaction of their own: readers must not wait for the rest of the unit."""
+        actions = [
+            sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(sql.Identifier(column.name), raw(column.type))
+            for column in columns
+        ]
+        statement = sql.SQL("ALTER TABLE {} {}").format(self.identifier, sql.SQL(", ").join(actions))
+        self._session.alter(statement, self._lease.wait)
         for column in columns:
-            statement = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}")
-            added = statement.format(self.identifier, sql.Identifier(column.name), raw(column.type))
-            self._session.connection.execute(added)
+            text = findings.added_column(self.name, column.name, self._definition)
+            log.warning("%s", text, extra={"action": "column_added", **self.log_fields})
         self.inspect()
 
 
-def _unknown_column(target: str, column: str) -> Finding:
-    text = (
-        f"target {target} has no column '{column}'; add it to the table, drop it from the query, or set"
-        " options.on_schema_change: add_columns"
-    )
-    return Finding("TARGET_SCHEMA", text, column, fatal=True)
+def _is_exact(type_name: str, stored: str) -> bool:
+    """Whether a value of the first type is stored in the second as it is, or is refused."""
+    if bare_type(type_name) == bare_type(stored):
+        return True
+    kinds = kind_of(type_name), kind_of(stored)
+    return kinds in _EXACT
