@@ -119,14 +119,14 @@ _FACTS = """
                           jsonb_agg(jsonb_build_array(n.nspname, p.oprname) ORDER BY place) AS operators,
                           jsonb_agg(coalesce(l.collisdeterministic, true) ORDER BY place) AS deterministic
                      FROM unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[])
-                          WITH ORDINALITY AS k(attnum, class, collation, place)
+                          WITH ORDINALITY AS k(attnum, class, sorted_by, place)
                      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                      JOIN pg_opclass o ON o.oid = k.class
                      JOIN pg_amop m ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
                       AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
                      JOIN pg_operator p ON p.oid = m.amopopr
                      JOIN pg_namespace n ON n.oid = p.oprnamespace
-                     LEFT JOIN pg_collation l ON l.oid = k.collation
+                     LEFT JOIN pg_collation l ON l.oid = k.sorted_by
                     WHERE k.place <= i.indnkeyatts) AS k
              WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid) AS uniques,
            (SELECT jsonb_agg(jsonb_build_object(
@@ -136,7 +136,7 @@ _FACTS = """
                        'columns', (SELECT jsonb_agg(a.attname) FROM pg_attribute a
                                     WHERE a.attrelid = c.oid AND a.attnum = ANY (f.confkey)))
                      ORDER BY f.conrelid::regclass::text, f.conname)
-              FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = c.oid) AS references,
+              FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = c.oid) AS referring,
            (SELECT jsonb_agg(jsonb_build_object(
                        'name', g.tgname, 'on_insert', g.tgtype & 4 > 0, 'on_delete', g.tgtype & 8 > 0,
                        'on_update', g.tgtype & 16 > 0) ORDER BY g.tgname)
@@ -166,7 +166,7 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
         identity=row["identity"],
         columns=columns,
         uniques=tuple(_unique(index, columns) for index in row["uniques"] or ()),
-        references=tuple(Reference(**one | {"columns": tuple(one["columns"])}) for one in row["references"] or ()),
+        references=tuple(Reference(**one | {"columns": tuple(one["columns"])}) for one in row["referring"] or ()),
         triggers=tuple(Trigger(**trigger) for trigger in row["triggers"] or ()),
         rules=tuple(row["rules"] or ()),
         unlogged=row["unlogged"],
@@ -177,7 +177,8 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
 
 def _unique(index: Mapping[str, Any], columns: Mapping[str, ColumnFacts]) -> UniqueFacts:
     names: list[str] = index["columns"] or []
-    compared = zip(names, index["operators"] or (), index["deterministic"] or (), strict=bool(names))
+    operators: list[tuple[str, str]] = index["operators"] if names else []
+    deterministic: list[bool] = index["deterministic"] if names else []
     return UniqueFacts(
         name=index["name"],
         columns=tuple(names),
@@ -185,8 +186,8 @@ def _unique(index: Mapping[str, Any], columns: Mapping[str, ColumnFacts]) -> Uni
         deferrable=index["deferrable"],
         nulls_distinct=index["nulls_distinct"],
         same_equality=all(
-            columns[name].facts.equal == Operator(*operator) and columns[name].deterministic == deterministic
-            for name, operator, deterministic in compared
+            columns[name].facts.equal == Operator(*operator) and columns[name].deterministic == same
+            for name, operator, same in zip(names, operators, deterministic, strict=True)
         ),
     )
 

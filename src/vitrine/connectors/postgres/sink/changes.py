@@ -39,6 +39,7 @@ class ChangesUnit:
     def write(self, batch: Batch) -> None:
         if not batch.count and not self._target.exists and not isinstance(batch.payload, BinaryRows):
             return  # the columns that a transform adds are not known before its first row
+        self._target.accept(batch)
         before = self._target.facts
         try:
             self._write(batch)
@@ -50,8 +51,8 @@ class ChangesUnit:
                 raise self._target.null_key() from refusal
             self._write_fitting(batch)
         facts = self._target.facts
-        written = self._target.written.after(batch.columns)
-        self.result = replace(self.result, identity=facts.identity if facts else None, facts=written)
+        kept = self._target.columns_to_keep
+        self.result = replace(self.result, identity=facts.identity if facts else None, facts=kept)
 
     def delete(self, keys: Sequence[Key]) -> None:
         facts = self._target.facts

@@ -157,7 +157,7 @@ def of_drift(
             " reset the state, or set options.ignore_removed: true"
         )
         yield Finding("SCHEMA_CHANGED", text, fatal=True)
-    for name in written.removed(columns) if columns and not options.ignore_removed else ():
+    for name in written.removed(columns) if not options.ignore_removed else ():
         if name in facts.types:
             text = (
                 f"column '{name}', which target {target} has from earlier runs, is no longer read: its values would"

@@ -1,37 +1,21 @@
 """A load: collects rows in a staging table, then applies the difference to the mart in one transaction."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
-import psycopg
 from psycopg import sql
 
-from vitrine.connectors.postgres import ranges
 from vitrine.connectors.postgres.sink import catalog, staging
 from vitrine.connectors.postgres.sink.changes import drop_superseded
-from vitrine.connectors.postgres.sink.copy_in import copy_in
 from vitrine.connectors.postgres.sink.merging import Merger, check_deferred
 from vitrine.connectors.postgres.sink.quarantine import NUMBER, NUMBERED, REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
-from vitrine.connectors.postgres.sink.statements import names
+from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.errors import DataError
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import LoadState
-from vitrine.flow.rows import (
-    NOTHING_WRITTEN,
-    Batch,
-    BinaryRows,
-    Column,
-    Counts,
-    Generation,
-    Key,
-    LoadInfo,
-    Reject,
-    Stamp,
-    Written,
-)
+from vitrine.flow.rows import Column, Counts, Generation, LoadInfo, Reject, Stamp, Written
 from vitrine.model import Definition, Mode, PipelineId
 from vitrine.postgres import Connection
 
@@ -62,7 +46,7 @@ class StagedLoad:
         self.is_fresh = generation.cursor is None  # existing rows of the staging table are not part of this load
 
     @contextmanager
-    def unit(self, stamp: Stamp) -> "Generator[StagingUnit]":
+    def unit(self, stamp: Stamp) -> Generator[StagingUnit]:
         with self._session.transaction():
             yield StagingUnit(self, self._session, self._target, self._quarantine, self._table)
 
@@ -75,8 +59,8 @@ class StagedLoad:
             staging.drop(connection, self._name)
             facts = self._target.facts
             identity = facts.identity if facts else None
-            columns = self._target.written.after(self._columns) if self._columns else None
-            yield Publication(connection, Written(counts, tuple(rejects), tuple(healed), identity, columns))
+            written = Written(counts, tuple(rejects), tuple(healed), identity, self._target.columns_to_keep)
+            yield Publication(connection, written)
 
     def discard(self) -> None:
         with self._session.transaction() as connection:
@@ -132,6 +116,7 @@ class StagedLoad:
             return Counts(written=staged - superseded, repeated=repeated), [], healed
         deleted = self._delete_vanished(connection, info.max_delete_ratio)
         written, rejects = self._merge(connection)
+        check_deferred(connection)
         return Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated), rejects, healed
 
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
@@ -180,78 +165,6 @@ class StagedLoad:
                 code="SHRINK_GUARD",
             )
         return deleted
-
-
-class StagingUnit:
-    """One transaction on the staging table; the checkpoint joins it."""
-
-    def __init__(
-        self,
-        load: StagedLoad,
-        session: TargetSession,
-        target: TargetTable,
-        quarantine: Quarantine,
-        table: sql.Identifier,
-    ) -> None:
-        self.result: Written = NOTHING_WRITTEN
-        self._load = load
-        self._session = session
-        self._target = target
-        self._quarantine = quarantine
-        self._table = table
-
-    @property
-    def transaction(self) -> Connection:
-        return self._session.connection
-
-    def write(self, batch: Batch) -> None:
-        if not batch.count and not self._target.exists and not isinstance(batch.payload, BinaryRows):
-            return  # the columns that a transform adds are not known before its first row
-        facts, fresh = self._target.facts, self._load.is_fresh
-        try:
-            self._prepare(batch.columns)
-            if batch.count:
-                copy_in(self._session, self._target, self._table, batch)
-            rejected = 0
-        except REFUSALS as refusal:
-            self._session.roll_back_to_start()
-            self._target.restore(facts)
-            self._load.is_fresh = fresh
-            if not self._target.exists and refusal.diag.column_name in self._target.key:
-                raise self._target.null_key() from refusal
-            rejected = self._write_fitting(batch)
-        counts = Counts(staged=batch.count - rejected, rejected=rejected)
-        self.result = replace(self.result, counts=self.result.counts + counts)
-
-    def delete(self, keys: Sequence[Key]) -> None:
-        if not keys or self._load.is_fresh:
-            return
-        types = catalog.column_types(self.transaction, self._table)
-        key = [Column(name, types[name]) for name in self._target.key]
-        statement = sql.SQL("DELETE FROM {} AS t WHERE {}").format(self._table, ranges.condition("t", key, keys))
-        gone = self.transaction.execute(statement).rowcount
-        self.result = replace(self.result, counts=self.result.counts + Counts(staged=-gone))
-
-    def _prepare(self, columns: Sequence[Column]) -> None:
-        self._target.prepare(columns)
-        if self._load.is_fresh:
-            self._load.create(columns)
-
-    def _write_fitting(self, batch: Batch) -> int:
-        """Write the batch without the rows that do not fit; returns how many were rejected."""
-        self._prepare(batch.columns)
-        self._quarantine.number(batch)
-        columns = [column.name for column in batch.columns]
-        values = self._quarantine.cast_columns(columns, self._table)
-
-        def write_range(low: int, high: int) -> int:
-            insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} BETWEEN {} AND {}")
-            self.transaction.execute(insert.format(self._table, names(columns), values, NUMBERED, NUMBER, low, high))
-            return 0
-
-        _, rejects = self._quarantine.write_fitting(batch.count, write_range, columns, self._table)
-        self.result = replace(self.result, rejects=tuple(rejects))
-        return len(rejects)
 
 
 class Publication:

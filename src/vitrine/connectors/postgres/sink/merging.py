@@ -1,4 +1,4 @@
-"""Merges a table of rows into the target: in place where rows exchange unique values, and compared where triggers act."""
+"""Merges a table of rows into the target, by the way that leaves all other tables as they are."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,7 +11,6 @@ from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.errors import DataError
 from vitrine.postgres import Connection
-
 
 log = logging.getLogger(__name__)
 

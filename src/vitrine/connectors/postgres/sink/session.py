@@ -19,7 +19,8 @@ _CODES = {
 }
 
 # synchronous_commit is off: a lost commit loses rows and checkpoint together, and the commit that ends the run makes
-# all earlier ones durable. Policies of row-level security raise an error instead of hiding rows. When rows do not fit, the transaction rolls back to the savepoint.
+# all earlier ones durable. With row_security off, a policy raises an error instead of hiding rows. When rows do not
+# fit, the transaction rolls back to the savepoint.
 _BEGIN = (
     "BEGIN;"
     + TEXT_FORMAT

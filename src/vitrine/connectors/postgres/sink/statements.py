@@ -146,7 +146,9 @@ class TargetStatements:
             target=self.target,
             same_value=self._same(unique),
             same_key=self._same(self.key),
-            complete=sql.SQL(" AND ").join(sql.SQL("{} IS NOT NULL").format(sql.Identifier("s", one)) for one in unique),
+            complete=sql.SQL(" AND ").join(
+                sql.SQL("{} IS NOT NULL").format(sql.Identifier("s", one)) for one in unique
+            ),
             unique=names(unique, "s"),
         )
 

@@ -2,29 +2,23 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, types
+from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions
 from vitrine.connectors.postgres.sink import catalog, findings
+from vitrine.connectors.postgres.sink.checks import TargetChecks
 from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import TargetStatements, names
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.jobs import SinkJob
-from vitrine.flow.rows import Column, Finding, Kind, bare_type, kind_of
+from vitrine.flow.rows import Batch, BinaryRows, Column, Finding, bare_type
 from vitrine.postgres import raw
 
 log = logging.getLogger(__name__)
-
-_EXACT = frozenset(
-    {
-        (Kind.INTEGER, Kind.INTEGER),
-        (Kind.INTEGER, Kind.DECIMAL),
-        (Kind.UUID, Kind.TEXT),
-    }
-)
 
 
 class TargetTable:
@@ -37,7 +31,9 @@ class TargetTable:
         self.options = job.options
         self.log_fields = job.run.log_fields
         self.touch_column = job.options.touch_column
-        self.written = WrittenColumns(job.facts, job.definition)
+        self.columns_to_keep: dict[str, Any] | None = None  # with the checkpoint; None: no rows are known yet
+        self._written = WrittenColumns(job.facts, job.definition)
+        self._checks = TargetChecks(session, job, self._written)
         self._definition = job.definition
         self._lease = job.lease
         self._session = session
@@ -71,7 +67,7 @@ class TargetTable:
     @property
     def key(self) -> tuple[str, ...]:
         """As configured, or the primary key; ConfigError if there is neither, or it is not unique."""
-        if finding := self.key_finding():
+        if finding := self._checks.of_key(self.facts, self.known_key):
             raise ConfigError(finding.text, code=finding.code)
         return self.known_key
 
@@ -96,11 +92,9 @@ class TargetTable:
 
     def typed(self, columns: Sequence[Column]) -> list[tuple[str, str]]:
         """Columns as a table is created with them: with the collations of the target, which decide what is equal."""
-        return [(column.name, self.type_of(column) + self._collation_of(column)) for column in columns]
-
-    def _collation_of(self, column: Column) -> str:
-        found = self.facts.columns.get(column.name) if self.facts else None
-        return f" COLLATE {found.collation}" if found and found.collation else ""
+        known = self.facts.columns if self.facts else {}
+        collations = {name: f" COLLATE {found.collation}" for name, found in known.items() if found.collation}
+        return [(column.name, self.type_of(column) + collations.get(column.name, "")) for column in columns]
 
     def has_types_of(self, columns: Sequence[Column]) -> bool:
         return all(self.type_of(column) == column.type for column in columns)
@@ -112,56 +106,22 @@ class TargetTable:
 
     def findings(self, columns: Sequence[Column]) -> list[Finding]:
         """Reasons against writing these columns, and warnings."""
-        found = [finding for finding in (self.key_finding(), *self._column_findings(columns)) if finding]
-        if self.facts is not None:
-            found += findings.of_table(self.name, self.facts, self._definition, self.options)
-        return found
-
-    def key_finding(self) -> Finding | None:
-        return findings.of_key(self.name, self.facts, self.known_key)
-
-    def _column_findings(self, columns: Sequence[Column]) -> list[Finding]:
-        found = list(
-            findings.of_columns(self.name, self.facts, self.known_key, columns, self._definition, self.options)
-        )
-        found += self._type_findings(columns)
-        if self.facts is not None:
-            found += findings.of_drift(self.name, self.facts, columns, self.written, self.options)
-            for column, before in self.written.retyped(columns):
-                stored = self.facts.types.get(column.name, column.type)
-                if not _is_exact(column.type, stored):
-                    found.append(findings.retyped(self.name, column, before, stored))
-        return found
-
-    def _type_findings(self, columns: Sequence[Column]) -> list[Finding]:
-        """Types that the target's database lacks, or that are not PostgreSQL's own or an extension's."""
-        # only types of pg_catalog have an unqualified name
-        qualified = [column for column in columns if "." in column.type]
-        if not qualified:
-            return []
-        with self._session.translated(), self._session.connection.transaction():
-            self._session.connection.execute("SET LOCAL search_path = pg_catalog")
-            rows = self._session.connection.execute(
-                "SELECT coalesce(to_regtype(name)::oid, 0)::bigint AS oid"
-                "  FROM unnest(%s::text[]) WITH ORDINALITY AS w(name, place) ORDER BY place",
-                [[bare_type(column.type) for column in qualified]],
-            ).fetchall()
-            facts = types.describe(self._session.connection, [(row["oid"], types.UNSET) for row in rows])
-        return [
-            findings.missing_type(self.name, column)
-            for column, known in zip(qualified, facts, strict=True)
-            if known.is_flattened
-        ]
+        return self._checks.all(self.facts, self.known_key, columns)
 
     # -- changes --------------------------------------------------------------------------------------------------
+
+    def accept(self, batch: Batch) -> None:
+        """Compare the columns of rows with those of the last run; ConfigError if they may not differ."""
+        if not batch.count and not isinstance(batch.payload, BinaryRows):
+            return  # the columns that a transform returns are not known without a row
+        _refuse(self._checks.of_drift(self.facts, batch.columns))
+        self.columns_to_keep = self._written.after(batch.columns)
 
     def prepare(self, columns: Sequence[Column]) -> None:
         """Ensure that the table, if it exists, has these columns; ConfigError if they may not be added."""
         if self._prepared == (columns, self.facts):
             return
-        for finding in self._column_findings(columns):
-            if finding.fatal:
-                raise ConfigError(finding.text, code=finding.code)
+        _refuse(self._checks.of_columns(self.facts, self.known_key, columns))
         if self.facts is not None:
             unknown = [column for column in columns if column.name not in self.facts.types]
             if unknown:
@@ -225,9 +185,7 @@ class TargetTable:
         self.inspect()
 
 
-def _is_exact(type_name: str, stored: str) -> bool:
-    """Whether a value of the first type is stored in the second as it is, or is refused."""
-    if bare_type(type_name) == bare_type(stored):
-        return True
-    kinds = kind_of(type_name), kind_of(stored)
-    return kinds in _EXACT
+def _refuse(found: Sequence[Finding]) -> None:
+    for finding in found:
+        if finding.fatal:
+            raise ConfigError(finding.text, code=finding.code)
