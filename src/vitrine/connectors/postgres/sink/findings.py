@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from vitrine.connectors.postgres import PostgresSinkOptions
 from vitrine.connectors.postgres.sink.catalog import ColumnFacts, TableFacts
 from vitrine.connectors.postgres.sink.drift import WrittenColumns
-from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, kind_of
+from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
 from vitrine.model import Definition, Mode
 
 
@@ -137,7 +137,7 @@ def _coarser(target: str, column: Column, stored: ColumnFacts) -> Finding | None
         )
         return Finding("KEY_COLLATION", text, column.name, fatal=True)
     is_number = column.kind is Kind.INTEGER and kind_of(stored.type) in NUMBERS
-    if is_number or stored.type == column.type:
+    if is_number or bare_type(stored.type) == bare_type(column.type):
         return None
     text = (
         f"key column '{column.name}' of target {target} is of type {stored.type}, for which different values of the"
