@@ -27,7 +27,8 @@ def create_caseless(connection: Connection, *, extension: bool = True) -> None:
         *(
             f"CREATE FUNCTION public.caseless_{name}(public.caseless, public.caseless) RETURNS boolean"
             # not LANGUAGE sql: the planner would replace the call by its body, and no index would match
-            f" LANGUAGE plpgsql IMMUTABLE STRICT AS 'BEGIN RETURN pg_catalog.lower($1::text) OPERATOR(pg_catalog.{sign})"
+            " LANGUAGE plpgsql IMMUTABLE STRICT AS 'BEGIN RETURN pg_catalog.lower($1::text)"
+            f" OPERATOR(pg_catalog.{sign})"
             " pg_catalog.lower($2::text); END'"
             for name, sign in _COMPARED
         ),
