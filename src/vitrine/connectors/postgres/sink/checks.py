@@ -71,7 +71,7 @@ class TargetChecks:
         return [
             findings.missing_type(self._target, column)
             for column, known in zip(qualified, facts, strict=True)
-            if known.is_flattened
+            if known.is_flattened or known.bare != bare_type(column.type)
         ]
 
 

@@ -63,7 +63,7 @@ def of_table(target: str, facts: TableFacts, definition: Definition, options: Po
             text = (
                 f"column '{column.name}' of target {target} is of type {column.type}, whose owner may have attached"
                 " functions that a write would execute with the rights of this role; run ALTER TABLE"
-                f" {target} ALTER COLUMN {column.name} TYPE {column.facts.declared}"
+                f" {target} ALTER COLUMN {column.name} TYPE {column.facts.carrier}"
             )
             yield Finding("TYPE_UNTRUSTED", text, column.name, fatal=True)
 
