@@ -11,7 +11,8 @@ _COMPARED = (("lt", "<"), ("le", "<="), ("eq", "="), ("ge", ">="), ("gt", ">"))
 def create_caseless(connection: Connection, *, extension: bool = True) -> None:
     """Create public.caseless, a text that compares without regard to case, as citext does; needs a superuser.
 
-    As part of an extension it is carried into marts under its own name; otherwise as text.
+    Its operators are not in SQL, which the planner would inline. As part of an extension the type is carried into marts
+    under its own name; otherwise as text.
     """
     statements = [
         "CREATE TYPE public.caseless",

@@ -9,7 +9,7 @@ from psycopg.pq import TransactionStatus
 
 from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.statements import create_table
-from vitrine.postgres import TEXT_FORMAT, Connection, connect, raw, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, connect, no_transaction_timeout, raw, translated
 
 _CODES = {
     "42804": "SCHEMA_CHANGED",
@@ -22,18 +22,19 @@ _CODES = {
 # all earlier ones durable. With row_security off, a policy raises an error instead of hiding rows. When rows do not
 # fit, the transaction rolls back to the savepoint.
 _BEGIN = (
-    "BEGIN;"
+    "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE;"
     + TEXT_FORMAT
     + """
-    ; SET LOCAL synchronous_commit = off;
+    ; SET LOCAL xmloption = content;
+    SET LOCAL synchronous_commit = off;
     SET LOCAL work_mem = '64MB';
     SET LOCAL maintenance_work_mem = '256MB';
     SET LOCAL lock_timeout = '10s';
     SET LOCAL row_security = off;
-    SET LOCAL idle_in_transaction_session_timeout = '10s';
-    SAVEPOINT fitting
+    SET LOCAL idle_in_transaction_session_timeout = '10s'
 """
 )
+_SAVEPOINT = "; SAVEPOINT fitting"
 
 
 _READERS_WAIT = "SET LOCAL lock_timeout = '800ms'"
@@ -63,7 +64,7 @@ class TargetSession:
         """A transaction with the settings that every unit needs."""
         connection = self.connection
         with self.translated():
-            connection.execute(_BEGIN)  # in one message, to save round trips
+            self._begin()
             try:
                 yield connection
             except BaseException:
@@ -71,6 +72,10 @@ class TargetSession:
                     connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
+
+    def _begin(self) -> None:
+        # in one message, to save round trips
+        self.connection.execute(_BEGIN + no_transaction_timeout(self.connection) + _SAVEPOINT)
 
     def roll_back_to_start(self) -> None:
         """Undo what the open transaction did so far."""
@@ -94,7 +99,7 @@ class TargetSession:
         else:
             self._alter_now(statement)
         if opened:
-            connection.execute(_BEGIN)
+            self._begin()
 
     def _alter_now(self, statement: sql.Composed) -> None:
         with self.connection.transaction():

@@ -1,33 +1,38 @@
 """Reads one query from one snapshot of the source, in chunks of rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import cast
 
+import psycopg
 from psycopg import sql
 from psycopg.pq import Format
 
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source.connections import BEGIN, TIMEOUTS, SourceConnections
+from vitrine.connectors.postgres.source.connections import SourceConnections, begin
 from vitrine.connectors.postgres.source.copy_out import CopyOut
-from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn
+from vitrine.connectors.postgres.source.ordered import OrderedQuery
+from vitrine.connectors.postgres.source.query import SourceColumn
 from vitrine.copytext import values
 from vitrine.errors import DataError
 from vitrine.flow.rows import BinaryRows, Bytes, TextRows
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Cursor
-from vitrine.postgres import translated
+from vitrine.postgres import raw, translated
 
 SORT_MEMORY = "16MB"
 """work_mem for sorting a whole table: a fifth faster than with the server's default."""
 
 # The connection is idle while earlier batches are written, each of which may take up to batch_timeout
-_BEGIN_STREAM = sql.SQL(BEGIN + TIMEOUTS + "; SET LOCAL idle_in_transaction_session_timeout = {}")
+_IDLE = sql.SQL("; SET LOCAL idle_in_transaction_session_timeout = {}")
 _SORT_MEMORY = """
     SELECT set_config('work_mem', %(size)s, true)
      WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes(%(size)s)
 """
+
+_ENCODING = (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter)
 
 Chunk = BinaryRows | TextRows
 
@@ -65,8 +70,9 @@ class Snapshot:
         return BinaryRows(data, count)
 
     def chunks(self) -> Iterator[Chunk]:
-        with translated("source query"):
-            self._connection.execute(_BEGIN_STREAM.format(int(self._max_idle.total_seconds() * 1000)))
+        with translated("source query"), self._encoding_named():
+            idle = _IDLE.format(int(self._max_idle.total_seconds() * 1000)).as_string(self._connection)
+            self._connection.execute(raw(begin(self._connection) + idle))
             self._ordered.query.refuse_changed(self._connection)
             if self._sorts_table:
                 self._connection.execute(_SORT_MEMORY, {"size": SORT_MEMORY})
@@ -81,6 +87,21 @@ class Snapshot:
                 self._end_at(data, last, following=rows.peek())
                 yield self.chunk(data, count)
             self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _encoding_named(self) -> Generator[None]:
+        """Name the column of a text that is not valid in the encoding of its database, or that UTF-8 lacks."""
+        try:
+            yield
+        except _ENCODING as exc:
+            self._connection.close()
+            column = self._ordered.query.badly_encoded()
+            named = f"column '{column}'" if column else "a column"
+            raise DataError(
+                f"{named} of the source query holds text that cannot be converted to UTF-8 ({exc.sqlstate}); correct it"
+                " at the source, or convert the column in the query",
+                code="ENCODING",
+            ) from exc
 
     def count_beyond(self, number: int, data: Bytes) -> int:
         """Rows whose first cursor column, a time, is above this number."""
@@ -115,12 +136,12 @@ class Snapshot:
 
     def _text(self, column: SourceColumn, field: bytes) -> str:
         formatted = codec.formatter(column.type_oid)
-        text = field.decode() if column.is_enum else formatted(field) if formatted else None
+        text = formatted(field) if formatted else None
         return text if text is not None else self._text_by_server(column, field)
 
     def _text_by_server(self, column: SourceColumn, field: bytes) -> str:
-        with translated("source"), self._connections.reading() as connection:
-            connection.pgconn.send_query_params(b"SELECT $1::text", [field], [column.type_oid], [Format.BINARY])
+        with translated("source"), self._connections.formatting() as connection:
+            connection.pgconn.send_query_params(b"SELECT $1", [field], [column.type_oid], [Format.BINARY])
             result = copy_out.answer(connection)
             copy_out.raise_failed(result)
             return (result.get_value(0, 0) or b"").decode()
