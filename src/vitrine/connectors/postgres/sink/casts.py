@@ -9,7 +9,7 @@ from psycopg.rows import DictRow
 
 from vitrine.connectors.postgres import types
 from vitrine.errors import ConfigError
-from vitrine.flow.rows import Column
+from vitrine.flow.rows import Column, bare_type
 from vitrine.postgres import Connection, raw
 
 # Every value survives these casts; a modifier of the target is judged on its own. The documents of json and jsonb are
@@ -125,6 +125,9 @@ class Casts:
     def sent_as(self, column: Column) -> str:
         """The type that the column's values are sent in: a column that a transform made is read by its target's."""
         return self._type_of(column) if column.inferred else column.type
+
+    def is_json(self, column: Column) -> bool:
+        return bare_type(self.sent_as(column)) in ("json", "jsonb")
 
     def of(self, connection: Connection, columns: Sequence[Column]) -> list[Conversion]:
         """How each column is converted; ConfigError where PostgreSQL has no assignment cast."""

@@ -11,7 +11,7 @@ from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import TargetStatements, names
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.jobs import SinkJob
-from vitrine.flow.rows import Column, Finding, bare_type
+from vitrine.flow.rows import Column, Finding
 from vitrine.postgres import raw
 
 
@@ -73,12 +73,6 @@ class TargetTable:
 
     def typed(self, columns: Sequence[Column]) -> list[tuple[str, str]]:
         return [(column.name, self.type_of(column)) for column in columns]
-
-    def has_types_of(self, columns: Sequence[Column]) -> bool:
-        return all(self.type_of(column) == column.type for column in columns)
-
-    def is_json(self, column: Column) -> bool:
-        return bare_type(self.type_of(column)) in ("json", "jsonb")
 
     # -- findings -------------------------------------------------------------------------------------------------
 
