@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from psycopg import sql
 
+from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.target import TargetTable
@@ -14,9 +15,13 @@ from vitrine.postgres import Connection
 class BatchUnit:
     """One transaction on the target's database; the checkpoint joins it."""
 
-    def __init__(self, session: TargetSession, target: TargetTable, quarantine: Quarantine) -> None:
+    def __init__(
+        self, session: TargetSession, target: TargetTable, casts: Casts, quarantine: Quarantine, table: sql.Identifier
+    ) -> None:
         self.result: Written = NOTHING_WRITTEN
         self._session = session
+        self._casts = casts
+        self._table = table  # whose constraints the rows must obey
         self._target = target
         self._quarantine = quarantine
 
@@ -26,6 +31,8 @@ class BatchUnit:
 
     def write(self, batch: Batch) -> None:
         """Write every row that fits; rows that do not go to the reject policy, which may raise."""
+        if not batch.columns:
+            return  # a transform has returned no row yet, so its columns are not known
         facts, result = self._target.facts, self.result
         try:
             self._prepare(batch)
@@ -67,7 +74,7 @@ class BatchUnit:
                 self.result = before
                 raise
 
-        rejects = self._quarantine.write_fitting(numbered, write)
+        rejects = self._quarantine.write_fitting(numbered, self._table, write)
         closed = self._quarantine.replaced(rejects)
         self.result = replace(
             self.result,

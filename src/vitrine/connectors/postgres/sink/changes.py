@@ -31,8 +31,7 @@ class ChangesUnit(BatchUnit):
         quarantine: Quarantine,
         newest_by: Sequence[str] | None,
     ) -> None:
-        super().__init__(session, target, quarantine)
-        self._casts = casts
+        super().__init__(session, target, casts, quarantine, target.identifier)
         # of several rows with one key, the newest by these columns is kept; None: they are an error
         self._newest_by = newest_by
 

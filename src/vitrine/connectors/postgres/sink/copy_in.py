@@ -38,9 +38,7 @@ def encode(batch: Batch, casts: Casts) -> Batch:
     return replace(batch, payload=TextRows(text_of(batch, casts.is_json), batch.count))
 
 
-def copy_in(
-    session: TargetSession, casts: Casts, table: sql.Identifier, batch: Batch, *, checked: bool = True
-) -> None:
+def copy_in(session: TargetSession, casts: Casts, table: sql.Identifier, batch: Batch, *, checked: bool = True) -> None:
     """Copy rows into a table with the target's types; ValueChanged if a cast would change a value."""
     conversions = casts.of(session.connection, batch.columns)
     if not any(one.is_needed for one in conversions):

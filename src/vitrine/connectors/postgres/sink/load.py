@@ -7,8 +7,9 @@ import psycopg
 from psycopg import sql
 
 from vitrine.connectors.postgres.sink import catalog, staging
+from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import drop_superseded
-from vitrine.connectors.postgres.sink.quarantine import NUMBER, NUMBERED, REFUSALS, Quarantine
+from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
 from vitrine.connectors.postgres.sink.target import TargetTable
@@ -27,6 +28,7 @@ class StagedLoad:
         self,
         session: TargetSession,
         target: TargetTable,
+        casts: Casts,
         quarantine: Quarantine,
         definition: Definition,
         pipeline_id: PipelineId,
@@ -35,11 +37,12 @@ class StagedLoad:
     ) -> None:
         self._session = session
         self._target = target
+        self._casts = casts
         self._quarantine = quarantine
         self._newest_by = newest_by
         self._counts_repeated = definition.options.on_duplicate_key == "last"
         # if a key may be staged twice, the key index can only be built when the rows are applied
-        self._keyed_late = definition.mode is Mode.INCREMENTAL or self._counts_repeated
+        self.keeps_last = definition.mode is Mode.INCREMENTAL or self._counts_repeated
         self._name = staging.name_of(pipeline_id, generation.number)
         self._table = staging.identifier(self._name)
         self.state = LoadState.STAGED if self._exists() else LoadState.ABSENT
@@ -48,7 +51,7 @@ class StagedLoad:
     @contextmanager
     def unit(self, stamp: Stamp) -> Generator[StagingUnit]:
         with self._session.transaction():
-            yield StagingUnit(self, self._session, self._target, self._quarantine, self._table)
+            yield StagingUnit(self, self._session, self._target, self._casts, self._quarantine, self._table)
 
     @contextmanager
     def publish(self, stamp: Stamp, info: LoadInfo) -> "Generator[Publication]":
@@ -86,7 +89,7 @@ class StagedLoad:
 
     def _build_key(self) -> None:
         """Build the key in a separate transaction: a load that dies while it is applied need not build it again."""
-        if self._keyed_late or not self._exists():
+        if self.keeps_last or not self._exists():
             return
         with self._session.transaction() as connection:
             self._add_missing_key(connection)
@@ -148,12 +151,15 @@ class StagedLoad:
     def _merge_fitting(self, columns: Sequence[str]) -> tuple[int, list[Reject]]:
         """Apply every staged row that fits; violations that only the target detects (a foreign key) are found here."""
 
-        def write_range(low: int, high: int) -> int:
-            part = sql.SQL("(SELECT * FROM {} WHERE {} BETWEEN {} AND {})").format(NUMBERED, NUMBER, low, high)
-            return self._session.connection.execute(self._target.statements.merge(part, columns)).rowcount
+        written = 0
 
-        count = self._quarantine.number_rows_of(self._table)
-        return self._quarantine.write_fitting(count, write_range, [], self._target.identifier)
+        def write(rows: sql.Composable) -> None:
+            nonlocal written
+            written += self._session.connection.execute(self._target.statements.merge(rows, columns)).rowcount
+
+        numbered = self._quarantine.number_rows_of(self._table)
+        rejects = self._quarantine.write_fitting(numbered, self._target.identifier, write)
+        return written, rejects
 
     def _become_target(self, connection: Connection) -> None:
         """Rename the staging table to the missing target, with the privileges of a table created there."""
@@ -174,7 +180,9 @@ class StagedLoad:
 
     def _delete_vanished(self, connection: Connection, max_ratio: float | None) -> int:
         before = self._session.count(self._target.identifier)
-        deleted = connection.execute(self._target.statements.delete_vanished(self._table)).rowcount
+        deleted = connection.execute(
+            self._target.statements.delete_vanished(self._table), [self._quarantine.kept]
+        ).rowcount
         if max_ratio is not None and deleted > before * max_ratio:
             raise DataError(
                 f"the source lacks {deleted} of the {before} rows of {self._target.name}, more than max_delete_ratio"

@@ -71,7 +71,7 @@ class PostgresSink:
     def unit(self, stamp: Stamp) -> Generator[ChangesUnit]:
         newest_by = self._newest_by if self._definition.options.on_duplicate_key == "last" else None
         with self._session.transaction():
-            yield ChangesUnit(self._session, self._target, self._quarantine, newest_by)
+            yield ChangesUnit(self._session, self._target, self._casts, self._quarantine, newest_by)
 
     def load(self, generation: Generation) -> StagedLoad:
         if self._pipeline_id is None:
@@ -79,6 +79,7 @@ class PostgresSink:
         return StagedLoad(
             self._session,
             self._target,
+            self._casts,
             self._quarantine,
             self._definition,
             self._pipeline_id,

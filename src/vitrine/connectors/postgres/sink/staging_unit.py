@@ -39,11 +39,9 @@ class StagingUnit(BatchUnit):
         quarantine: Quarantine,
         table: sql.Identifier,
     ) -> None:
-        super().__init__(session, target, quarantine)
+        super().__init__(session, target, casts, quarantine, table)
         self._load = load
         self._was_fresh = load.is_fresh
-        self._casts = casts
-        self._table = table
 
     def delete(self, keys: Sequence[Key]) -> None:
         if not keys or self._load.is_fresh:

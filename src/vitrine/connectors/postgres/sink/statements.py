@@ -62,9 +62,11 @@ class TargetStatements:
         return sql.SQL("(SELECT * FROM {} ORDER BY {})").format(table, names(self.key))
 
     def delete_vanished(self, staging: sql.Identifier) -> sql.Composed:
+        """Delete rows that are not staged; the parameter is an array of keys whose rows stay."""
         return sql.SQL(
             "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key})"
-        ).format(target=self.target, staging=staging, same_key=self._same_key())
+            " AND {key} <> ALL (%s::text[])"
+        ).format(target=self.target, staging=staging, same_key=self._same_key(), key=self.key_text("t"))
 
     def drop_superseded(self, staging: sql.Identifier, order: Sequence[str]) -> sql.Composed:
         """Keep only the last of several rows with one key, by these columns and then by position."""
@@ -104,13 +106,22 @@ class TargetStatements:
             same_key=self._same_key(),
         )
 
-    def bad_keys(self, table: sql.Identifier) -> sql.Composed:
+    def bad_keys(self, table: sql.Composable) -> sql.Composed:
         """Examples of keys that occur twice or contain a NULL."""
         incomplete = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self.key)
         return sql.SQL(
-            "SELECT concat_ws('/', {key}) AS example, {incomplete} AS incomplete FROM {table} GROUP BY {key}"
+            "SELECT concat_ws('/', {key}) AS example, {incomplete} AS incomplete FROM {table} AS k GROUP BY {key}"
             " HAVING count(*) > 1 OR {incomplete} LIMIT 3"
         ).format(key=names(self.key), incomplete=incomplete, table=table)
+
+    def same(self, columns: Sequence[str]) -> sql.Composed:
+        """Whether t, the target, and s, a table of rows, have equal values in these columns."""
+        return sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in columns)
+
+    def key_text(self, table: str) -> sql.Composed:
+        """The key as Vitrine stores it: a JSON array of texts."""
+        texts = sql.SQL(", ").join(sql.SQL("concat({})").format(sql.Identifier(table, name)) for name in self.key)
+        return sql.SQL("json_build_array({})::text").format(texts)
 
     def _others(self, columns: Sequence[str]) -> list[str]:
         return [name for name in columns if name not in self.key]
@@ -120,4 +131,4 @@ class TargetStatements:
         return sql.SQL(_DIFFERS).format(ours=names(others, "t"), theirs=names(others, "s"))
 
     def _same_key(self) -> sql.Composed:
-        return sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in self.key)
+        return self.same(self.key)

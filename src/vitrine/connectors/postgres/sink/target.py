@@ -153,7 +153,7 @@ class TargetTable:
             self.refuse_bad_keys(table)
             raise
 
-    def refuse_bad_keys(self, table: sql.Identifier) -> None:
+    def refuse_bad_keys(self, table: sql.Composable) -> None:
         """DataError with examples if a key occurs twice or contains a NULL."""
         rows = self._session.connection.execute(self.statements.bad_keys(table)).fetchall()
         if any(row["incomplete"] for row in rows):
