@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, types
-from vitrine.connectors.postgres.sink import findings
+from vitrine.connectors.postgres.sink import casts, findings
 from vitrine.connectors.postgres.sink.catalog import TableFacts
 from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.flow.jobs import SinkJob
 from vitrine.flow.rows import Column, Finding, Kind, bare_type, kind_of
 
-_EXACT = frozenset({(Kind.INTEGER, Kind.INTEGER), (Kind.INTEGER, Kind.DECIMAL), (Kind.UUID, Kind.TEXT)})
+_TIMES = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 
 
 class TargetChecks:
@@ -50,9 +50,20 @@ class TargetChecks:
         found = list(findings.of_drift(self._target, facts, columns, self._written, self._options))
         for column, before in self._written.retyped(columns):
             stored = facts.types.get(column.name, column.type)
-            if not _is_exact(column.type, stored):
+            if not self._may_become(before, column.type, stored):
                 found.append(findings.retyped(self._target, column, before, stored))
         return found
+
+    def _may_become(self, before: str, now: str, stored: str) -> bool:
+        """Whether values of the new type have the same meaning as before, and are stored as they are or refused."""
+        if bare_type(now) == bare_type(stored):
+            return True
+        if _TIMES & {kind_of(before), kind_of(now)}:  # their meaning depends on a time zone
+            return False
+        if {kind_of(now), kind_of(stored)} == {Kind.INTEGER}:
+            return True
+        with self._session.translated():
+            return casts.describe(self._session.connection, [(now, stored)])[0].exact
 
     def _of_types(self, columns: Sequence[Column]) -> list[Finding]:
         """Types that the target's database lacks, or that are neither PostgreSQL's own nor an extension's."""
@@ -73,8 +84,3 @@ class TargetChecks:
             for column, known in zip(qualified, facts, strict=True)
             if known.is_flattened or known.bare != bare_type(column.type)
         ]
-
-
-def _is_exact(type_name: str, stored: str) -> bool:
-    """Whether a value of the first type is stored in the second as it is, or is refused."""
-    return bare_type(type_name) == bare_type(stored) or (kind_of(type_name), kind_of(stored)) in _EXACT

@@ -13,7 +13,7 @@ _MAX_BYTES = 6000
 
 
 class WrittenColumns:
-    """Columns of the last write, with their types; nothing before the first one."""
+    """Columns of the last write, with their types; empty before the first one."""
 
     def __init__(self, facts: Mapping[str, Any], definition: Definition) -> None:
         self._facts = facts
@@ -35,7 +35,8 @@ class WrittenColumns:
     def retyped(self, columns: Sequence[Column]) -> list[tuple[Column, str]]:
         """Columns whose type is another one, with the type they had; lengths and scales do not count."""
         types: Mapping[str, str] = self._facts.get("columns", {})
-        before = [(column, types.get(column.name, column.type)) for column in columns]
+        # the type of a column that a transform made depends on its values
+        before = [(column, types.get(column.name, column.type)) for column in columns if not column.inferred]
         return [(column, old) for column, old in before if bare_type(old) != bare_type(column.type)]
 
     def differ(self, columns: Sequence[Column]) -> bool:
@@ -45,7 +46,7 @@ class WrittenColumns:
 
 
 def _types(columns: Sequence[Column]) -> dict[str, str]:
-    return {column.name: column.type for column in columns}
+    return {column.name: "" if column.inferred else column.type for column in columns}
 
 
 def _hash(value: Any) -> str:

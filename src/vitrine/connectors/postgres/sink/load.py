@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from psycopg import sql
 
 from vitrine.connectors.postgres.sink import catalog, staging
+from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import drop_superseded
 from vitrine.connectors.postgres.sink.merging import Merger, check_deferred
-from vitrine.connectors.postgres.sink.quarantine import NUMBER, NUMBERED, REFUSALS, Quarantine
+from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
 from vitrine.connectors.postgres.sink.target import TargetTable
@@ -27,6 +28,7 @@ class StagedLoad:
         self,
         session: TargetSession,
         target: TargetTable,
+        casts: Casts,
         quarantine: Quarantine,
         definition: Definition,
         pipeline_id: PipelineId,
@@ -35,11 +37,12 @@ class StagedLoad:
     ) -> None:
         self._session = session
         self._target = target
+        self._casts = casts
         self._quarantine = quarantine
         self._newest_by = newest_by
         self._counts_repeated = definition.options.on_duplicate_key == "last"
         # if a key may be staged twice, the key index can only be built when the rows are applied
-        self._keyed_late = definition.mode is Mode.INCREMENTAL or self._counts_repeated
+        self.keeps_last = definition.mode is Mode.INCREMENTAL or self._counts_repeated
         self._name = staging.name_of(pipeline_id, generation.number)
         self._table = staging.identifier(self._name)
         self.state = LoadState.STAGED if self._exists() else LoadState.ABSENT
@@ -48,7 +51,7 @@ class StagedLoad:
     @contextmanager
     def unit(self, stamp: Stamp) -> Generator[StagingUnit]:
         with self._session.transaction():
-            yield StagingUnit(self, self._session, self._target, self._quarantine, self._table)
+            yield StagingUnit(self, self._session, self._target, self._casts, self._quarantine, self._table)
 
     @contextmanager
     def publish(self, stamp: Stamp, info: LoadInfo) -> "Generator[Publication]":
@@ -80,6 +83,12 @@ class StagedLoad:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._table, rule))
         self.is_fresh, self.state = False, LoadState.STAGED
 
+    def _create_empty(self) -> None:
+        """Transforms have returned no row, and so no columns: the target must become empty as well."""
+        types = self._target.facts.types if self._target.facts else {}
+        self.create([Column(name, types[name]) for name in self._target.key])
+        self._quarantine.start_load()
+
     # -- publishing -----------------------------------------------------------------------------------------------
 
     def _exists(self) -> bool:
@@ -87,7 +96,7 @@ class StagedLoad:
 
     def _build_key(self) -> None:
         """Build the key in a separate transaction: a load that dies while it is applied need not build it again."""
-        if self._keyed_late or not self._exists():
+        if self.keeps_last or not self._exists():
             return
         with self._session.transaction() as connection:
             self._add_missing_key(connection)
@@ -106,7 +115,9 @@ class StagedLoad:
                 code="STAGING_MISMATCH",
             )
         if not self._exists():
-            return Counts(), [], []
+            if not self._target.exists:
+                return Counts(), [], []
+            self._create_empty()
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
         healed = self._quarantine.healed(self._table)
@@ -124,19 +135,22 @@ class StagedLoad:
         columns = list(catalog.column_types(connection, self._table))
         try:
             with connection.transaction():
-                return Merger(self._session, self._target, self._table, columns).merge(complete=True), []
+                merger = Merger(self._session, self._target, self._table, columns)
+                return merger.merge(complete=not self._quarantine.kept), []
         except REFUSALS:
             return self._merge_fitting(columns)
 
     def _merge_fitting(self, columns: Sequence[str]) -> tuple[int, list[Reject]]:
         """Apply every staged row that fits; violations that only the target detects (a foreign key) are found here."""
+        written = 0
 
-        def write_range(low: int, high: int) -> int:
-            part = sql.SQL("(SELECT * FROM {} WHERE {} BETWEEN {} AND {})").format(NUMBERED, NUMBER, low, high)
-            return Merger(self._session, self._target, part, columns).merge()
+        def write(rows: sql.Composable) -> None:
+            nonlocal written
+            written += Merger(self._session, self._target, rows, columns).merge()
 
-        count = self._quarantine.number_rows_of(self._table)
-        return self._quarantine.write_fitting(count, write_range, [], self._target.identifier)
+        numbered = self._quarantine.number_rows_of(self._table)
+        rejects = self._quarantine.write_fitting(numbered, self._target.identifier, write)
+        return written, rejects
 
     def _become_target(self, connection: Connection) -> None:
         """Rename the staging table to the missing target, with the privileges of a table created there."""
@@ -157,7 +171,8 @@ class StagedLoad:
 
     def _delete_vanished(self, connection: Connection, max_ratio: float | None) -> int:
         before = self._session.count(self._target.identifier)
-        deleted = connection.execute(self._target.statements.delete_vanished(self._table)).rowcount
+        statement = self._target.statements.delete_vanished(self._table, self._quarantine.kept)
+        deleted = connection.execute(statement).rowcount
         if max_ratio is not None and deleted > before * max_ratio:
             raise DataError(
                 f"the source lacks {deleted} of the {before} rows of {self._target.name}, more than max_delete_ratio"

@@ -8,6 +8,7 @@ from psycopg import sql
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, ranges
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.sink import staging
+from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import ChangesUnit
 from vitrine.connectors.postgres.sink.copy_in import copy_in, encode
 from vitrine.connectors.postgres.sink.load import StagedLoad
@@ -47,7 +48,8 @@ class PostgresSink:
         self._newest_by = [name for name in (definition.incremental_key, definition.tie_breaker) if name]
         self._session = TargetSession(job.store_url, job.run.session, str(job.target))
         self._target = TargetTable(self._session, job)
-        self._quarantine = Quarantine(self._session, self._target, job.rejects, list(job.open_rejects))
+        self._casts = Casts(self._target.type_of, self._target.name)
+        self._quarantine = Quarantine(self._session, self._target, self._casts, job.rejects, job.open_rejects)
 
     def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
         facts = self._target.facts
@@ -63,13 +65,13 @@ class PostgresSink:
         )
 
     def encode(self, batch: Batch) -> Batch:
-        return encode(batch, self._target)
+        return encode(batch, self._casts)
 
     @contextmanager
     def unit(self, stamp: Stamp) -> Generator[ChangesUnit]:
         newest_by = self._newest_by if self._definition.options.on_duplicate_key == "last" else None
         with self._session.transaction():
-            yield ChangesUnit(self._session, self._target, self._quarantine, newest_by)
+            yield ChangesUnit(self._session, self._target, self._casts, self._quarantine, newest_by)
 
     def load(self, generation: Generation) -> StagedLoad:
         if self._pipeline_id is None:
@@ -77,6 +79,7 @@ class PostgresSink:
         return StagedLoad(
             self._session,
             self._target,
+            self._casts,
             self._quarantine,
             self._definition,
             self._pipeline_id,
@@ -133,7 +136,7 @@ class PostgresSink:
             if not created:
                 self._session.create_temporary(MEASURED, self._target.typed(batch.columns))
                 created = True
-            copy_in(self._session, self._target, MEASURED, self.encode(batch))
+            copy_in(self._session, self._casts, MEASURED, self.encode(batch), checked=False)
         if not created:
             self._session.create_temporary(MEASURED, [(column.name, column.type) for column in compare.columns])
 

@@ -48,7 +48,7 @@ class TargetStatements:
         ).format(
             target=self.target,
             source=source,
-            same_key=self._same(self.key),
+            same_key=self.same(self.key),
             update=self._update(columns),
             columns=names([*columns, *touched]),
             values=sql.SQL(", ").join(
@@ -75,10 +75,14 @@ class TargetStatements:
         by = sql.SQL(", ").join(sql.Identifier("q", name) + direction for name in columns or self.key)
         return sql.SQL("(SELECT q.* FROM {} AS q ORDER BY {})").format(table, by)
 
-    def delete_vanished(self, staging: sql.Identifier) -> sql.Composed:
+    def delete_vanished(self, staging: sql.Identifier, kept: Sequence[str] = ()) -> sql.Composed:
+        """Delete rows that are not staged, except those of the keys that are kept."""
+        but_kept: sql.Composable = sql.SQL("")
+        if kept:
+            but_kept = sql.SQL(" AND {} <> ALL ({}::text[])").format(self.key_text("t"), sql.Literal(list(kept)))
         return sql.SQL(
-            "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key})"
-        ).format(target=self.target, staging=staging, same_key=self._same(self.key))
+            "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key}){but_kept}"
+        ).format(target=self.target, staging=staging, same_key=self.same(self.key), but_kept=but_kept)
 
     def drop_superseded(self, staging: sql.Identifier, order: Sequence[str]) -> sql.Composed:
         """Keep only the last of several rows with one key, by these columns and then by position."""
@@ -100,7 +104,7 @@ class TargetStatements:
         ).format(
             target=self.target,
             source=source,
-            same_key=self._same(self.key),
+            same_key=self.same(self.key),
             differs=_differs(self._changing(columns)),
             taken=taken,
         )
@@ -119,7 +123,7 @@ class TargetStatements:
             values=sql.SQL(", ").join([*(sql.Identifier("s", name) for name in columns), *kept]),
             taken=taken,
             source=source,
-            same_key=self._same(self.key),
+            same_key=self.same(self.key),
         )
 
     def release(self, source: sql.Composable, unique: Sequence[str], column: str) -> sql.Composed:
@@ -130,7 +134,7 @@ class TargetStatements:
             target=self.target,
             column=sql.Identifier(column),
             source=source,
-            same_key=self._same(self.key),
+            same_key=self.same(self.key),
             differs=_differs(unique),
         )
 
@@ -144,8 +148,8 @@ class TargetStatements:
         ).format(
             source=source,
             target=self.target,
-            same_value=self._same(unique),
-            same_key=self._same(self.key),
+            same_value=self.same(unique),
+            same_key=self.same(self.key),
             complete=sql.SQL(" AND ").join(
                 sql.SQL("{} IS NOT NULL").format(sql.Identifier("s", one)) for one in unique
             ),
@@ -162,7 +166,7 @@ class TargetStatements:
         ).format(
             source=source,
             target=self.target,
-            same_key=self._same(self.key),
+            same_key=self.same(self.key),
             differs=_differs(columns),
         )
 
@@ -170,9 +174,9 @@ class TargetStatements:
         """How many rows of the target the source lacks."""
         return sql.SQL(
             "SELECT count(*) AS rows FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {source} AS s WHERE {same_key})"
-        ).format(target=self.target, source=source, same_key=self._same(self.key))
+        ).format(target=self.target, source=source, same_key=self.same(self.key))
 
-    def bad_keys(self, table: sql.Identifier) -> sql.Composed:
+    def bad_keys(self, table: sql.Composable) -> sql.Composed:
         """Examples of keys that occur twice or contain a NULL."""
         incomplete = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier("q", name)) for name in self.key)
         return sql.SQL(
@@ -180,15 +184,21 @@ class TargetStatements:
             " HAVING count(*) > 1 OR {incomplete} LIMIT 3"
         ).format(key=names(self.key, "q"), incomplete=incomplete, table=table)
 
-    def _changing(self, columns: Sequence[str]) -> list[str]:
-        """The columns that an update sets."""
-        return [name for name in columns if name not in self.key or name in self.inexact_key]
-
-    def _same(self, columns: Sequence[str]) -> sql.Composed:
+    def same(self, columns: Sequence[str]) -> sql.Composed:
+        """Whether t, the target, and s, a table of rows, have equal values in these columns."""
         return sql.SQL(" AND ").join(
             self.equal.get(name, _EQUAL).between(sql.Identifier("t", name), sql.Identifier("s", name))
             for name in columns
         )
+
+    def key_text(self, table: str) -> sql.Composed:
+        """The key as Vitrine stores it: a JSON array of texts."""
+        texts = sql.SQL(", ").join(sql.SQL("concat({})").format(sql.Identifier(table, name)) for name in self.key)
+        return sql.SQL("json_build_array({})::text").format(texts)
+
+    def _changing(self, columns: Sequence[str]) -> list[str]:
+        """The columns that an update sets."""
+        return [name for name in columns if name not in self.key or name in self.inexact_key]
 
 
 def _differs(columns: Sequence[str]) -> sql.Composed:

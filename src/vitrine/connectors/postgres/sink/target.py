@@ -15,7 +15,7 @@ from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import TargetStatements, names
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.jobs import SinkJob
-from vitrine.flow.rows import Batch, BinaryRows, Column, Finding, bare_type
+from vitrine.flow.rows import Batch, BinaryRows, Column, Finding
 from vitrine.postgres import raw
 
 log = logging.getLogger(__name__)
@@ -96,12 +96,6 @@ class TargetTable:
         collations = {name: f" COLLATE {found.collation}" for name, found in known.items() if found.collation}
         return [(column.name, self.type_of(column) + collations.get(column.name, "")) for column in columns]
 
-    def has_types_of(self, columns: Sequence[Column]) -> bool:
-        return all(self.type_of(column) == column.type for column in columns)
-
-    def is_json(self, column: Column) -> bool:
-        return bare_type(self.type_of(column)) in ("json", "jsonb")
-
     # -- findings -------------------------------------------------------------------------------------------------
 
     def findings(self, columns: Sequence[Column]) -> list[Finding]:
@@ -152,7 +146,7 @@ class TargetTable:
             self.refuse_bad_keys(table)
             raise
 
-    def refuse_bad_keys(self, table: sql.Identifier) -> None:
+    def refuse_bad_keys(self, table: sql.Composable) -> None:
         """DataError with examples if a key occurs twice or contains a NULL."""
         rows = self._session.connection.execute(self.statements.bad_keys(table)).fetchall()
         if any(row["incomplete"] for row in rows):
