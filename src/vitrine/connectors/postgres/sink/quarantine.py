@@ -114,8 +114,10 @@ class Quarantine:
             forms.append(sql.SQL("concat_ws('/', {})").format(names(self._target.key, "s")))
         found: list[str] = []
         for key in forms:
-            statement = sql.SQL("SELECT key FROM (SELECT {} AS key FROM {} AS s) AS k WHERE key = ANY (%s)")
-            rows = self._session.connection.execute(statement.format(key, table), [sorted(self._open)]).fetchall()
+            # no parameters: the driver would look for placeholders in the names of columns
+            statement = sql.SQL("SELECT key FROM (SELECT {} AS key FROM {} AS s) AS k WHERE key = ANY ({})")
+            wanted = sql.Literal(sorted(self._open))
+            rows = self._session.connection.execute(statement.format(key, table, wanted)).fetchall()
             found += [row["key"] for row in rows]
         return found
 
@@ -148,8 +150,8 @@ class Quarantine:
             )
         statement = sql.SQL(
             "SELECT {number} AS number, CASE WHEN num_nulls({key}) = 0 THEN {stored_key} ELSE {sent_key} END AS key,"
-            " (to_jsonb(q) - %s::text[])::text AS row, {is_stored} AS is_stored"
-            " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number} WHERE {number} = ANY (%s)"
+            " (to_jsonb(q.*) - {added}::text[])::text AS row, {is_stored} AS is_stored"
+            " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number} WHERE {number} = ANY ({numbers})"
         ).format(
             number=sql.Identifier("s", number),
             key=names(numbered.key, "s"),
@@ -159,10 +161,10 @@ class Quarantine:
             numbered=NUMBERED,
             sent=numbered.sent,
             sent_number=sql.Identifier("q", number),
+            added=sql.Literal([number, numbered.verdict_name]),
+            numbers=sql.Literal([one.number for one in unfit]),
         )
-        numbers = [one.number for one in unfit]
-        added = [number, numbered.verdict_name]
-        found = {row["number"]: row for row in self._session.connection.execute(statement, [added, numbers]).fetchall()}
+        found = {row["number"]: row for row in self._session.connection.execute(statement).fetchall()}
         return [
             (Reject(row["key"], one.column, one.code, one.reason, row["row"]), row["is_stored"])
             for one in unfit
