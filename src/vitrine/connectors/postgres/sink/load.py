@@ -111,7 +111,7 @@ class StagedLoad:
             return Counts(), [], []
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
-        healed = self._quarantine.healed(self._table)
+        healed = self._quarantine.healed_by_load(self._table)
         repeated = superseded if self._counts_repeated else 0
         if not self._target.exists:
             self._become_target(connection)
@@ -180,9 +180,8 @@ class StagedLoad:
 
     def _delete_vanished(self, connection: Connection, max_ratio: float | None) -> int:
         before = self._session.count(self._target.identifier)
-        deleted = connection.execute(
-            self._target.statements.delete_vanished(self._table), [self._quarantine.kept]
-        ).rowcount
+        statement = self._target.statements.delete_vanished(self._table, self._quarantine.kept)
+        deleted = connection.execute(statement).rowcount
         if max_ratio is not None and deleted > before * max_ratio:
             raise DataError(
                 f"the source lacks {deleted} of the {before} rows of {self._target.name}, more than max_delete_ratio"

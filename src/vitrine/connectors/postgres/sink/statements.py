@@ -61,12 +61,15 @@ class TargetStatements:
         """Rows in key order: a lookup by key then reads each page of the index once."""
         return sql.SQL("(SELECT * FROM {} ORDER BY {})").format(table, names(self.key))
 
-    def delete_vanished(self, staging: sql.Identifier) -> sql.Composed:
-        """Delete rows that are not staged; the parameter is an array of keys whose rows stay."""
-        return sql.SQL(
+    def delete_vanished(self, staging: sql.Identifier, kept: str | None) -> sql.Composed:
+        """Delete rows that are not staged, except those whose keys are in a JSON array."""
+        statement = sql.SQL(
             "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key})"
-            " AND {key} <> ALL (%s::text[])"
-        ).format(target=self.target, staging=staging, same_key=self._same_key(), key=self.key_text("t"))
+        ).format(target=self.target, staging=staging, same_key=self._same_key())
+        if kept is None:
+            return statement
+        excepted = sql.SQL(" AND NOT {} IN (SELECT json_array_elements_text({}::json))")
+        return statement + excepted.format(self.key_text("t"), sql.Literal(kept))
 
     def drop_superseded(self, staging: sql.Identifier, order: Sequence[str]) -> sql.Composed:
         """Keep only the last of several rows with one key, by these columns and then by position."""
