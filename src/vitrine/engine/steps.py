@@ -121,13 +121,14 @@ class RowStep(_Step):
             return self._nothing(batch)
         given = rows_of(batch)
         first_key = self._key_at(given.rows)
+        kinds = {column.name: _python_type(given.rows, column.name) for column in batch.columns}
         result = self._call(given.rows, lambda: rows_of(batch).rows)
         if not isinstance(result, list):
             raise self._refusal(f"returned {result.__name__}, not rows, for the batch from key {first_key}")
         result = cast(list[Row], result)
         if not result:
             return self._nothing(batch)
-        columns = _columns(self._shape_of(result, first_key), result, batch.columns, given.rows)
+        columns = _columns(self._shape_of(result, first_key), result, batch.columns, kinds)
         payload = PythonRows(result, given.origins and given.origins.of(result, self._key))
         return self._output(payload, columns, batch, first_key)
 
@@ -199,7 +200,7 @@ def _is_failure(exc: BaseException) -> bool:
 
 
 def _columns(
-    names: Iterable[str], result: Sequence[Row], known: Sequence[Column], given: Sequence[Row]
+    names: Iterable[str], result: Sequence[Row], known: Sequence[Column], given: Mapping[str, type | None]
 ) -> tuple[Column, ...]:
     """The columns: known ones keep their types, unless their values have become another Python type."""
     types = {column.name: column for column in known}
@@ -207,7 +208,7 @@ def _columns(
     def column(name: str) -> Column:
         if name not in types:
             return Column(name, _type_name(row[name] for row in result), inferred=True)
-        is_same = _python_type(result, name) in (_python_type(given, name), None)
+        is_same = _python_type(result, name) in (given[name], None)
         return types[name] if is_same else replace(types[name], inferred=True)
 
     return tuple(column(name) for name in names)
@@ -215,7 +216,8 @@ def _columns(
 
 def _python_type(rows: Sequence[Row], name: str) -> type | None:
     """Of the first value that is not None."""
-    return next((type(row[name]) for row in rows if row.get(name) is not None), None)
+    first = next((row[name] for row in rows if row.get(name) is not None), None)
+    return None if first is None else cast(type, type(first))
 
 
 def _type_name(found: Iterable[Any]) -> str:
