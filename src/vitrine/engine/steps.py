@@ -216,8 +216,8 @@ def _columns(
 
 def _python_type(rows: Sequence[Row], name: str) -> type | None:
     """Of the first value that is not None."""
-    first = next((row[name] for row in rows if row.get(name) is not None), None)
-    return None if first is None else cast(type, type(first))
+    first: object = next((row[name] for row in rows if row.get(name) is not None), None)
+    return None if first is None else type(first)
 
 
 def _type_name(found: Iterable[Any]) -> str:
