@@ -16,7 +16,7 @@ from vitrine.flow.throttle import Throttle
 from vitrine.model import Definition
 from vitrine.settings import Settings
 
-LIMITING_FINDINGS = frozenset({"ROW_SECURITY", "NULL_CURSOR"})
+LIMITING_FINDINGS = frozenset({"ROW_SECURITY", "NULL_CURSOR", "NULL_CURSOR_UNKNOWN"})
 """Codes of findings about rows that the source does not return, and which therefore are not compared."""
 
 KEYS_NAMED = 5

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from vitrine.connectors.postgres import types
@@ -121,6 +122,19 @@ class SourceQuery:
         with translated("source query"), self._connections.reading() as connection:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
+
+    def badly_encoded(self) -> str | None:
+        """The first column with text that UTF-8 cannot hold."""
+        for column in self.columns:
+            statement = sql.SQL("SELECT count(convert_to(concat({}), 'UTF8')) FROM ({}) AS q").format(
+                sql.Identifier("q", column.name), raw(self.bound(None))
+            )
+            try:
+                with self._connections.reading() as connection:
+                    fetch_extended(connection, statement)
+            except psycopg.DataError:
+                return column.name
+        return None
 
     def refuse_changed(self, connection: Connection) -> None:
         """TransientError unless the columns are still those that the run was planned with: it plans again then."""
