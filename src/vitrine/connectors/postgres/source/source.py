@@ -71,16 +71,10 @@ class PostgresSource:
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
             cursor = sql.Identifier("q", self._definition.incremental_key or "")
             skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
-<<<<<<< HEAD
         rows = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
         relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
-=======
-        relation = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
-            self._query.selected("q"), raw(self._query.bound(None)), skipped
-        )
->>>>>>> main
         with translated("source query"), self._connections.reading() as connection:
             return figures.digest(connection, relation, compare)
 
