@@ -1,33 +1,11 @@
-<<<<<<< HEAD
-"""Further databases of the test server, with settings of their own."""
-
-=======
 """Databases beside the one of the test: another encoding, other defaults."""
 
 import itertools
->>>>>>> main
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
 from psycopg import sql
-<<<<<<< HEAD
-
-from vitrine.embedded import EmbeddedPostgres
-from vitrine.postgres import Connection, connect
-
-
-@contextmanager
-def database(postgres: EmbeddedPostgres, name: str, *, encoding: str = "UTF8") -> Generator[str]:
-    """The URL of a new database with the schemas of a source and the locale C; dropped at the end."""
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C'")
-        admin.execute(statement.format(sql.Identifier(name), sql.Literal(encoding)))
-        url = postgres.tcp_url(name)
-        with connect(url, name="tests") as opened:
-            opened.execute("CREATE SCHEMA content; CREATE SCHEMA ugc; CREATE SCHEMA analytics")
-        try:
-=======
 from pydantic import SecretStr
 
 from vitrine.embedded import EmbeddedPostgres
@@ -48,14 +26,11 @@ def database(postgres: EmbeddedPostgres, *, encoding: str = "UTF8") -> Generator
         try:
             with connect(url, name="tests") as opened:
                 opened.execute("CREATE SCHEMA content; CREATE SCHEMA analytics")
->>>>>>> main
             yield url
         finally:
             admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-<<<<<<< HEAD
-=======
 @contextmanager
 def source_database(
     postgres: EmbeddedPostgres, settings: Settings, *, encoding: str = "UTF8", **defaults: str
@@ -68,7 +43,6 @@ def source_database(
             yield connection, settings.model_copy(update={"sources": {"default": SecretStr(url)}})
 
 
->>>>>>> main
 def set_for_database(connection: Connection, **settings: str) -> None:
     """Settings that every later session of this database starts with."""
     row = connection.execute("SELECT current_database() AS name").fetchone()

@@ -175,7 +175,8 @@ def test_no_transaction_of_the_store_is_open_while_source_and_target_are_asked(
 
     def watched(checked: plan.CheckedDefinition) -> tuple[str, ...]:
         row = connection.execute(
-            "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = 'vitrine:api' AND xact_start IS NOT NULL"
+            "SELECT count(*) AS n FROM pg_stat_activity"
+            " WHERE application_name = 'vitrine:api' AND xact_start IS NOT NULL"
         ).fetchone()
         seen.append(row["n"] if row else -1)
         return ()

@@ -1,13 +1,10 @@
 """Reconcile compares the source's value with the stored one, whatever their types, encodings and collations."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from tests.helpers.databases import database, set_for_database
+from tests.helpers.databases import source_database
 from tests.helpers.running import create, succeed
 from tests.helpers.tasks import register
 from vitrine.connectors.postgres import digest as figures
@@ -16,7 +13,7 @@ from vitrine.engine import reconcile
 from vitrine.flow.keys import row_hash
 from vitrine.flow.rows import Column, Compare
 from vitrine.model import Definition, Pipeline
-from vitrine.postgres import STABLE_NAMES, Connection, connect, raw
+from vitrine.postgres import STABLE_NAMES, Connection, raw
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
 from vitrine.store import runs
@@ -99,18 +96,6 @@ def definition(**fields: Any) -> Definition:
         "key_columns": ["id"],
     }
     return Definition.model_validate(defaults | fields)
-
-
-@contextmanager
-def source_database(
-    postgres: EmbeddedPostgres, settings: Settings, *, encoding: str = "UTF8", **defaults: str
-) -> Generator[tuple[Connection, Settings]]:
-    """A connection to another database, and the settings with it as the default source."""
-    with database(postgres, "source_of_values", encoding=encoding) as url:
-        with connect(url, name="tests") as first:
-            set_for_database(first, **defaults)
-        with connect(url, name="tests") as connection:
-            yield connection, settings.model_copy(update={"sources": {"default": SecretStr(url)}})
 
 
 def created(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:

@@ -12,7 +12,7 @@ from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.ordered import OrderedQuery
+from vitrine.connectors.postgres.source.ordered import OrderedQuery, unordered
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
@@ -69,14 +69,9 @@ class PostgresSource:
         """Digests of the whole query, independent of the checkpoint."""
         skipped = sql.SQL("")
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
-<<<<<<< HEAD
-            cursor = sql.Identifier("q", self._definition.incremental_key or "")
-            skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
-=======
             cursor = [name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name]
             present = [sql.SQL("{} IS NOT NULL").format(sql.Identifier("q", name)) for name in cursor]
             skipped = sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(present))
->>>>>>> main
         rows = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
@@ -150,8 +145,13 @@ class PostgresSource:
 
     def _findings(self) -> tuple[Finding, ...]:
         if self._definition.mode is not Mode.INCREMENTAL:
-            return ()
-        return findings.of_cursor(self._options)
+            return self._unordered(*self._definition.key_columns)
+        names = self._definition.incremental_key, self._definition.tie_breaker
+        return self._unordered(*names) + findings.of_cursor(self._options)
+
+    def _unordered(self, *names: str | None) -> tuple[Finding, ...]:
+        found = (unordered(column) for column in self._query.columns if column.name in names)
+        return tuple(finding for finding in found if finding)
 
 
 class _Cut:
