@@ -178,7 +178,8 @@ class _Sides:
         if unknown := len(self._quarantined) - len(wanted.skipped):
             yield f"{unknown} of the keys in quarantine have an ambiguous text, so their rows are compared"
         if self._plan.incremental and definition.options.on_null_cursor == "ignore":
-            yield f"rows with NULL in '{definition.incremental_key}' are not compared (options.on_null_cursor: ignore)"
+            names = " or ".join(f"'{name}'" for name in self._plan.order)
+            yield f"rows with NULL in {names} are not compared (options.on_null_cursor: ignore)"
         stored = [column.name for column in self._plan.target.columns]
         names = [column.name for column in produced]
         if only_stored := [name for name in stored if name not in names]:
