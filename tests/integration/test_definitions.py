@@ -371,7 +371,7 @@ def test_a_view_cannot_be_redefined_between_its_check_and_its_read(
     blocked: list[str] = []
     prepare = copy_out.prepare
 
-    def prepare_later(reader: Connection, text: str) -> list[tuple[str, int, int]]:
+    def prepare_later(reader: Connection, text: str) -> list[copy_out.Described]:
         for view in ("content.v", "content.w"):
             with pytest.raises(errors.LockNotAvailable):
                 owner.execute(raw(STEAL.replace("content.v", view)))
@@ -392,7 +392,7 @@ def test_a_materialized_view_that_is_replaced_after_its_check_is_checked_again(
     films = create(connection, settings, **FIELDS)
     prepare, replacing = copy_out.prepare, [True]
 
-    def replace_first(reader: Connection, text: str) -> list[tuple[str, int, int]]:
+    def replace_first(reader: Connection, text: str) -> list[copy_out.Described]:
         if replacing:
             replacing.pop()
             connection.execute("DROP MATERIALIZED VIEW content.v")

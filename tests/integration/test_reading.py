@@ -68,7 +68,7 @@ def texts(connection: Connection, query: str) -> list[str]:
 
 @pytest.fixture
 def latin1(postgres: EmbeddedPostgres) -> Generator[str]:
-    with database(postgres, "reading_latin1", encoding="LATIN1") as url:
+    with database(postgres, encoding="LATIN1") as url:
         yield url
 
 
@@ -82,7 +82,7 @@ def from_source(settings: Settings, url: str, *, store: str | None = None) -> Se
 def test_text_arrives_from_a_source_of_another_encoding(
     encoding: str, text: str, lane: Lane, postgres: EmbeddedPostgres, connection: Connection, settings: Settings
 ) -> None:
-    with database(postgres, f"reading_{encoding.lower()}", encoding=encoding) as url:
+    with database(postgres, encoding=encoding) as url:
         with connect(url, name="tests") as source:
             source.execute("CREATE TABLE content.films (title text PRIMARY KEY, note jsonb)")
             source.execute("INSERT INTO content.films VALUES (%s, jsonb_build_object('de', %s::text))", [text, text])
@@ -129,7 +129,7 @@ def test_a_store_that_cannot_hold_a_character_fails_with_the_name_of_the_column(
 def test_bytes_that_are_no_text_fail_with_the_name_of_the_column(
     lane: Lane, postgres: EmbeddedPostgres, connection: Connection, settings: Settings
 ) -> None:
-    with database(postgres, "reading_ascii", encoding="SQL_ASCII") as url:
+    with database(postgres, encoding="SQL_ASCII") as url:
         with connect(url, name="tests") as source:
             source.execute("CREATE TABLE content.films (id integer PRIMARY KEY, title text)")
             source.execute("INSERT INTO content.films VALUES (1, 'plain'), (2, 'caf' || E'\\351')")
@@ -300,8 +300,9 @@ def test_equal_keys_that_differ_are_never_lost_at_a_batch_boundary(
 @pytest.mark.promise("J5")
 @pytest.mark.parametrize("options", [{}, REOPENED])
 @pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 100])
 def test_null_in_the_tie_breaker_fails_or_is_skipped_on_every_path(
-    options: dict[str, str], exists: bool, connection: Connection, settings: Settings
+    batch_size: int, options: dict[str, str], exists: bool, connection: Connection, settings: Settings
 ) -> None:
     connection.execute("CREATE TABLE content.keyed (id integer PRIMARY KEY, at timestamptz NOT NULL, tie integer)")
     connection.execute("INSERT INTO content.keyed SELECT n, '2026-01-01', nullif(n, 2) FROM generate_series(1, 4) AS n")
@@ -313,7 +314,7 @@ def test_null_in_the_tie_breaker_fails_or_is_skipped_on_every_path(
         "incremental_id_key": "tie",
         "key_columns": ["id"],
     }
-    pipeline = keyed(connection, settings, **fields, options=options)
+    pipeline = keyed(connection, settings, **fields, options=options, batch_size=batch_size)
     executed = run(connection, settings, pipeline)
     assert executed.error is not None
     assert executed.error.code == "NULL_CURSOR"

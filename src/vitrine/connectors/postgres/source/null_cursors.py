@@ -3,6 +3,7 @@
 from psycopg import sql
 
 from vitrine import policy
+from vitrine.connectors.postgres.source import copy_out
 from vitrine.errors import DataError
 from vitrine.flow.rows import Finding
 from vitrine.policy import Unfiltered
@@ -64,11 +65,11 @@ class HiddenNulls:
         """Whether the column may be NULL, as far as its declaration says; cheaper than a count."""
         if self._query.adds_nulls:
             return True
-        statement = sql.SQL("SELECT {} FROM ({}) AS q LIMIT 0").format(sql.Identifier("q", self._column), raw(text))
-        with connection.cursor(binary=True) as cursor:
-            result = cursor.execute(statement).pgresult
-            if result is None or not result.ftable(0):
-                return True
-            origin = {"table": result.ftable(0), "number": result.ftablecol(0)}
-        row = connection.execute(_IS_NOT_NULL, origin).fetchone()
-        return row is None or not row["is_not_null"]
+        origin = copy_out.origin(connection, text, self._column)
+        return origin is None or not is_declared_not_null(connection, *origin)
+
+
+def is_declared_not_null(connection: Connection, table: int, number: int) -> bool:
+    """Whether every row of a table has a value in this column."""
+    row = connection.execute(_IS_NOT_NULL, {"table": table, "number": number}).fetchone()
+    return bool(row and row["is_not_null"])

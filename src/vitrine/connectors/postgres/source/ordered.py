@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from vitrine.connectors.postgres import ranges
+from vitrine.connectors.postgres import formats, ranges
 from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.connectors.postgres.types import Operator
 from vitrine.errors import ConfigError
@@ -16,15 +16,6 @@ from vitrine.postgres import Connection, raw
 _EQUAL = Operator("pg_catalog", "=")
 _GREATER = Operator("pg_catalog", ">")
 _AT_LEAST = Operator("pg_catalog", ">=")
-
-# Evaluated once, after the last row of the query and before the first row is formatted
-_FORMATTED = """
-    WITH q AS MATERIALIZED ({rows}), formats AS MATERIALIZED (
-        SELECT set_config('TimeZone', 'UTC', true) || set_config('DateStyle', 'ISO', true)
-               || set_config('IntervalStyle', 'postgres', true) AS applied
-          FROM (SELECT count(*) AS rows FROM q) AS computed WHERE computed.rows >= 0)
-    SELECT q.* FROM q WHERE (SELECT formats.applied FROM formats) IS NOT NULL
-"""
 
 
 @dataclass(frozen=True)
@@ -100,8 +91,14 @@ class OrderedQuery:
         )
         is_binary = self.read.lane is Lane.COPY
         if self._formatted and not is_binary:
-            rows = sql.SQL(_FORMATTED).format(rows=rows)
+            rows = sql.SQL("{} SELECT q.* FROM q WHERE {}").format(formats.computed(rows), formats.APPLIED)
         return sql.SQL("COPY ({}) TO STDOUT (FORMAT {})").format(rows, sql.SQL("binary" if is_binary else "text"))
+
+    def count_nulls(self, column: str) -> int:
+        """Rows of this read with NULL in a column."""
+        after, first = self.read.after.cursor, self._terms[0][0]
+        where = first.at_least.between(first.expression, first.literal(after[0])) if after else None
+        return self.query.count_nulls(column, after=after, where=where)
 
     def _ties(self, column: SourceColumn) -> list[Term]:
         """Orders values that are equal but differ, for example 1.0 and 1.00; without it a resumed read skips one."""
@@ -136,7 +133,8 @@ class OrderedQuery:
         if self.read.only is None:
             return []
         key = [Column(column.name, column.facts.bare) for column in self.columns]
-        return [ranges.condition("q", key, self.read.only)]
+        operators = {column.name: column.facts.equal for column in self.columns}
+        return [ranges.condition("q", key, self.read.only, operators)]
 
     def _beyond(self, cursor: Cursor) -> sql.Composed:
         if len(cursor) < len(self.columns):

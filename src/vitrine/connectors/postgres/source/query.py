@@ -1,5 +1,6 @@
 """The query of a pipeline: its columns, and the statements that read it in order."""
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from vitrine.connectors.postgres import types
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.null_cursors import HiddenNulls
+from vitrine.connectors.postgres.source.copy_out import Described
+from vitrine.connectors.postgres.source.null_cursors import HiddenNulls, is_declared_not_null
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.types import TypeFacts
-from vitrine.errors import ConfigError, TransientError
+from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine.flow.rows import Column, Finding
 from vitrine.model import Cursor
 from vitrine.policy import ReadOnlySql
@@ -30,6 +32,10 @@ _MINIMUM = {
     codec.TIMESTAMP: "-infinity",
     codec.TIMESTAMPTZ: "-infinity",
 }
+
+
+# An outer join or a grouping set returns NULL for a column that holds none. A match inside a string costs one query.
+_MAKES_NULLS = re.compile(r"\b(LEFT|RIGHT|FULL|ROLLUP|CUBE|SETS)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class SourceQuery:
         if query.uses_checkpoint and checkpoint_column is not None:
             self._hidden = HiddenNulls(query.text, checkpoint_column)
         self._columns: tuple[SourceColumn, ...] | None = None
-        self._described: list[tuple[str, int, int]] = []  # name, type and modifier of each column
+        self._described: list[Described] = []
         self._nodes: dict[str, dict[str, Any]] = {}
 
     @property
@@ -136,9 +142,13 @@ class SourceQuery:
             self._nodes[text] = row["QUERY PLAN"][0]["Plan"] if row else {}
         return self._nodes[text]
 
-    def count_nulls(self, column: str) -> int:
-        statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL").format(
-            raw(self.bound(None)), sql.Identifier("q", column)
+    def null_cursor(self, column: str, count: int, *, complete: bool = False) -> DataError:
+        remedy = "" if complete else "; give them a value, or set options.on_null_cursor: ignore"
+        return DataError(f"{count} row(s) of the source have NULL in '{column}'{remedy}", code="NULL_CURSOR")
+
+    def count_nulls(self, column: str, *, after: Cursor | None = None, where: sql.Composable | None = None) -> int:
+        statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL AND {}").format(
+            raw(self.bound(after)), sql.Identifier("q", column), where or sql.SQL("true")
         )
         with self.reading() as connection:
             row = fetch_extended(connection, statement)
@@ -163,6 +173,14 @@ class SourceQuery:
         """DataError if rows of the snapshot were not read because their cursor is NULL."""
         if self._hidden is not None:
             self._hidden.refuse(connection, self.bound(None))
+
+    def may_be_null(self, column: str) -> bool:
+        """Whether the query may return NULL in a column; False only if the catalog proves it."""
+        described = self._described[self.index(column)]
+        if not described.table_oid or _MAKES_NULLS.search(self.text):
+            return True
+        with translated("source"), self._connections.formatting() as connection:
+            return not is_declared_not_null(connection, described.table_oid, described.number)
 
     def badly_encoded(self) -> str | None:
         """The first column with text that UTF-8 cannot hold."""
@@ -204,8 +222,8 @@ class SourceQuery:
         with self.reading() as connection:
             # the type of `$1` follows from its context
             self._described = described = copy_out.prepare(connection, self._query.text)
-            facts = types.describe(connection, [(oid, modifier) for _, oid, modifier in described])
-        names = [name for name, _, _ in described]
+            facts = types.describe(connection, [(column.type_oid, column.modifier) for column in described])
+        names = [column.name for column in described]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"source query: column '{repeated[0]}' appears twice; rename one with AS", code="COLUMNS")
         return tuple(SourceColumn(name, found) for name, found in zip(names, facts, strict=True))

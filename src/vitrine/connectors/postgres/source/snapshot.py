@@ -129,10 +129,8 @@ class Snapshot:
     def _cursor_text(self, fields: Sequence[bytes | None]) -> Cursor:
         columns = self._ordered.columns
         if None in fields:
-            column = columns[list(fields).index(None)].name
-            remedy = "" if self._ordered.read.complete else "; give them a value, or set options.on_null_cursor: ignore"
-            count = self._ordered.query.count_nulls(column)
-            raise DataError(f"{count} row(s) of the source have NULL in '{column}'{remedy}", code="NULL_CURSOR")
+            column, query = columns[list(fields).index(None)].name, self._ordered.query
+            raise query.null_cursor(column, query.count_nulls(column), complete=self._ordered.read.complete)
         present = cast(Sequence[bytes], fields)
         return tuple(self._text(column, field) for column, field in zip(columns, present, strict=True))
 

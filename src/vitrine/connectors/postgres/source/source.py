@@ -10,8 +10,8 @@ from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.findings import CursorFindings
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
@@ -51,7 +51,10 @@ class PostgresSource:
         self._connections = SourceConnections(job.url, job.run.session)
         relations = Relations(checked, job.settings, job.options)
         self._query = SourceQuery(checked, relations, self._connections, definition.incremental_key)
-        self._watermarks = Watermarks(self._query, self._connections, job.options, job.run.log_fields)
+        self._watermarks = Watermarks(
+            self._query, checked.relations, self._connections, job.options, job.run.log_fields
+        )
+        self._cursor_findings = CursorFindings(self._query, checked.relations, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
         return SourceInfo(
@@ -72,11 +75,13 @@ class PostgresSource:
         """Digests of the whole query, independent of the checkpoint."""
         skipped = sql.SQL("")
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
-            cursor = sql.Identifier("q", self._definition.incremental_key or "")
-            skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
-        relation = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
+            cursor = [name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name]
+            present = [sql.SQL("{} IS NOT NULL").format(sql.Identifier("q", name)) for name in cursor]
+            skipped = sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(present))
+        rows = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
+        relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
         with self._query.reading() as connection:
             return figures.digest(connection, relation, compare)
 
@@ -85,6 +90,7 @@ class PostgresSource:
     def batches(self, read: Read, throttle: Throttle) -> Iterator[Batch]:
         formatted = read.lane is Lane.TEXT and self._connections.has_own_times
         ordered = OrderedQuery(self._query, read, formatted=formatted)
+        self._refuse_hidden_nulls(read, ordered)
         tracker = self._watermarks.tracker(read, ordered)
         latest = self._watermarks.latest(read, ordered)
         cursor, snapshots, yielded, finished = read.after.cursor, 0, False, False
@@ -100,6 +106,17 @@ class PostgresSource:
                 if not yielded or final is not None:
                     last = snapshot.chunk(b"", 0), final or tracker.start
                     yield self._batch(last, snapshot, snapshots)
+
+    def _refuse_hidden_nulls(self, read: Read, ordered: OrderedQuery) -> None:
+        """DataError for NULL in a later column of a cursor: such a row need not be the last of its batch."""
+        if read.complete or read.skip_null or read.only is not None:
+            return
+        for column in read.order[1:]:
+            # the sink refuses NULL in a key
+            if column in self._definition.key_columns or not self._query.may_be_null(column):
+                continue
+            if count := ordered.count_nulls(column):
+                raise self._query.null_cursor(column, count)
 
     def _open(self, ordered: OrderedQuery, cursor: tuple[str, ...] | None, throttle: Throttle) -> Snapshot:
         kind = Snapshot if ordered.read.lane is Lane.COPY else TextSnapshot
@@ -134,12 +151,13 @@ class PostgresSource:
 
     def _findings(self) -> tuple[Finding, ...]:
         found = self._query.relations.findings()
-        if self._definition.mode is not Mode.INCREMENTAL:
+        cursor = self._definition.incremental_key
+        if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
             return found
         # a run counts them in its own snapshot
         if not self._is_run and self._definition.options.on_null_cursor == "fail":
             found += self._query.hidden_null_findings()
-        return found + findings.of_cursor(self._options)
+        return found + self._cursor_findings.of(cursor)
 
 
 class _Cut:
