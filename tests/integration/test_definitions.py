@@ -430,6 +430,25 @@ def test_a_type_that_the_query_names_is_inspected(connection: Connection, settin
 
 
 @pytest.mark.promise("K2")
+@pytest.mark.parametrize("column", ["content.mood", "content.mood[]", "content.felt"])
+def test_a_cast_of_a_column_is_inspected_although_no_query_names_it(
+    connection: Connection, settings: Settings, column: str
+) -> None:
+    connection.execute(
+        """
+        CREATE TYPE content.felt AS (mood content.mood);
+        CREATE FUNCTION content.f(content.mood) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RETURN 'x'; END $$
+        """
+    )
+    connection.execute(raw(f"CREATE TABLE content.v (id integer PRIMARY KEY, title {column})"))
+    validation.validate(Definition.model_validate(FIELDS), settings)
+    connection.execute("CREATE CAST (content.mood AS text) WITH FUNCTION content.f(content.mood) AS IMPLICIT")
+    refused = refusal(settings)
+    assert "content.v uses type content.mood, which calls content.f(content.mood)" in str(refused)
+    validation.validate(Definition.model_validate(FIELDS | {"source_query": FILMS}), settings)
+
+
+@pytest.mark.promise("K2")
 def test_a_virtual_column_is_inspected(connection: Connection, settings: Settings) -> None:
     if connection.info.server_version < 180_000:
         pytest.skip("virtual generated columns need PostgreSQL 18")
