@@ -3,7 +3,6 @@
 from psycopg import sql
 
 from vitrine import policy
-from vitrine.connectors.postgres.source import copy_out
 from vitrine.errors import DataError
 from vitrine.flow.rows import Finding
 from vitrine.policy import Unfiltered
@@ -65,11 +64,16 @@ class HiddenNulls:
         """Whether the column may be NULL, as far as its declaration says; cheaper than a count."""
         if self._query.adds_nulls:
             return True
-        origin = copy_out.origin(connection, text, self._column)
-        return origin is None or not is_declared_not_null(connection, *origin)
+        statement = sql.SQL("SELECT {} FROM ({}) AS q LIMIT 0").format(sql.Identifier("q", self._column), raw(text))
+        with connection.cursor(binary=True) as cursor:
+            result = cursor.execute(statement).pgresult
+            if result is None or not result.ftable(0):
+                return True
+            table, number = result.ftable(0), result.ftablecol(0)
+        return not is_required(connection, table, number)
 
 
-def is_declared_not_null(connection: Connection, table: int, number: int) -> bool:
-    """Whether every row of a table has a value in this column."""
+def is_required(connection: Connection, table: int, number: int) -> bool:
+    """Whether the catalog proves that a column of a table holds no NULL."""
     row = connection.execute(_IS_NOT_NULL, {"table": table, "number": number}).fetchone()
     return bool(row and row["is_not_null"])

@@ -1,20 +1,19 @@
 """The query of a pipeline: its columns, and the statements that read it in order."""
 
-import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from psycopg import sql
 
+from vitrine import policy
 from vitrine.connectors.postgres import types
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.copy_out import Described
-from vitrine.connectors.postgres.source.null_cursors import HiddenNulls, is_declared_not_null
+from vitrine.connectors.postgres.source.null_cursors import HiddenNulls, is_required
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.types import TypeFacts
 from vitrine.errors import ConfigError, DataError, TransientError
@@ -32,10 +31,6 @@ _MINIMUM = {
     codec.TIMESTAMP: "-infinity",
     codec.TIMESTAMPTZ: "-infinity",
 }
-
-
-# An outer join or a grouping set returns NULL for a column that holds none. A match inside a string costs one query.
-_MAKES_NULLS = re.compile(r"\b(LEFT|RIGHT|FULL|ROLLUP|CUBE|SETS)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -154,6 +149,14 @@ class SourceQuery:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
 
+    def may_be_null(self, column: str) -> bool:
+        """Whether the query may return NULL in a column; False only if the catalog proves it."""
+        described = self._described[self.index(column)]
+        if not described.table_oid or policy.without_checkpoint_filter(self.text, column).adds_nulls:
+            return True
+        with translated("source"), self._connections.formatting() as connection:
+            return not is_required(connection, described.table_oid, described.number)
+
     def hidden_nulls(self) -> int | None:
         """Rows that are in no read because their cursor is NULL; None where the query does not show it."""
         if self._hidden is None:
@@ -174,14 +177,6 @@ class SourceQuery:
         if self._hidden is not None:
             self._hidden.refuse(connection, self.bound(None))
 
-    def may_be_null(self, column: str) -> bool:
-        """Whether the query may return NULL in a column; False only if the catalog proves it."""
-        described = self._described[self.index(column)]
-        if not described.table_oid or _MAKES_NULLS.search(self.text):
-            return True
-        with translated("source"), self._connections.formatting() as connection:
-            return not is_declared_not_null(connection, described.table_oid, described.number)
-
     def badly_encoded(self) -> str | None:
         """The first column with text that UTF-8 cannot hold."""
         for column in self.columns:
@@ -189,10 +184,9 @@ class SourceQuery:
                 sql.Identifier("q", column.name), raw(self.bound(None))
             )
             try:
-                with self._connections.reading() as connection:
-                    self.relations.check(connection)
+                with self.reading() as connection:
                     fetch_extended(connection, statement)
-            except psycopg.DataError:
+            except DataError:
                 return column.name
         return None
 

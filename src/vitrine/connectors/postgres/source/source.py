@@ -150,8 +150,7 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        found = self._query.relations.findings()
-        cursor = self._definition.incremental_key
+        found, cursor = self._query.relations.findings(), self._definition.incremental_key
         if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
             return found
         # a run counts them in its own snapshot
