@@ -9,12 +9,13 @@ from psycopg.pq import TransactionStatus
 
 from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.statements import create_table
-from vitrine.postgres import TEXT_FORMAT, Connection, connect, no_transaction_timeout, raw, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, answered, connect, no_transaction_timeout, raw, translated
 
 _CODES = {
     "42804": "SCHEMA_CHANGED",
     "42703": "TARGET_SCHEMA",
     "42P01": "TARGET_SCHEMA",
+    "3F000": "TARGET_SCHEMA",
     "55P03": "SINK_LOCKED",
 }
 
@@ -75,7 +76,8 @@ class TargetSession:
 
     def _begin(self) -> None:
         # in one message, to save round trips
-        self.connection.execute(_BEGIN + no_transaction_timeout(self.connection) + _SAVEPOINT)
+        with answered(self.connection, f"target {self._target}"):
+            self.connection.execute(_BEGIN + no_transaction_timeout(self.connection) + _SAVEPOINT)
 
     def roll_back_to_start(self) -> None:
         """Undo what the open transaction did so far."""

@@ -10,11 +10,12 @@ from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.ordered import OrderedQuery
+from vitrine.connectors.postgres.source.findings import CursorFindings
+from vitrine.connectors.postgres.source.ordered import OrderedQuery, unordered
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
+from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
 from vitrine.connectors.postgres.source.watermark import Watermarks
 from vitrine.errors import ConfigError
@@ -22,7 +23,7 @@ from vitrine.flow.jobs import SourceJob
 from vitrine.flow.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Mode
-from vitrine.postgres import raw, translated
+from vitrine.postgres import raw
 
 # The connection is idle while earlier batches are written, plus this reserve
 _IDLE_RESERVE = timedelta(minutes=1)
@@ -46,9 +47,14 @@ class PostgresSource:
         self._definition = definition
         self._options = job.options
         self._log_fields = job.run.log_fields
+        self._is_run = job.run.pipeline_id is not None
         self._connections = SourceConnections(job.url, job.run.session)
-        self._query = SourceQuery(checked, self._connections, definition.incremental_key)
-        self._watermarks = Watermarks(self._query, self._connections, job.options, job.run.log_fields)
+        relations = Relations(checked, job.settings, job.options)
+        self._query = SourceQuery(checked, relations, self._connections, definition.incremental_key)
+        self._watermarks = Watermarks(
+            self._query, checked.relations, self._connections, job.options, job.run.log_fields
+        )
+        self._cursor_findings = CursorFindings(self._query, checked.relations, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
         return SourceInfo(
@@ -76,7 +82,7 @@ class PostgresSource:
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
         relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
-        with translated("source query"), self._connections.reading() as connection:
+        with self._query.reading() as connection:
             return figures.digest(connection, relation, compare)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -144,9 +150,18 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        if self._definition.mode is not Mode.INCREMENTAL:
-            return ()
-        return findings.of_cursor(self._options)
+        found, cursor = self._query.relations.findings(), self._definition.incremental_key
+        if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
+            return found + self._unordered(*self._definition.key_columns)
+        found += self._unordered(cursor, self._definition.tie_breaker)
+        # a run counts them in its own snapshot
+        if not self._is_run and self._definition.options.on_null_cursor == "fail":
+            found += self._query.hidden_null_findings()
+        return found + self._cursor_findings.of(cursor)
+
+    def _unordered(self, *names: str | None) -> tuple[Finding, ...]:
+        found = (unordered(column) for column in self._query.columns if column.name in names)
+        return tuple(finding for finding in found if finding)
 
 
 class _Cut:
