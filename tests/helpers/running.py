@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from psycopg import sql
@@ -19,10 +20,17 @@ from vitrine.settings import Settings
 from vitrine.store import pipelines, runs
 from vitrine.store import state as states
 
+AT_ONCE = (timedelta(0), timedelta(0))
+
 
 def create(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
     """Create a pipeline, with defaults for the fields that the test does not set."""
     return revisions.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
+
+
+def allowing(settings: Settings, *relations: str) -> Settings:
+    """Settings that allow these relations with everything behind them."""
+    return settings.model_copy(update={"connectors": {"postgres": {"allowed_relations": relations}}})
 
 
 def run(
@@ -34,13 +42,21 @@ def run(
     stop: threading.Event | None = None,
     allow_shrink: bool = False,
     waits: Sequence[float] = (),
+    resume: bool = False,
+    retry: bool = False,
 ) -> Executed:
-    """Runs the pipeline once; transient errors are retried after these waits, never without any."""
-    pipelines.request_run(connection, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
+    """Runs the pipeline once; transient errors are retried after these waits, never without any.
+
+    With `resume` an earlier request continues; otherwise a load that began before is followed by another. With `retry`
+    a failed request stays in the queue.
+    """
+    options = RunOptions(allow_shrink=allow_shrink)
+    pipelines.request_run(connection, pipeline.id, trigger="cli", options=options, resume=resume)
     claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None
-    dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, stop or threading.Event(), waits=waits))
-    executed, _ = dispatcher.dispatch(claim, watch=watch, retry=False)
+    executor = PipelineExecutor(settings, stop or threading.Event(), waits=waits)
+    dispatcher = PipelineDispatcher(settings, executor, delays=AT_ONCE)
+    executed, _ = dispatcher.dispatch(claim, watch=watch, retry=retry)
     return executed
 
 

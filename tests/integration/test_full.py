@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.running import create, differences, run, run_one_batch, succeed
+from tests.helpers.running import allowing, create, differences, run, run_one_batch, succeed
 from vitrine import revisions
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -132,14 +132,14 @@ def test_a_stopped_load_continues_where_it_stopped(
     first = run(connection, settings, films, watch=watch, stop=stop)
     assert first.outcome is Outcome.RELEASED
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
-    second = succeed(connection, settings, films)
+    second = succeed(connection, settings, films, resume=True)
     assert first.counts.read + second.counts.read == 60
     assert is_right(connection)
     assert staging_tables(connection) == []
 
 
 @pytest.mark.promise("D5")
-def test_a_pause_between_batches_leaves_the_mart_untouched_and_a_run_resumes(
+def test_a_pause_between_batches_leaves_the_mart_untouched_and_resume_continues(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
     def watch(counts: Counts, expected: int | None) -> None:
@@ -150,7 +150,7 @@ def test_a_pause_between_batches_leaves_the_mart_untouched_and_a_run_resumes(
     assert (executed.outcome, executed.counts.read) == (Outcome.PAUSED, 21)
     assert pipelines.get(connection, films.id).status == "PAUSED"
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
-    assert succeed(connection, settings, films).counts.read == 39
+    assert succeed(connection, settings, films, resume=True).counts.read == 39
     assert is_right(connection)
 
 
@@ -468,6 +468,7 @@ def test_a_catch_up_accepts_rows_without_a_cursor_time_and_a_key_of_several_colu
 def test_work_mem_is_raised_for_the_sort_of_a_table_and_for_no_other_query(
     connection: Connection, settings: Settings, own: str, source: str, seen: str
 ) -> None:
+    settings = allowing(settings, "content.memory")
     connection.execute(
         raw(f"CREATE VIEW content.memory AS SELECT id, current_setting('work_mem') AS memory FROM {source}")
     )

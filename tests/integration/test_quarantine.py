@@ -327,13 +327,14 @@ def test_a_reject_under_a_key_of_an_earlier_version_is_closed(
 
 @pytest.mark.promise("J18")
 @both_modes
-@pytest.mark.parametrize("ids", ["1, 2, 3, 4, 1", "1, 2, 3, 9, 9"], ids=["both fit", "one does not fit"])
+@pytest.mark.parametrize("ids", [[1, 2, 3, 4, 1], [1, 2, 3, 9, 9]], ids=["both fit", "one does not fit"])
 def test_a_duplicate_key_is_found_beside_a_rejected_row(
-    connection: Connection, settings: Settings, mode: str, ids: str
+    connection: Connection, settings: Settings, mode: str, ids: list[int]
 ) -> None:
     connection.execute(
         "CREATE TABLE ugc.it AS SELECT n, id, CASE WHEN n = 4 THEN 1e30 ELSE n END AS it"
-        f" FROM unnest(ARRAY[{ids}]) WITH ORDINALITY AS v(id, n)"  # pyright: ignore[reportArgumentType]
+        " FROM unnest(%s::integer[]) WITH ORDINALITY AS v(id, n)",
+        [ids],
     )
     connection.execute("CREATE TABLE analytics.sorted (id integer PRIMARY KEY, n integer, it numeric(5))")
     cursor = {"incremental_key": "n", "incremental_id_key": "id"} if mode == "incremental" else {}

@@ -401,6 +401,7 @@ class Generation:
     bound: str | None = None  # bound of the watermark before the first snapshot; None: there was no watermark
     fingerprint: str = ""
     age: timedelta = timedelta(0)
+    outdated: bool = False  # started before the run was requested: another load must follow it
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class BatchUnit:
         """Write every row that fits; rows that do not go to the reject policy, which may raise."""
         if not batch.columns:
             return  # a transform has returned no row yet, so its columns are not known
+        self._target.accept(batch)
         if self._quarantine.expects_rejects and self._target.exists and batch.count:
             self._prepare(batch)
             self._write_fitting(batch)

@@ -10,6 +10,7 @@ from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.batch_unit import BatchUnit
 from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.copy_in import copy_in
+from vitrine.connectors.postgres.sink.merging import Merger
 from vitrine.connectors.postgres.sink.quarantine import Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
@@ -38,7 +39,8 @@ class ChangesUnit(BatchUnit):
     def write(self, batch: Batch) -> None:
         super().write(batch)
         facts = self._target.facts
-        self.result = replace(self.result, identity=facts.identity if facts else None)
+        kept = self._target.columns_to_keep
+        self.result = replace(self.result, identity=facts.identity if facts else None, facts=kept)
 
     def delete(self, keys: Sequence[Key]) -> None:
         facts = self._target.facts
@@ -84,8 +86,7 @@ class ChangesUnit(BatchUnit):
         # A batch is small compared to its mart, so each row is looked up by key. Without statistics of the batch, the
         # planner would scan the whole mart instead.
         self.transaction.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
-        statements = self._target.statements
-        written = self.transaction.execute(statements.merge(statements.sorted_by_key(BATCH), columns)).rowcount
+        written = Merger(self._session, self._target, BATCH, columns).merge(sort=True)
         healed = (*self.result.healed, *self._quarantine.healed(BATCH))
         self.result = replace(self.result, healed=healed)
         self._add(Counts(written=written))

@@ -1,14 +1,14 @@
 """A load: collects rows in a staging table, then applies the difference to the mart in one transaction."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-import psycopg
 from psycopg import sql
 
 from vitrine.connectors.postgres.sink import catalog, staging
 from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import drop_superseded
+from vitrine.connectors.postgres.sink.merging import Merger, check_deferred
 from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
@@ -62,7 +62,8 @@ class StagedLoad:
             staging.drop(connection, self._name)
             facts = self._target.facts
             identity = facts.identity if facts else None
-            yield Publication(connection, Written(counts, tuple(rejects), tuple(healed), identity))
+            written = Written(counts, tuple(rejects), tuple(healed), identity, self._target.columns_to_keep)
+            yield Publication(connection, written)
 
     def discard(self) -> None:
         with self._session.transaction() as connection:
@@ -81,6 +82,12 @@ class StagedLoad:
         for rule in rules:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._table, rule))
         self.is_fresh, self.state = False, LoadState.STAGED
+
+    def _create_empty(self) -> None:
+        """Transforms have returned no row, and so no columns: the target must become empty as well."""
+        types = self._target.facts.types if self._target.facts else {}
+        self.create([Column(name, types[name]) for name in self._target.key])
+        self._quarantine.start_load()
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
@@ -108,7 +115,9 @@ class StagedLoad:
                 code="STAGING_MISMATCH",
             )
         if not self._exists():
-            return Counts(), [], []
+            if not self._target.exists:
+                return Counts(), [], []
+            self._create_empty()
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
         healed = self._quarantine.healed_by_load(self._table)
@@ -118,44 +127,26 @@ class StagedLoad:
             return Counts(written=staged - superseded, repeated=repeated), [], healed
         deleted = self._delete_vanished(connection, info.max_delete_ratio)
         written, rejects = self._merge(connection)
+        check_deferred(connection)
         return Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated), rejects, healed
 
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
         """Update rows that differ and insert new ones; readers see the old rows until the commit."""
         columns = list(catalog.column_types(connection, self._table))
-        ways: tuple[Callable[[Sequence[str]], int], ...] = (self._merge_staging, self._replace_differing)
-        for way in ways:
-            try:
-                with connection.transaction():
-                    return way(columns), []
-            except psycopg.errors.UniqueViolation:
-                continue
-            except REFUSALS:
-                break
-        return self._merge_fitting(columns)
-
-    def _merge_staging(self, columns: Sequence[str]) -> int:
-        return self._session.connection.execute(self._target.statements.merge(self._table, columns)).rowcount
-
-    def _replace_differing(self, columns: Sequence[str]) -> int:
-        """Rows that swap a unique value conflict: remove all rows that differ, then insert them again."""
-        connection, statements = self._session.connection, self._target.statements
-        taken = sql.Identifier("pg_temp", "vitrine_taken")
-        foreign = [name for name in (self._target.facts.types if self._target.facts else {}) if name not in columns]
-        empty_copy = sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT * FROM {} WHERE false")
-        connection.execute(empty_copy.format(taken, self._target.identifier))
-        connection.execute(statements.take_out(self._table, columns, taken))
-        replaced = connection.execute(statements.put_in(self._table, columns, taken, foreign)).rowcount
-        return replaced + self._merge_staging(columns)
+        try:
+            with connection.transaction():
+                merger = Merger(self._session, self._target, self._table, columns)
+                return merger.merge(complete=not self._quarantine.kept), []
+        except REFUSALS:
+            return self._merge_fitting(columns)
 
     def _merge_fitting(self, columns: Sequence[str]) -> tuple[int, list[Reject]]:
         """Apply every staged row that fits; violations that only the target detects (a foreign key) are found here."""
-
         written = 0
 
         def write(rows: sql.Composable) -> None:
             nonlocal written
-            written += self._session.connection.execute(self._target.statements.merge(rows, columns)).rowcount
+            written += Merger(self._session, self._target, rows, columns).merge()
 
         numbered = self._quarantine.number_rows_of(self._table)
         rejects = self._quarantine.write_fitting(numbered, self._target.identifier, write)
