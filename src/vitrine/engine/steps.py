@@ -65,9 +65,8 @@ class _Step:
         return replace(batch, payload=payload, columns=tuple(types[name] for name in names))
 
     def _nothing(self, batch: Batch) -> Batch:
-        """A batch without rows: it has the columns of earlier batches, or only the key."""
-        known = tuple(column for column in batch.columns if column.name in self._key)
-        return replace(batch, payload=PythonRows([]), columns=self._columns or known)
+        """A batch without rows: it has the columns of earlier batches, or none, because they are not known."""
+        return replace(batch, payload=PythonRows([]), columns=self._columns or ())
 
     def _call(self, given: Any, again: Callable[[], Any]) -> Any:
         """What the function returns; DataError with the key of the first row on which it fails.
@@ -126,8 +125,8 @@ class RowStep(_Step):
         if not isinstance(result, list):
             raise self._refusal(f"returned {result.__name__}, not rows, for the batch from key {first_key}")
         result = cast(list[Row], result)
-        if not result:  # a function that drops all rows usually keeps the columns
-            return replace(batch, payload=PythonRows([]), columns=self._columns or batch.columns)
+        if not result:
+            return self._nothing(batch)
         columns = _columns(self._shape_of(result, first_key), result, batch.columns)
         payload = PythonRows(result, given.origins and given.origins.of(result, self._key))
         return self._output(payload, columns, batch, first_key)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from psycopg.rows import DictRow
 
+from vitrine.flow import keys
 from vitrine.flow.rows import Reject
 from vitrine.model import Claim, PipelineId
 from vitrine.postgres import Connection
@@ -26,10 +27,12 @@ def store_rejects(connection: Connection, claim: Claim, rejects: Sequence[Reject
             reasons=[reject.reason for reject in last],
             rows=[reject.row for reject in last],
         )
-    if healed:
-        execute(connection, "close_rejects", id=claim.pipeline_id, keys=list(healed))
+    # a key that has both a row that was written and one that does not fit stays in quarantine
+    if closed := {*healed}.difference(reject.key for reject in rejects):
+        execute(connection, "close_rejects", id=claim.pipeline_id, keys=sorted(closed))
 
 
 def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:
-    """Rows in quarantine, oldest first."""
-    return fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)
+    """Rows in quarantine, oldest first; keys as a person reads them."""
+    rows = fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)
+    return [row | {"key": keys.readable(row["key"])} for row in rows]
