@@ -146,7 +146,7 @@ class Casts:
             elif one.is_checked:
                 text = (
                     f"column '{one.name}' of {self._target} is of type {one.target}, which cannot hold every value of"
-                    f" type {one.source}, as the source has it: a row that would be changed does not fit (options.on_reject)"
+                    f" the source's {one.source}: a row that would be changed does not fit (options.on_reject)"
                 )
                 found.append(Finding("NARROWER_COLUMN", text, one.name))
         return found
