@@ -200,7 +200,8 @@ def test_validate_names_the_relation_that_makes_the_run_fail(connection: Connect
             "key_columns": ["id"],
         }
     )
-    assert any("materialized view ugc.kept" in warning for warning in validate(definition, settings).warnings)
+    with pytest.raises(ConfigError, match=r"materialized view ugc\.kept"):
+        validate(definition, settings)
 
 
 @pytest.mark.promise("J6")
