@@ -304,10 +304,6 @@ def test_what_only_one_side_has_and_what_is_ignored_is_named(connection: Connect
     )
 
 
-def unchanged(rows: Any) -> Any:
-    return rows
-
-
 @pytest.mark.promise("J31")
 @pytest.mark.parametrize("kind", [Kind.ROW, Kind.FRAME])
 @pytest.mark.parametrize(
