@@ -41,16 +41,16 @@ class RejectPolicy:
 
     def judge(self, reject: Reject) -> None:
         """Returns if the row may be quarantined; DataError otherwise."""
-        key = keys.readable(reject.key)
         if self._options.on_reject == "fail":
             raise DataError(
-                f"row {key} of {self._target}: {reject.reason}; correct it, or set options.on_reject: quarantine"
+                f"row {keys.readable(reject.key)} of {self._target}: {reject.reason}; correct it, or set"
+                " options.on_reject: quarantine"
             )
         self._count += 1
         if self._count > self._options.max_rejects:
             raise DataError(
-                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is {key}:"
-                f" {reject.reason}; correct them, or raise options.max_rejects",
+                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is"
+                f" {keys.readable(reject.key)}: {reject.reason}; correct them, or raise options.max_rejects",
                 code="TOO_MANY_REJECTS",
             )
 

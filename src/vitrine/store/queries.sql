@@ -457,8 +457,7 @@ SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN sav
 -- Stores rejected rows; a key that is already in quarantine gets the newer version of its row
 INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, code, sqlstate, reason, row)
 SELECT %(id)s, %(run_id)s, key, column_name, code, code, reason, row::jsonb
-  FROM unnest(%(keys)s::text[], %(columns)s::text[], %(codes)s::text[], %(reasons)s::text[], %(rows)s::text[])
-    AS rejected(key, column_name, code, reason, row)
+  FROM json_to_recordset(%(rejects)s::json) AS rejected(key text, column_name text, code text, reason text, row text)
     ON CONFLICT (pipeline_id, key) WHERE closed_at IS NULL
     DO UPDATE SET run_id = excluded.run_id, column_name = excluded.column_name, code = excluded.code,
                   sqlstate = excluded.sqlstate,
@@ -467,12 +466,16 @@ SELECT %(id)s, %(run_id)s, key, column_name, code, code, reason, row::jsonb
 -- close_rejects --
 -- Closes the rejects of keys whose newer version was written
 UPDATE etl.etl_rejects SET closed_at = now()
- WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY (%(keys)s);
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key IN (SELECT json_array_elements_text(%(keys)s::json));
 
 -- list_rejects --
 -- Rows in quarantine, oldest first
 SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, row, created_at FROM etl.etl_rejects
  WHERE pipeline_id = %(id)s AND closed_at IS NULL ORDER BY id LIMIT %(limit)s;
+
+-- count_rejects --
+-- How many rows of a pipeline are in quarantine
+SELECT count(*) AS rows FROM etl.etl_rejects WHERE pipeline_id = %(id)s AND closed_at IS NULL;
 
 -- list_open_generations --
 -- Loads under construction; staged rows of any other load can be removed

@@ -34,6 +34,10 @@ class BatchUnit:
         if not batch.columns:
             return  # a transform has returned no row yet, so its columns are not known
         self._target.accept(batch)
+        if self._quarantine.expects_rejects and self._target.exists and batch.count:
+            self._prepare(batch)
+            self._write_fitting(batch)
+            return
         facts, result = self._target.facts, self.result
         try:
             self._prepare(batch)

@@ -46,8 +46,7 @@ def copy_in(session: TargetSession, casts: Casts, table: sql.Identifier, batch: 
         return
     session.create_temporary(UNCAST, [(one.name, one.source) for one in conversions])
     copy_rows(session, casts, UNCAST, batch)
-    if checked:
-        _refuse_changes(session, conversions)
+    _refuse_changes(session, conversions)
     # INSERT casts like an assignment: a text too long for its column is an error and is not truncated
     insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
         table,

@@ -120,7 +120,7 @@ class StagedLoad:
             self._create_empty()
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
-        healed = self._quarantine.healed(self._table)
+        healed = self._quarantine.healed_by_load(self._table)
         repeated = superseded if self._counts_repeated else 0
         if not self._target.exists:
             self._become_target(connection)

@@ -1,5 +1,6 @@
 """Finds the rows that do not fit the target, describes them by key and column, and skips them."""
 
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -54,23 +55,27 @@ class Quarantine:
         policy: RejectPolicy,
         open_rejects: Collection[str],
     ) -> None:
+        self.expects_rejects = False  # the last batch had some: writing the next one as a whole would fail as well
         self._session = session
         self._target = target
         self._casts = casts
         self._policy = policy
         self._open = set(open_rejects)
-        # Keys whose rows a load must not delete. A load that is continued has rejected some of the open ones: which of
-        # them is not known here, so the rows of all stay until the next load.
-        self._kept = set(open_rejects)
+        self._rejected: set[str] = set()  # by this object, since the start of the load if there is one
+        # A load that is continued has rejected some of the open ones: which of them is not known here, so the rows of
+        # all stay until the next load.
+        self._earlier = frozenset(open_rejects)
 
     @property
-    def kept(self) -> list[str]:
-        """Keys that the load under construction has rejected: their last good version stays in the target."""
-        return sorted(self._kept)
+    def kept(self) -> str | None:
+        """Keys that the load has rejected, as JSON: their last good version stays in the target. None: no keys."""
+        kept = self._rejected | self._earlier
+        return json.dumps(sorted(kept)) if kept else None
 
     def start_load(self) -> None:
         """A load begins with its first row."""
-        self._kept.clear()
+        self._rejected.clear()
+        self._earlier = frozenset[str]()
 
     def number(self, batch: Batch) -> Numbered:
         """Copy the batch into a temporary table with the types of the target."""
@@ -85,6 +90,11 @@ class Quarantine:
         Values that do not fit are known from the conversion. Each violation of a constraint names it, and one
         statement finds all rows that break it. What cannot be found this way is found by halving.
         """
+        rejects = self._write_fitting(numbered, table, write)
+        self.expects_rejects = bool(rejects)
+        return rejects
+
+    def _write_fitting(self, numbered: Numbered, table: sql.Identifier, write: Write) -> list[Reject]:
         rejects = self._reject(numbered, numbering.with_verdicts(self._session, numbered))
         violations = Violations(self._session, self._target, table, numbered)
 
@@ -105,19 +115,30 @@ class Quarantine:
             rejects += self._reject(numbered, [_unfit(number, error)])
         return rejects
 
+    def healed_by_load(self, table: sql.Identifier) -> list[str]:
+        """Keys of rejects of earlier loads whose rows are staged, and so are written now."""
+        return self._found_in(table, self._open - self._rejected)
+
     def healed(self, table: sql.Identifier) -> list[str]:
         """Keys of earlier rejects whose rows are in this table, and so are written now."""
-        if not self._open:
+        return self._found_in(table, self._open)
+
+    def _found_in(self, table: sql.Identifier, wanted: Collection[str]) -> list[str]:
+        if not wanted:
             return []
         forms = [self._target.statements.key_text("s")]
-        if not all(key.startswith("[") for key in self._open):  # an earlier version has stored them
+        if not all(key.startswith("[") for key in wanted):  # an earlier version has stored them
             forms.append(sql.SQL("concat_ws('/', {})").format(names(self._target.key, "s")))
+        # a merge switches it off, and without it every row would be compared with every key
+        self._session.connection.execute("SET LOCAL enable_hashjoin = on")
         found: list[str] = []
         for key in forms:
             # no parameters: the driver would look for placeholders in the names of columns
-            statement = sql.SQL("SELECT key FROM (SELECT {} AS key FROM {} AS s) AS k WHERE key = ANY ({})")
-            wanted = sql.Literal(sorted(self._open))
-            rows = self._session.connection.execute(statement.format(key, table, wanted)).fetchall()
+            statement = sql.SQL(
+                "SELECT key FROM (SELECT {} AS key FROM {} AS s) AS k"
+                " WHERE key IN (SELECT json_array_elements_text({}::json))"
+            ).format(key, table, sql.Literal(json.dumps(sorted(wanted))))
+            rows = self._session.connection.execute(statement).fetchall()
             found += [row["key"] for row in rows]
         return found
 
@@ -133,11 +154,11 @@ class Quarantine:
         described = self._describe(numbered, unfit[: self._policy.room + 1])
         for reject, _ in described:
             self._policy.judge(reject)
-        statement = sql.SQL("DELETE FROM {} WHERE {} = ANY (%s)").format(NUMBERED, numbered.number)
-        self._session.connection.execute(statement, [[one.number for one in unfit]])
+        statement = sql.SQL("DELETE FROM {} WHERE {} = ANY (%s::integer[])").format(NUMBERED, numbered.number)
+        self._session.connection.execute(statement, [_array(unfit)])
         rejects = [_with_standing(reject, is_stored) for reject, is_stored in described]
         self._open.update(reject.key for reject in rejects)
-        self._kept.update(reject.key for reject in rejects)
+        self._rejected.update(reject.key for reject in rejects)
         return rejects
 
     def _describe(self, numbered: Numbered, unfit: Sequence[Unfit]) -> list[tuple[Reject, bool]]:
@@ -151,7 +172,8 @@ class Quarantine:
         statement = sql.SQL(
             "SELECT {number} AS number, CASE WHEN num_nulls({key}) = 0 THEN {stored_key} ELSE {sent_key} END AS key,"
             " (to_jsonb(q.*) - {added}::text[])::text AS row, {is_stored} AS is_stored"
-            " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number} WHERE {number} = ANY ({numbers})"
+            " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number}"
+            " WHERE {number} = ANY ({numbers}::integer[])"
         ).format(
             number=sql.Identifier("s", number),
             key=names(numbered.key, "s"),
@@ -162,7 +184,7 @@ class Quarantine:
             sent=numbered.sent,
             sent_number=sql.Identifier("q", number),
             added=sql.Literal([number, numbered.verdict_name]),
-            numbers=sql.Literal([one.number for one in unfit]),
+            numbers=sql.Literal(_array(unfit)),
         )
         found = {row["number"]: row for row in self._session.connection.execute(statement).fetchall()}
         return [
@@ -170,6 +192,11 @@ class Quarantine:
             for one in unfit
             for row in [found[one.number]]
         ]
+
+
+def _array(unfit: Sequence[Unfit]) -> str:
+    """The numbers as text: the driver takes long to convert a list."""
+    return "{" + ",".join(str(one.number) for one in unfit) + "}"
 
 
 def _unfit(number: int, error: Exception) -> Unfit:

@@ -75,14 +75,15 @@ class TargetStatements:
         by = sql.SQL(", ").join(sql.Identifier("q", name) + direction for name in columns or self.key)
         return sql.SQL("(SELECT q.* FROM {} AS q ORDER BY {})").format(table, by)
 
-    def delete_vanished(self, staging: sql.Identifier, kept: Sequence[str] = ()) -> sql.Composed:
-        """Delete rows that are not staged, except those of the keys that are kept."""
-        but_kept: sql.Composable = sql.SQL("")
-        if kept:
-            but_kept = sql.SQL(" AND {} <> ALL ({}::text[])").format(self.key_text("t"), sql.Literal(list(kept)))
-        return sql.SQL(
-            "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key}){but_kept}"
-        ).format(target=self.target, staging=staging, same_key=self.same(self.key), but_kept=but_kept)
+    def delete_vanished(self, staging: sql.Identifier, kept: str | None) -> sql.Composed:
+        """Delete rows that are not staged, except those whose keys are in a JSON array."""
+        statement = sql.SQL(
+            "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key})"
+        ).format(target=self.target, staging=staging, same_key=self.same(self.key))
+        if kept is None:
+            return statement
+        excepted = sql.SQL(" AND NOT {} IN (SELECT json_array_elements_text({}::json))")
+        return statement + excepted.format(self.key_text("t"), sql.Literal(kept))
 
     def drop_superseded(self, staging: sql.Identifier, order: Sequence[str]) -> sql.Composed:
         """Keep only the last of several rows with one key, by these columns and then by position."""
