@@ -78,7 +78,7 @@ def answered(connection: Connection, side: str) -> Generator[None]:
 
     def cut() -> None:
         late.set()
-        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as own:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as own:
             own.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(ANSWER_SECONDS, cut)

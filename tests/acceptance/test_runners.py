@@ -187,7 +187,7 @@ def test_a_paused_load_continues_where_it_stopped(large: Connection, tmp_path: P
     with runner(url_of(large), tmp_path) as other:
         has_ticked(large, other)
         assert status(large, pipeline) is Status.PAUSED
-        _, resumed = pipelines.request_run(large, pipeline.id, trigger="api")
+        _, resumed = pipelines.request_run(large, pipeline.id, trigger="api", resume=True)
         wait_for(large, pipeline, Status.IDLE)
     first, second = history(large, pipeline)
     assert (first.status, second.status) == (RunStatus.PAUSED, RunStatus.SUCCESS)
