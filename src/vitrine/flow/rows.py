@@ -116,7 +116,8 @@ class Column:
     collation: str | None = None  # None: the type has none, or the database's default
     identical: bool = True  # equal values have equal text
     declared: str | None = None  # the type in the source, if `type` only carries its values (an enum as text)
-    inferred: bool = False  # a transform made its values: `type` is a guess, and the target's type reads their text
+    # a transform made its values: `type` is a guess, and the target's type reads their text
+    inferred: bool = field(default=False, compare=False)
 
     @property
     def kind(self) -> Kind:
