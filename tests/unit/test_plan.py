@@ -356,7 +356,7 @@ def prepared(answers: dict[str, Any] | None = None, **fields: Any) -> Prepared:
     """The plan between a source and a sink that answer this."""
     settings = SETTINGS.model_copy(update={"connectors": {"fake": answers or {}}})
     fields = {"source_type": "fake", "source_query": "x", "target_table": "fake:genres", **fields}
-    return plan.build_comparison(definition(**fields), settings)
+    return plan.prepare(plan.check(definition(**fields), settings))
 
 
 INCREMENTAL: dict[str, Any] = {"mode": "incremental", "incremental_key": "modified", "incremental_id_key": "id"}
