@@ -76,9 +76,9 @@ def output_text(value: sql.Composable) -> sql.Composed:
 
 
 # Every type that the wanted ones are made of: base types of domains, elements of arrays. Only arrays have the subscript
-# handler of this name; point and others have an element type without being arrays. A type is trusted if its owner already
-# has the rights of this session. The operators are those of the default btree operator class, which belongs to the type
-# itself, to its polymorphic type, or to a type that it is binary coercible to.
+# handler of this name; point and others have an element type without being arrays. A type is trusted if its owner
+# already has the rights of this session. The operators are those of the default btree operator class, which belongs to
+# the type itself, to its polymorphic type, or to a type that it is binary coercible to.
 _CATALOG = """
     WITH RECURSIVE reached AS (
         SELECT t.oid, t.typbasetype, CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem
@@ -104,7 +104,8 @@ _CATALOG = """
            pg_catalog.pg_has_role(t.typowner, current_user, 'MEMBER') AS trusted,
            (SELECT x.extname FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid
              WHERE d.classid = 'pg_catalog.pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e') AS extension,
-           en.nspname AS equal_schema, eo.oprname AS equal_name, gn.nspname AS greater_schema, go.oprname AS greater_name,
+           en.nspname AS equal_schema, eo.oprname AS equal_name,
+           gn.nspname AS greater_schema, go.oprname AS greater_name,
            EXISTS (SELECT FROM pg_catalog.pg_amproc p
                     WHERE p.amprocfamily = c.opcfamily AND p.amproclefttype = c.opcintype AND p.amprocnum = 4
                       AND p.amproc IN ('btequalimage'::regproc, 'btvarstrequalimage'::regproc)
@@ -178,7 +179,7 @@ def _plan(oid: int, modifier: int, known: Mapping[int, DictRow]) -> _Plan:
     base, base_modifier, has_domain = _base_of(oid, modifier, known)
     row = known.get(base)
     foreign_code = has_domain and not _all_trusted(oid, known)
-    if row is None or row["kind"] == "p" and base not in (RECORD_OID, RECORD_ARRAY_OID):
+    if row is None or (row["kind"] == "p" and base not in (RECORD_OID, RECORD_ARRAY_OID)):
         return _Plan((base, base_modifier), (TEXT_OID, UNSET), Form.TEXT, foreign_code)
     declared = (base, base_modifier)
     element = row["element"]
@@ -216,7 +217,7 @@ def _scalar(row: DictRow, modifier: int) -> tuple[tuple[int, int], Form]:
     if row["kind"] == "c" or row["oid"] == RECORD_OID:
         return (JSONB_OID, UNSET), Form.JSON
     # only a superuser can create a base type; a range may have functions of its owner
-    is_carried = row["kind"] == "b" and (built_in or row["extension"]) or (row["kind"] in "rm" and built_in)
+    is_carried = (row["kind"] == "b" and (built_in or row["extension"])) or (row["kind"] in "rm" and built_in)
     if is_carried and row["has_binary"] and not (built_in and row["name"] in _CATALOG_NAMES):
         return (row["oid"], modifier), Form.SAME
     return (TEXT_OID, UNSET), Form.TEXT

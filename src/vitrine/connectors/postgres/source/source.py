@@ -1,9 +1,8 @@
 """The PostgreSQL source: streams one query in order by COPY, from one snapshot at a time."""
 
-import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from psycopg import sql
 
@@ -11,22 +10,18 @@ from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import horizon
+from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn, SourceQuery
+from vitrine.connectors.postgres.source.positions import Tracker
+from vitrine.connectors.postgres.source.query import OrderedQuery, SourceQuery
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
-from vitrine.connectors.postgres.source.watermark import EndTracker, PendingTracker, TimeTracker, Tracker
+from vitrine.connectors.postgres.source.watermark import Watermarks
 from vitrine.errors import ConfigError
 from vitrine.flow.jobs import SourceJob
 from vitrine.flow.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Mode, format_duration
+from vitrine.model import Mode
 from vitrine.postgres import raw, translated
-
-log = logging.getLogger(__name__)
-
-SHORTEST_STALL = timedelta(seconds=1)
-"""No warning for transactions shorter than this, however small the margin."""
 
 # The connection is idle while earlier batches are written, plus this reserve
 _IDLE_RESERVE = timedelta(minutes=1)
@@ -49,6 +44,7 @@ class PostgresSource:
         self._log_fields = job.run.log_fields
         self._connections = SourceConnections(job.url, job.run.session)
         self._query = SourceQuery(checked, self._connections, definition.incremental_key)
+        self._watermarks = Watermarks(self._query, self._connections, job.options, job.run.log_fields)
 
     def describe(self) -> SourceInfo:
         return SourceInfo(
@@ -79,8 +75,8 @@ class PostgresSource:
 
     def batches(self, read: Read, throttle: Throttle) -> Iterator[Batch]:
         ordered = OrderedQuery(self._query, read)
-        tracker = self._tracker(read, ordered)
-        latest = self._latest(read, ordered)
+        tracker = self._watermarks.tracker(read, ordered)
+        latest = self._watermarks.latest(read, ordered)
         cursor, snapshots, yielded, finished = read.after.cursor, 0, False, False
         while not finished:
             snapshots += 1
@@ -122,90 +118,14 @@ class PostgresSource:
     # -- how far the checkpoint may advance -----------------------------------------------------------------------
 
     def watermark(self, column: str) -> Watermark | None:
-        found = self._query.column(column)
-        if found.type_oid in codec.TIMES:
-            return self._time_watermark(found)
-        if self._options.cursor_is_monotonic:
-            return None
-        if found.type_oid not in codec.INTEGERS:
-            raise ConfigError(
-                f"incremental_key '{column}' is of type {found.type}, which does not grow with time; use a time or an"
-                " integer or, if it always grows in commit order, set options.cursor_is_monotonic: true",
-                code="CURSOR_TYPE",
-            )
-        if self._options.lookback is not None:
-            raise ConfigError("options.lookback needs a time as incremental_key, not an integer", code="CURSOR_TYPE")
-        seen = self._read_horizon()
-        return Watermark(None, seen.at, seen.lag, seen.blocker)
-
-    def _time_watermark(self, column: SourceColumn) -> Watermark:
-        lookback = self._options.lookback
-        if lookback is not None:
-            now = self._clock()
-            return Watermark(self._bound(column, now, lookback), now, timedelta(0))
-        seen = self._read_horizon()
-        bound = None if seen.at is None else self._bound(column, seen.at, self._options.horizon_margin)
-        return Watermark(bound, seen.at, seen.lag, seen.blocker)
-
-    def _tracker(self, read: Read, ordered: OrderedQuery) -> Tracker:
-        if read.watermark is None:
-            return EndTracker(read.start)
-        if ordered.type_oid in codec.TIMES:
-            return TimeTracker(read.start, read.watermark, ordered.type_oid)
-        margin = self._options.horizon_margin
-        return PendingTracker(read.start, read.watermark, margin, ordered.type_oid, self._clock)
-
-    def _latest(self, read: Read, ordered: OrderedQuery) -> int | None:
-        """A cursor above this number is in the future; None if that is unknown."""
-        mark = read.watermark
-        if mark is None or mark.bound is None or ordered.type_oid not in codec.TIMES:
-            return None
-        margin = self._options.horizon_margin
-        behind = mark.lag + margin if self._options.lookback is None else self._options.lookback
-        return codec.text_number(ordered.type_oid, mark.bound) + codec.length_number(ordered.type_oid, behind + margin)
-
-    def _read_horizon(self) -> horizon.Horizon:
-        """The horizon; logs a warning if it holds the checkpoint back for longer than the margin does."""
-        seen = horizon.read(self._connections.idle())
-        if seen.lag > max(self._options.horizon_margin, SHORTEST_STALL):
-            log.warning(
-                "the checkpoint waits for a transaction that has been open for %d s (%s); rows are still written, but"
-                " every run reads them again until that transaction ends",
-                seen.lag.total_seconds(),
-                seen.blocker,
-                extra={"action": "horizon_stalled", "blocker": seen.blocker, **self._log_fields},
-            )
-        return seen
-
-    def _clock(self) -> datetime:
-        """The source's clock."""
-        with translated("source"), self._connections.reading() as connection:
-            row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
-        if row is None:
-            raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")
-        return row["now"]
-
-    def _bound(self, column: SourceColumn, at: datetime, margin: timedelta) -> str:
-        """`at` minus the margin, as text of the column's type."""
-        zoned = column.type_oid == codec.TIMESTAMPTZ
-        moment = sql.SQL("(%(at)s::timestamptz - %(margin)s::interval)")
-        local = moment if zoned else sql.SQL("({} AT TIME ZONE %(zone)s)").format(moment)
-        statement = sql.SQL("SELECT CAST({} AS {})::text AS bound").format(local, raw(column.type))
-        arguments = {"at": at, "margin": margin, "zone": self._options.cursor_timezone}
-        with translated("source"), self._connections.reading() as connection:
-            row = connection.execute(statement, arguments).fetchone()
-        if row is None:
-            raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")
-        return row["bound"]
+        return self._watermarks.read(column)
 
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        if self._definition.mode is Mode.INCREMENTAL and self._options.lookback is not None:
-            lookback = format_duration(self._options.lookback)
-            text = f"options.lookback: rows of a transaction that stays open longer than {lookback} may never be read"
-            return (Finding("LOOKBACK", text),)
-        return ()
+        if self._definition.mode is not Mode.INCREMENTAL:
+            return ()
+        return findings.of_cursor(self._options)
 
 
 class _Cut:

@@ -1,106 +1,117 @@
-"""The position after each batch: the last row read, held back by transactions that may still commit below it."""
+"""How far the checkpoint of a query may advance."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Protocol
 
+from psycopg import sql
+
+from vitrine.connectors.postgres import PostgresSourceOptions
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.flow.rows import Position, Watermark
-from vitrine.model import Cursor
+from vitrine.connectors.postgres.source import horizon
+from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.positions import EndTracker, PendingTracker, TimeTracker, Tracker
+from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn, SourceQuery
+from vitrine.errors import ConfigError
+from vitrine.flow.rows import Read, Watermark
+from vitrine.postgres import raw, translated
+
+log = logging.getLogger(__name__)
+
+SHORTEST_STALL = timedelta(seconds=1)
+"""No warning for transactions shorter than this, however small the margin."""
 
 
-class Tracker(Protocol):
-    """Positions of one read."""
-
-    start: Position
-
-    def after(self, raw: Sequence[bytes], end: Cursor | None) -> Position:
-        """The position once everything up to `end` is written; `raw` is `end` in binary format."""
-        ...
-
-    def finished(self) -> Position | None:
-        """The position once the query is exhausted, if that changes it."""
-        ...
-
-
-class EndTracker:
-    """Nothing is held back: the position is the last row read."""
-
-    def __init__(self, start: Position) -> None:
-        self.start = start
-
-    def after(self, raw: Sequence[bytes], end: Cursor | None) -> Position:
-        return Position(end)
-
-    def finished(self) -> Position | None:
-        return None
-
-
-class TimeTracker:
-    """A time cursor: the position follows the rows up to the bound of the watermark, and stays there.
-
-    The next run reads rows at or above the bound again; unchanged rows are not written.
-    """
-
-    def __init__(self, start: Position, watermark: Watermark, type_oid: int) -> None:
-        self.start = start
-        self._type_oid = type_oid
-        self._held = start
-        self._bound: int | None = None  # None: the position does not move
-        if watermark.bound is not None:
-            self._bound = codec.text_number(type_oid, watermark.bound)
-            beyond = start.cursor is not None and codec.text_number(type_oid, start.cursor[0]) >= self._bound
-            self._held = start if beyond else Position((watermark.bound,))
-
-    def after(self, raw: Sequence[bytes], end: Cursor | None) -> Position:
-        if self._bound is None:
-            return self.start
-        return Position(end) if codec.number(self._type_oid, raw[0]) < self._bound else self._held
-
-    def finished(self) -> Position | None:
-        return None
-
-
-class PendingTracker:
-    """An integer cursor is not a time: the end of a run becomes the checkpoint one run later.
-
-    A lower number may commit after a higher one was read. So the end of a run is only pending, with the time of its
-    snapshot. When every transaction of that time has ended, a run that reads from the old checkpoint sees all of their
-    rows, and the pending cursor becomes the checkpoint.
-    """
+class Watermarks:
+    """Watermarks of one query, and the positions that follow from them."""
 
     def __init__(
         self,
-        start: Position,
-        watermark: Watermark,
-        margin: timedelta,
-        type_oid: int,
-        clock: Callable[[], datetime],
+        query: SourceQuery,
+        connections: SourceConnections,
+        options: PostgresSourceOptions,
+        log_fields: Mapping[str, object],
     ) -> None:
-        self.start = start
-        self._clock = clock
-        self._type_oid = type_oid
-        self._end: Cursor | None = None
-        self._settled = (
-            start.pending_since is not None
-            and watermark.at is not None
-            and watermark.at - margin >= start.pending_since
-        )
+        self._query = query
+        self._connections = connections
+        self._options = options
+        self._log_fields = log_fields
 
-    def after(self, raw: Sequence[bytes], end: Cursor | None) -> Position:
-        self._end = end
-        if not self._settled or not self.start.pending_cursor:
-            return self.start
-        if codec.number(self._type_oid, raw[0]) < int(self.start.pending_cursor[0]):
-            return Position(end, self.start.pending_cursor, self.start.pending_since)
-        return Position(self.start.pending_cursor, self.start.pending_cursor, self.start.pending_since)
+    def read(self, column: str) -> Watermark | None:
+        """The watermark of a cursor column, as of now; None if positions are not held back."""
+        found = self._query.column(column)
+        if found.type_oid in codec.TIMES:
+            return self._time_watermark(found)
+        if self._options.cursor_is_monotonic:
+            return None
+        if found.type_oid not in codec.INTEGERS:
+            raise ConfigError(
+                f"incremental_key '{column}' is of type {found.type}, which does not grow with time; use a time or an"
+                " integer or, if it always grows in commit order, set options.cursor_is_monotonic: true",
+                code="CURSOR_TYPE",
+            )
+        if self._options.lookback is not None:
+            raise ConfigError("options.lookback needs a time as incremental_key, not an integer", code="CURSOR_TYPE")
+        seen = self._read_horizon()
+        return Watermark(None, seen.at, seen.lag, seen.blocker)
 
-    def finished(self) -> Position | None:
-        if self._settled:
-            end = self._end or self.start.pending_cursor
-            still = end if end != self.start.pending_cursor else None
-            return Position(self.start.pending_cursor, still, self._clock() if still else None)
-        if self.start.pending_cursor is None and self._end is not None:
-            # the clock is read after the snapshot: a transaction with a lower number had started before it
-            return Position(self.start.cursor, self._end, self._clock())
-        return None
+    def _time_watermark(self, column: SourceColumn) -> Watermark:
+        lookback = self._options.lookback
+        if lookback is not None:
+            now = self._clock()
+            return Watermark(self._bound(column, now, lookback), now, timedelta(0))
+        seen = self._read_horizon()
+        bound = None if seen.at is None else self._bound(column, seen.at, self._options.horizon_margin)
+        return Watermark(bound, seen.at, seen.lag, seen.blocker)
+
+    def tracker(self, read: Read, ordered: OrderedQuery) -> Tracker:
+        """Positions of one read, held back by its watermark."""
+        if read.watermark is None:
+            return EndTracker(read.start)
+        if ordered.type_oid in codec.TIMES:
+            return TimeTracker(read.start, read.watermark, ordered.type_oid)
+        margin = self._options.horizon_margin
+        return PendingTracker(read.start, read.watermark, margin, ordered.type_oid, self._clock)
+
+    def latest(self, read: Read, ordered: OrderedQuery) -> int | None:
+        """A cursor above this number is in the future; None if that is unknown."""
+        mark = read.watermark
+        if mark is None or mark.bound is None or ordered.type_oid not in codec.TIMES:
+            return None
+        margin = self._options.horizon_margin
+        behind = mark.lag + margin if self._options.lookback is None else self._options.lookback
+        return codec.text_number(ordered.type_oid, mark.bound) + codec.length_number(ordered.type_oid, behind + margin)
+
+    def _read_horizon(self) -> horizon.Horizon:
+        """The horizon; logs a warning if it holds the checkpoint back for longer than the margin does."""
+        seen = horizon.read(self._connections.idle())
+        if seen.lag > max(self._options.horizon_margin, SHORTEST_STALL):
+            log.warning(
+                "the checkpoint waits for a transaction that has been open for %d s (%s); rows are still written, but"
+                " every run reads them again until that transaction ends",
+                seen.lag.total_seconds(),
+                seen.blocker,
+                extra={"action": "horizon_stalled", "blocker": seen.blocker, **self._log_fields},
+            )
+        return seen
+
+    def _clock(self) -> datetime:
+        """The source's clock."""
+        with translated("source"), self._connections.reading() as connection:
+            row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
+        if row is None:
+            raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")
+        return row["now"]
+
+    def _bound(self, column: SourceColumn, at: datetime, margin: timedelta) -> str:
+        """`at` minus the margin, as text of the column's type."""
+        zoned = column.type_oid == codec.TIMESTAMPTZ
+        moment = sql.SQL("(%(at)s::timestamptz - %(margin)s::interval)")
+        local = moment if zoned else sql.SQL("({} AT TIME ZONE %(zone)s)").format(moment)
+        statement = sql.SQL("SELECT CAST({} AS {})::text AS bound").format(local, raw(column.type))
+        arguments = {"at": at, "margin": margin, "zone": self._options.cursor_timezone}
+        with translated("source"), self._connections.reading() as connection:
+            row = connection.execute(statement, arguments).fetchone()
+        if row is None:
+            raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")
+        return row["bound"]
