@@ -36,7 +36,7 @@ DEFINITIONS = """
 """Types of the source's owner; their labels and names are chosen to be quoted, escaped and ordered unlike text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kind:
     """A type of the source and the type that carries it; `nth` is the n-th value in the order of the type."""
 
@@ -48,6 +48,9 @@ class Kind:
     needs: str | None = None  # an extension, or one of FEATURES
     group: str = "Types of PostgreSQL"
     collation: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
 
     @property
     def definition(self) -> str:
