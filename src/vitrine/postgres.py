@@ -15,13 +15,25 @@ from vitrine.errors import ConfigError, DataError, TransientError, group_of
 Connection = psycopg.Connection[DictRow]
 
 
+# Defaults of roles and databases that single statements depend on; set only where they differ, so that a pooled session
+# keeps its own
+_SESSION = """
+    SELECT pg_catalog.set_config(name, wanted, false)
+      FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
+                   ('default_transaction_deferrable', 'off'), ('idle_session_timeout', '0')) AS s(name, wanted)
+     WHERE pg_catalog.current_setting(name) <> wanted
+"""
+
+
 def connect(url: str, *, name: str, side: str = "database") -> Connection:
     """A connection that works through PgBouncer: nothing relies on session state. pg_stat_activity shows `name`."""
     check_url(url, side)
     with translated(side):
-        return psycopg.Connection[DictRow].connect(
+        connection = psycopg.Connection[DictRow].connect(
             url,
             application_name=name,
+            # text arrives as characters, whatever the encoding of the database
+            client_encoding="UTF8",
             autocommit=True,
             prepare_threshold=None,
             row_factory=dict_row,
@@ -30,6 +42,8 @@ def connect(url: str, *, name: str, side: str = "database") -> Connection:
             keepalives_interval=10,
             keepalives_count=3,
         )
+        connection.execute(_SESSION)
+        return connection
 
 
 def check_url(url: str, side: str) -> None:
@@ -58,8 +72,13 @@ def safe_message(exc: BaseException | None) -> str:
     return re.sub(r"//[^@/\s]*@", "//", lines[0]) if lines else type(exc).__name__
 
 
-_LIMITS = {"57014": ("QUERY_CANCELED", "; raise that limit for this account, or make the query smaller")}
-"""SQLSTATEs of server limits, each with our error code and the remedy."""
+_LIMITS = {
+    "57014": ("QUERY_CANCELED", "; raise that limit for this account, or make the query smaller"),
+    "25P03": (None, "; raise idle_in_transaction_session_timeout for this account"),
+    "25P04": (None, "; raise transaction_timeout for this account"),
+    "57P05": (None, "; raise idle_session_timeout for this account"),
+}
+"""SQLSTATEs of server limits, each with our error code, if it has one, and the remedy."""
 
 
 @contextmanager
@@ -76,15 +95,30 @@ def translated(side: str, *, code: str | None = None) -> Generator[None]:
         raise group(f"{side}: {safe_message(exc)}{remedy}", code=code or limit) from exc
 
 
-TEXT_FORMAT = """
+STABLE_NAMES = """
     SET LOCAL search_path = pg_catalog, pg_temp;
+    SET LOCAL standard_conforming_strings = on;
+    SET LOCAL bytea_output = 'hex';
+    SET LOCAL extra_float_digits = 1;
+    SET LOCAL lc_monetary = 'C'
+"""
+"""Names and literals mean the same in every transaction, and text formats keep every digit."""
+
+STABLE_TIMES = """
     SET LOCAL TimeZone = 'UTC';
     SET LOCAL DateStyle = 'ISO';
-    SET LOCAL IntervalStyle = 'postgres';
-    SET LOCAL bytea_output = 'hex';
-    SET LOCAL extra_float_digits = 1
+    SET LOCAL IntervalStyle = 'postgres'
 """
-"""Values have the same text and names resolve the same way in every transaction, whatever the server's defaults."""
+"""Times have the same text everywhere. A user's query runs without them, under the settings of its own database."""
+
+TEXT_FORMAT = STABLE_NAMES + ";" + STABLE_TIMES
+
+
+def no_transaction_timeout(connection: Connection) -> LiteralString:
+    """Statements that lift the role's limits from a transaction: a run has its own."""
+    if connection.info.server_version < 170_000:
+        return "; SET LOCAL statement_timeout = 0"
+    return "; SET LOCAL statement_timeout = 0; SET LOCAL transaction_timeout = 0"
 
 
 def raw(text: str) -> sql.SQL:

@@ -49,6 +49,8 @@ class TypeFacts:
     # operators of the default btree operator class; None: values of the type have no order
     equal: Operator | None
     greater: Operator | None
+    at_least: Operator | None
+    send: sql.Identifier | None  # the function that returns the image of a value; None: there is none
     identical: bool  # equal values have equal images, provided that their collation is deterministic
     collatable: bool
     foreign_code: bool  # its owner, who is not a superuser, may have attached functions that a write would execute
@@ -90,22 +92,25 @@ _CATALOG = """
           FROM reached r
           JOIN pg_catalog.pg_type t ON t.oid = ANY (ARRAY[r.typbasetype, r.element])
     ), ordered AS (
-        SELECT o.opcintype, o.opcfamily, e.amopopr AS equal, g.amopopr AS greater
+        SELECT o.opcintype, o.opcfamily, e.amopopr AS equal, g.amopopr AS greater, l.amopopr AS at_least
           FROM pg_catalog.pg_opclass o
           JOIN pg_catalog.pg_amop e ON e.amopfamily = o.opcfamily AND e.amoplefttype = o.opcintype
            AND e.amoprighttype = o.opcintype AND e.amopstrategy = 3
           JOIN pg_catalog.pg_amop g ON g.amopfamily = o.opcfamily AND g.amoplefttype = o.opcintype
            AND g.amoprighttype = o.opcintype AND g.amopstrategy = 5
+          JOIN pg_catalog.pg_amop l ON l.amopfamily = o.opcfamily AND l.amoplefttype = o.opcintype
+           AND l.amoprighttype = o.opcintype AND l.amopstrategy = 4
          WHERE o.opcdefault AND o.opcmethod = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')
     )
     SELECT t.oid, n.nspname AS schema, t.typname AS name, t.typtype AS kind, t.typbasetype AS base,
            t.typtypmod AS base_modifier, t.typcollation <> 0 AS collatable, t.typarray AS array, r.element,
-           t.typsend <> 0 AND t.typreceive <> 0 AS has_binary,
+           t.typsend <> 0 AND t.typreceive <> 0 AS has_binary, sn.nspname AS send_schema, sp.proname AS send_name,
            pg_catalog.pg_has_role(t.typowner, current_user, 'MEMBER') AS trusted,
            (SELECT x.extname FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid
              WHERE d.classid = 'pg_catalog.pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e') AS extension,
            en.nspname AS equal_schema, eo.oprname AS equal_name,
            gn.nspname AS greater_schema, go.oprname AS greater_name,
+           ln.nspname AS at_least_schema, lo.oprname AS at_least_name,
            EXISTS (SELECT FROM pg_catalog.pg_amproc p
                     WHERE p.amprocfamily = c.opcfamily AND p.amproclefttype = c.opcintype AND p.amprocnum = 4
                       AND p.amproc IN ('btequalimage'::regproc, 'btvarstrequalimage'::regproc)
@@ -113,6 +118,8 @@ _CATALOG = """
       FROM reached r
       JOIN pg_catalog.pg_type t ON t.oid = r.oid
       JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+      LEFT JOIN pg_catalog.pg_proc sp ON sp.oid = t.typsend
+      LEFT JOIN pg_catalog.pg_namespace sn ON sn.oid = sp.pronamespace
       LEFT JOIN LATERAL (
             SELECT * FROM ordered o
              WHERE o.opcintype IN (
@@ -128,6 +135,8 @@ _CATALOG = """
       LEFT JOIN pg_catalog.pg_namespace en ON en.oid = eo.oprnamespace
       LEFT JOIN pg_catalog.pg_operator go ON go.oid = c.greater
       LEFT JOIN pg_catalog.pg_namespace gn ON gn.oid = go.oprnamespace
+      LEFT JOIN pg_catalog.pg_operator lo ON lo.oid = c.at_least
+      LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = lo.oprnamespace
 """
 
 _NAMES = """
@@ -248,6 +257,8 @@ def _facts(plan: _Plan, declared: str, bare: str, carrier: str, known: Mapping[i
         extension=extension,
         equal=_operator(row, "equal"),
         greater=_operator(row, "greater"),
+        at_least=_operator(row, "at_least"),
+        send=sql.Identifier(row["send_schema"], row["send_name"]) if row and row["send_name"] else None,
         identical=bool(row and row["identical"]),
         collatable=bool(row and row["collatable"]),
         foreign_code=plan.foreign_code,

@@ -9,7 +9,7 @@ from psycopg.pq import TransactionStatus
 
 from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.statements import create_table
-from vitrine.postgres import TEXT_FORMAT, Connection, connect, raw, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, connect, no_transaction_timeout, raw, translated
 
 _CODES = {
     "42804": "SCHEMA_CHANGED",
@@ -21,17 +21,18 @@ _CODES = {
 # synchronous_commit is off: a lost commit loses rows and checkpoint together, and the commit that ends the run makes
 # all earlier ones durable. When rows do not fit, the transaction rolls back to the savepoint.
 _BEGIN = (
-    "BEGIN;"
+    "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE;"
     + TEXT_FORMAT
     + """
-    ; SET LOCAL synchronous_commit = off;
+    ; SET LOCAL xmloption = content;
+    SET LOCAL synchronous_commit = off;
     SET LOCAL work_mem = '64MB';
     SET LOCAL maintenance_work_mem = '256MB';
     SET LOCAL lock_timeout = '10s';
-    SET LOCAL idle_in_transaction_session_timeout = '10s';
-    SAVEPOINT fitting
+    SET LOCAL idle_in_transaction_session_timeout = '10s'
 """
 )
+_SAVEPOINT = "; SAVEPOINT fitting"
 
 
 class TargetSession:
@@ -54,7 +55,8 @@ class TargetSession:
         """A transaction with the settings that every unit needs."""
         connection = self.connection
         with self.translated():
-            connection.execute(_BEGIN)  # in one message, to save round trips
+            # in one message, to save round trips
+            connection.execute(_BEGIN + no_transaction_timeout(connection) + _SAVEPOINT)
             try:
                 yield connection
             except BaseException:

@@ -1,25 +1,39 @@
 """The connections of a source: one streams rows, another runs queries in the meantime."""
 
+from typing import LiteralString
+
 from psycopg.pq import TransactionStatus
 
-from vitrine.postgres import TEXT_FORMAT, Connection, connect
+from vitrine.postgres import STABLE_NAMES, STABLE_TIMES, Connection, connect, no_transaction_timeout
 
-# Constant text, sent by the simple protocol; the user's query uses the extended protocol
-BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;" + TEXT_FORMAT
+# Constant text, sent by the simple protocol; the user's query uses the extended protocol. TimeZone, DateStyle and
+# IntervalStyle stay those of the source, so that the query returns what psql shows.
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;" + STABLE_NAMES
 TIMEOUTS = """
-    ; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;
-    SET LOCAL idle_in_transaction_session_timeout = '10min'
+    ; SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10min'
 """
+
+_UTC = frozenset({"UTC", "Etc/UTC"})
+_TIMES = """
+    SELECT current_setting('TimeZone') AS zone, current_setting('DateStyle') AS style,
+           current_setting('IntervalStyle') AS span
+"""
+
+
+def begin(connection: Connection) -> LiteralString:
+    """The statements that open a transaction for the user's query."""
+    return BEGIN + TIMEOUTS + no_transaction_timeout(connection)
 
 
 class ReadOnly:
     """A short read-only transaction."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, settings: LiteralString = "") -> None:
         self._connection = connection
+        self._settings: LiteralString = settings
 
     def __enter__(self) -> Connection:
-        self._connection.execute(BEGIN + TIMEOUTS)
+        self._connection.execute(begin(self._connection) + self._settings)
         return self._connection
 
     def __exit__(self, *exc: object) -> None:
@@ -35,6 +49,7 @@ class SourceConnections:
         self._name = name
         self._querying: Connection | None = None
         self._streaming: Connection | None = None
+        self._has_own_times: bool | None = None
 
     def idle(self) -> Connection:
         """A connection for queries: the existing one, or another while that one streams rows."""
@@ -46,8 +61,22 @@ class SourceConnections:
         self._querying = connect(self._url, name=self._name, side="source")
         return self._querying
 
+    @property
+    def has_own_times(self) -> bool:
+        """Whether the text of a time differs here from that under STABLE_TIMES; asked once."""
+        if self._has_own_times is None:
+            row = self.idle().execute(_TIMES).fetchone() or {}
+            same = row.get("zone") in _UTC and str(row.get("style")).startswith("ISO") and row.get("span") == "postgres"
+            self._has_own_times = not same
+        return self._has_own_times
+
     def reading(self) -> ReadOnly:
+        """For the user's query."""
         return ReadOnly(self.idle())
+
+    def formatting(self) -> ReadOnly:
+        """For values in text format."""
+        return ReadOnly(self.idle(), ";" + STABLE_TIMES)
 
     def streaming(self) -> Connection:
         """A connection for a stream; later queries use another one."""

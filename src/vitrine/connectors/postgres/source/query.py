@@ -1,33 +1,20 @@
 """The query of a pipeline: its columns, and the statements that read it in order."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
 
-from vitrine.connectors.postgres import ranges
+from vitrine.connectors.postgres import types
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.types import TypeFacts
 from vitrine.errors import ConfigError, TransientError
-from vitrine.flow.rows import Column, Lane, Read
+from vitrine.flow.rows import Column
 from vitrine.model import Cursor
 from vitrine.policy import ReadOnlySql
 from vitrine.postgres import Connection, fetch_extended, raw, translated
-
-# Type names for casts, and the base type of a domain, because COPY BINARY encodes values in the base type
-_TYPES = """
-    WITH RECURSIVE wanted AS (
-        SELECT * FROM unnest(%(oids)s::oid[], %(modifiers)s::integer[]) WITH ORDINALITY AS a(oid, modifier, place)
-    ), made_of AS (
-        SELECT a.place, t.oid, t.typbasetype, t.typtype FROM wanted a JOIN pg_type t ON t.oid = a.oid
-         UNION ALL
-        SELECT m.place, t.oid, t.typbasetype, t.typtype FROM made_of m JOIN pg_type t ON t.oid = m.typbasetype
-    )
-    SELECT format_type(a.oid, a.modifier) AS name, m.oid AS base, m.typtype = 'e' AS is_enum
-      FROM wanted a JOIN made_of m USING (place) WHERE m.typbasetype = 0 ORDER BY place
-"""
 
 # The lowest value a cursor of this type can have, for `$1` before there is a checkpoint
 _MINIMUM = {
@@ -42,12 +29,24 @@ _MINIMUM = {
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """A column of the query; `type_oid` is how COPY BINARY encodes it (a domain's base type)."""
+    """A column of the query."""
 
     name: str
-    type_oid: int
-    type: str
-    is_enum: bool
+    facts: TypeFacts
+
+    @property
+    def type_oid(self) -> int:
+        """How COPY BINARY encodes its values."""
+        return self.facts.carrier_oid
+
+    @property
+    def type(self) -> str:
+        return self.facts.carrier
+
+    def selected(self, table: str) -> sql.Composed:
+        """The value in the type that carries it, under the column's name."""
+        name = sql.Identifier(self.name)
+        return sql.SQL("{} AS {}").format(self.facts.carried(sql.Identifier(table, self.name)), name)
 
 
 class SourceQuery:
@@ -70,7 +69,15 @@ class SourceQuery:
         return self._columns
 
     def flow_columns(self) -> tuple[Column, ...]:
-        return tuple(Column(column.name, column.type) for column in self.columns)
+        return tuple(
+            Column(
+                column.name,
+                column.type,
+                identical=column.facts.identical,
+                declared=column.facts.declared if column.facts.is_flattened else None,
+            )
+            for column in self.columns
+        )
 
     def column(self, name: str) -> SourceColumn:
         return self.columns[self.index(name)]
@@ -91,7 +98,7 @@ class SourceQuery:
             return self._query.text
         column = self.column(self._checkpoint_column or self.columns[0].name)
         value = checkpoint[0] if checkpoint else _MINIMUM.get(column.type_oid, "")
-        return self._query.bind(value, column.type)
+        return self._query.bind(value, column.facts.bare)
 
     def rows_expected(self) -> int | None:
         """The planner's estimate; None if it depends on the checkpoint."""
@@ -123,87 +130,26 @@ class SourceQuery:
                 code="SCHEMA_CHANGED",
             )
 
+    def selected(self, table: str) -> sql.Composed:
+        """Every column, in the type that carries it."""
+        return sql.SQL(", ").join(column.selected(table) for column in self.columns)
+
+    def has_deterministic_collation(self, column: SourceColumn) -> bool:
+        """Whether equal texts of a column are identical; False as well if the query leaves its collation undecided."""
+        statement = sql.SQL(
+            "SELECT c.collisdeterministic AS yes FROM pg_collation c"
+            " WHERE c.oid = pg_collation_for((SELECT {} FROM ({}) AS q LIMIT 0))::regcollation"
+        ).format(sql.Identifier("q", column.name), raw(self.bound(None)))
+        with translated("source query"), self._connections.reading() as connection:
+            row = fetch_extended(connection, statement)
+        return bool(row and row["yes"])
+
     def _describe(self) -> tuple[SourceColumn, ...]:
         with translated("source query"), self._connections.reading() as connection:
             # the type of `$1` follows from its context
             self._described = described = copy_out.prepare(connection, self._query.text)
-            types = connection.execute(
-                _TYPES, {"oids": [oid for _, oid, _ in described], "modifiers": [mod for _, _, mod in described]}
-            ).fetchall()
+            facts = types.describe(connection, [(oid, modifier) for _, oid, modifier in described])
         names = [name for name, _, _ in described]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"source query: column '{repeated[0]}' appears twice; rename one with AS", code="COLUMNS")
-        if len(types) < len(names):
-            raise ConfigError("source query: a column has no usable type; cast it", code="COLUMNS")
-        return tuple(
-            SourceColumn(name, row["base"], row["name"], row["is_enum"]) for name, row in zip(names, types, strict=True)
-        )
-
-
-class OrderedQuery:
-    """The query in the order of one read."""
-
-    def __init__(self, query: SourceQuery, read: Read) -> None:
-        self.query = query
-        self.read = read
-        self.indexes = tuple(query.index(name) for name in read.order)
-        self.columns = tuple(query.columns[index] for index in self.indexes)
-
-    @property
-    def type_oid(self) -> int:
-        """Type of the first column of the order."""
-        return self.columns[0].type_oid
-
-    def sorts_everything(self, cursor: Cursor | None) -> bool:
-        return self.read.complete or cursor is None
-
-    def copy_statement(self, cursor: Cursor | None) -> sql.Composed:
-        source = sql.SQL("({}) AS q").format(raw(self.query.bound(self.read.after.cursor)))
-        if self.sorts_everything(cursor) and self.read.limit is None and self.read.only is None:
-            # a whole-table read through an index is slow; the fence makes the planner sort instead
-            source = sql.SQL("(SELECT * FROM {} OFFSET 0) AS q").format(source)
-        limit = sql.SQL("") if self.read.limit is None else sql.SQL("LIMIT {}").format(sql.Literal(self.read.limit))
-        return sql.SQL(
-            "COPY (SELECT q.* FROM {source} {where} ORDER BY {order} {limit}) TO STDOUT (FORMAT {format})"
-        ).format(
-            source=source,
-            where=self._where(cursor),
-            order=sql.SQL(", ").join(self._names()),
-            limit=limit,
-            format=sql.SQL("binary" if self.read.lane is Lane.COPY else "text"),
-        )
-
-    def _names(self) -> list[sql.Composable]:
-        return [sql.Identifier("q", column.name) for column in self.columns]
-
-    def _where(self, cursor: Cursor | None) -> sql.Composable:
-        conditions = [*self._after(cursor), *self._selected()]
-        if not conditions:
-            return sql.SQL("")
-        return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions))
-
-    def _after(self, cursor: Cursor | None) -> Sequence[sql.Composable]:
-        first = self._names()[0]
-        if self.read.skip_null:
-            return [self._beyond(cursor) if cursor else sql.SQL("{} IS NOT NULL").format(first)]
-        if cursor is None:
-            return []
-        if self.read.complete:
-            # IS NOT FALSE keeps keys with a NULL in them: they are a data error to report, not rows to lose
-            return [sql.SQL("({}) IS NOT FALSE").format(self._beyond(cursor))]
-        return [sql.SQL("(({}) OR {} IS NULL)").format(self._beyond(cursor), first)]
-
-    def _selected(self) -> Sequence[sql.Composable]:
-        if self.read.only is None:
-            return []
-        key = [Column(column.name, column.type) for column in self.columns]
-        return [ranges.condition("q", key, self.read.only)]
-
-    def _beyond(self, cursor: Cursor) -> sql.Composed:
-        values = [
-            sql.SQL("CAST({} AS {})").format(sql.Literal(value), raw(column.type))
-            for value, column in zip(cursor, self.columns, strict=False)
-        ]
-        if len(cursor) < len(self.columns):
-            return sql.SQL("{} >= {}").format(self._names()[0], values[0])
-        return sql.SQL("ROW({}) > ROW({})").format(sql.SQL(", ").join(self._names()), sql.SQL(", ").join(values))
+        return tuple(SourceColumn(name, found) for name, found in zip(names, facts, strict=True))

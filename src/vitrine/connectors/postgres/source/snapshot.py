@@ -9,21 +9,22 @@ from psycopg.pq import Format
 
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source.connections import BEGIN, TIMEOUTS, SourceConnections
+from vitrine.connectors.postgres.source.connections import SourceConnections, begin
 from vitrine.connectors.postgres.source.copy_out import CopyOut
-from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn
+from vitrine.connectors.postgres.source.ordered import OrderedQuery
+from vitrine.connectors.postgres.source.query import SourceColumn
 from vitrine.copytext import values
 from vitrine.errors import DataError
 from vitrine.flow.rows import BinaryRows, Bytes, TextRows
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Cursor
-from vitrine.postgres import translated
+from vitrine.postgres import raw, translated
 
 SORT_MEMORY = "16MB"
 """work_mem for sorting a whole table: a fifth faster than with the server's default."""
 
 # The connection is idle while earlier batches are written, each of which may take up to batch_timeout
-_BEGIN_STREAM = sql.SQL(BEGIN + TIMEOUTS + "; SET LOCAL idle_in_transaction_session_timeout = {}")
+_IDLE = sql.SQL("; SET LOCAL idle_in_transaction_session_timeout = {}")
 _SORT_MEMORY = """
     SELECT set_config('work_mem', %(size)s, true)
      WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes(%(size)s)
@@ -66,7 +67,8 @@ class Snapshot:
 
     def chunks(self) -> Iterator[Chunk]:
         with translated("source query"):
-            self._connection.execute(_BEGIN_STREAM.format(int(self._max_idle.total_seconds() * 1000)))
+            idle = _IDLE.format(int(self._max_idle.total_seconds() * 1000)).as_string(self._connection)
+            self._connection.execute(raw(begin(self._connection) + idle))
             self._ordered.query.refuse_changed(self._connection)
             if self._sorts_table:
                 self._connection.execute(_SORT_MEMORY, {"size": SORT_MEMORY})
@@ -115,12 +117,12 @@ class Snapshot:
 
     def _text(self, column: SourceColumn, field: bytes) -> str:
         formatted = codec.formatter(column.type_oid)
-        text = field.decode() if column.is_enum else formatted(field) if formatted else None
+        text = formatted(field) if formatted else None
         return text if text is not None else self._text_by_server(column, field)
 
     def _text_by_server(self, column: SourceColumn, field: bytes) -> str:
-        with translated("source"), self._connections.reading() as connection:
-            connection.pgconn.send_query_params(b"SELECT $1::text", [field], [column.type_oid], [Format.BINARY])
+        with translated("source"), self._connections.formatting() as connection:
+            connection.pgconn.send_query_params(b"SELECT $1", [field], [column.type_oid], [Format.BINARY])
             result = copy_out.answer(connection)
             copy_out.raise_failed(result)
             return (result.get_value(0, 0) or b"").decode()

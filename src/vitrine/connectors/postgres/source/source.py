@@ -12,8 +12,9 @@ from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import Tracker
-from vitrine.connectors.postgres.source.query import OrderedQuery, SourceQuery
+from vitrine.connectors.postgres.source.query import SourceQuery
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
 from vitrine.connectors.postgres.source.watermark import Watermarks
 from vitrine.errors import ConfigError
@@ -25,6 +26,9 @@ from vitrine.postgres import raw, translated
 
 # The connection is idle while earlier batches are written, plus this reserve
 _IDLE_RESERVE = timedelta(minutes=1)
+
+_SLOW_START = 1.0
+"""A query that takes less than these seconds until its first row may be executed again for every snapshot."""
 
 
 class PostgresSource:
@@ -74,7 +78,8 @@ class PostgresSource:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def batches(self, read: Read, throttle: Throttle) -> Iterator[Batch]:
-        ordered = OrderedQuery(self._query, read)
+        formatted = read.lane is Lane.TEXT and self._connections.has_own_times
+        ordered = OrderedQuery(self._query, read, formatted=formatted)
         tracker = self._watermarks.tracker(read, ordered)
         latest = self._watermarks.latest(read, ordered)
         cursor, snapshots, yielded, finished = read.after.cursor, 0, False, False
@@ -147,8 +152,13 @@ class _Cut:
         self._max_age = options.snapshot_max_age.total_seconds()
 
     def __iter__(self) -> Generator[tuple[Chunk, Position]]:
-        best_before = time.monotonic() + self._max_age
+        started = time.monotonic()
+        best_before: float | None = None
         for chunk in self._chunks:
+            if best_before is None:
+                # a query that takes longer than that until its first row keeps its snapshot, or it would be repeated
+                is_slow = time.monotonic() - started > max(self._max_age, _SLOW_START)
+                best_before = float("inf") if is_slow else started + self._max_age
             cut = chunk, self._tracker.after(self._snapshot.raw_end, self._snapshot.end)
             # closed before a throttle wait that would exceed its maximum age: a waiting run must not block vacuum
             ends = time.monotonic() + self._throttle.seconds_after(chunk.count) > best_before

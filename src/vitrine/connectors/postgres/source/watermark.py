@@ -10,8 +10,9 @@ from vitrine.connectors.postgres import PostgresSourceOptions
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source import horizon
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import EndTracker, PendingTracker, TimeTracker, Tracker
-from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn, SourceQuery
+from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Read, Watermark
 from vitrine.postgres import raw, translated
@@ -108,9 +109,9 @@ class Watermarks:
         zoned = column.type_oid == codec.TIMESTAMPTZ
         moment = sql.SQL("(%(at)s::timestamptz - %(margin)s::interval)")
         local = moment if zoned else sql.SQL("({} AT TIME ZONE %(zone)s)").format(moment)
-        statement = sql.SQL("SELECT CAST({} AS {})::text AS bound").format(local, raw(column.type))
+        statement = sql.SQL("SELECT CAST({} AS {})::text AS bound").format(local, raw(column.facts.declared))
         arguments = {"at": at, "margin": margin, "zone": self._options.cursor_timezone}
-        with translated("source"), self._connections.reading() as connection:
+        with translated("source"), self._connections.formatting() as connection:
             row = connection.execute(statement, arguments).fetchone()
         if row is None:
             raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")

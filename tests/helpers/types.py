@@ -1,0 +1,47 @@
+"""Types with operators of their own, which the embedded PostgreSQL does not bring along."""
+
+from vitrine.postgres import Connection
+
+_FUNCTIONS = (("in", "cstring", "public.caseless"), ("out", "public.caseless", "cstring"))
+_BINARY = (("recv", "internal", "public.caseless"), ("send", "public.caseless", "bytea"))
+
+_COMPARED = (("lt", "<"), ("le", "<="), ("eq", "="), ("ge", ">="), ("gt", ">"))
+
+
+def create_caseless(connection: Connection, *, extension: bool = True) -> None:
+    """Create public.caseless, a text that compares without regard to case, as citext does; needs a superuser.
+
+    As part of an extension it is carried into marts under its own name; otherwise as text.
+    """
+    statements = [
+        "CREATE TYPE public.caseless",
+        *(
+            f"CREATE FUNCTION public.caseless_{name}({takes}) RETURNS {gives}"
+            f" LANGUAGE internal IMMUTABLE STRICT AS 'text{name}'"
+            for name, takes, gives in (*_FUNCTIONS, *_BINARY)
+        ),
+        "CREATE TYPE public.caseless (INPUT = public.caseless_in, OUTPUT = public.caseless_out,"
+        " RECEIVE = public.caseless_recv, SEND = public.caseless_send, LIKE = text, CATEGORY = 'S', COLLATABLE = true)",
+        "CREATE CAST (public.caseless AS text) WITHOUT FUNCTION AS IMPLICIT",
+        "CREATE CAST (text AS public.caseless) WITHOUT FUNCTION AS ASSIGNMENT",
+        *(
+            f"CREATE FUNCTION public.caseless_{name}(public.caseless, public.caseless) RETURNS boolean LANGUAGE sql"
+            f" IMMUTABLE STRICT AS 'SELECT pg_catalog.lower($1::text) OPERATOR(pg_catalog.{sign})"
+            " pg_catalog.lower($2::text)'"
+            for name, sign in _COMPARED
+        ),
+        "CREATE FUNCTION public.caseless_cmp(public.caseless, public.caseless) RETURNS integer LANGUAGE sql IMMUTABLE"
+        " STRICT AS 'SELECT pg_catalog.bttextcmp(pg_catalog.lower($1::text), pg_catalog.lower($2::text))'",
+        *(
+            f"CREATE OPERATOR public.{sign} (LEFTARG = public.caseless, RIGHTARG = public.caseless,"
+            f" FUNCTION = public.caseless_{name}{', MERGES' if name == 'eq' else ''})"
+            for name, sign in _COMPARED
+        ),
+        "CREATE OPERATOR CLASS public.caseless_ops DEFAULT FOR TYPE public.caseless USING btree AS"
+        " OPERATOR 1 public.<, OPERATOR 2 public.<=, OPERATOR 3 public.=, OPERATOR 4 public.>=, OPERATOR 5 public.>,"
+        " FUNCTION 1 public.caseless_cmp(public.caseless, public.caseless)",
+    ]
+    if extension:
+        statements.append("ALTER EXTENSION plpgsql ADD TYPE public.caseless")
+    for statement in statements:
+        connection.execute(statement.encode())
