@@ -89,9 +89,13 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "row_security": ("off",),
     "xmloption": ("document",),
 }
-settings_of_database = st.dictionaries(st.sampled_from(sorted(SETTINGS)), st.integers(0, 3), max_size=4).map(
-    lambda drawn: {name: SETTINGS[name][place % len(SETTINGS[name])] for name, place in drawn.items()}
-)
+
+
+def _settings(drawn: Mapping[str, int]) -> dict[str, str]:
+    return {name: SETTINGS[name][place % len(SETTINGS[name])] for name, place in drawn.items() if name in SETTINGS}
+
+
+settings_of_database = st.dictionaries(st.sampled_from(sorted(SETTINGS)), st.integers(0, 3), max_size=4).map(_settings)
 
 # -- values -----------------------------------------------------------------------------------------------------------
 
@@ -215,8 +219,9 @@ class Shape:
 
 
 @st.composite
-def shapes(draw: st.DrawFn, kinds: Sequence[Kind], keys: Sequence[Kind]) -> Shape:
-    """A table with up to six columns besides its key and cursor; `keys` are the types that can be a key."""
+def shapes(draw: st.DrawFn, kinds: Sequence[Kind], ordered: Sequence[Kind]) -> Shape:
+    """A table with up to six columns besides its key and cursor; a few have a key without order."""
+    keys = [*ordered * 4, *(kind for kind in kinds if kind not in ordered)]
     key_kinds = draw(st.lists(st.sampled_from(keys), min_size=1, max_size=2))
     cursor_kind = draw(st.one_of(st.none(), st.sampled_from(_cursors(kinds))))
     others = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=6))

@@ -17,7 +17,6 @@ from vitrine.errors import VitrineError
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import pipelines
 
 TARGET = "analytics.subject"
 _TARGET = sql.Identifier("analytics", "subject")
@@ -95,9 +94,8 @@ class Subject:
         return None
 
     def stop(self) -> None:
-        if self._pipeline is not None:
-            pipelines.delete(self._control, self._pipeline.id)
-            self._pipeline = None
+        self._pipeline = None
+        self._control.execute("DELETE FROM etl.etl_pipelines")  # whatever its status
         self._control.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(_TARGET))
 
     def change(self, pace: Pace) -> None:

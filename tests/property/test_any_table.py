@@ -24,7 +24,7 @@ from tests.helpers.kinds import Kind
 from tests.property import shapes
 from tests.property.conftest import OUTCOMES, STEPS
 from tests.property.driving import drive
-from tests.property.shapes import LANES, NAMES, Pools, Shape
+from tests.property.shapes import LANES, NAMES, Pools
 from tests.property.source_table import SourceTable
 from tests.property.subject import Pace, Subject
 from vitrine.errors import VitrineError
@@ -35,6 +35,8 @@ STEPS_OF_THE_MACHINE = 450
 
 # Refusals after a change of the table: of the run that finds it, before it writes
 DRIFT_CODES = frozenset({"SCHEMA_CHANGED", "TARGET_SCHEMA", "COLUMNS"})
+# A value that the mart's column cannot hold, after the type in the source has changed
+REJECT_CODE = "DATA_ERROR"
 # Refusals of a type as key or cursor
 TYPE_CODES = frozenset({"KEY_TYPE", "CURSOR_TYPE"})
 
@@ -50,11 +52,12 @@ class World:
     settings: Settings
     control: Connection
     kinds: tuple[Kind, ...]
-    keys: tuple[Kind, ...]  # can be a primary key
+    ordered: tuple[Kind, ...]  # can be a key
     pools: Pools
 
-    def configure(self, database: dict[str, str]) -> None:
-        """Settings that every new session of the database has."""
+    def clear(self, database: dict[str, str]) -> None:
+        """No pipeline, no mart, and these settings for every new session of the database."""
+        self.control.execute("DELETE FROM etl.etl_pipelines; DROP TABLE IF EXISTS analytics.subject")
         name = sql.Identifier(self.control.info.dbname)
         self.control.execute(sql.SQL("ALTER DATABASE {} RESET ALL").format(name))
         for setting, value in database.items():
@@ -118,11 +121,12 @@ class AnyTable(RuleBasedStateMachine):
         self.subject: Subject | None = None
         self.drifted = False  # the table has changed since the pipeline was created
         self.vanished = False  # so that a column of the query is not there any more
+        self.retyped = False  # so that a column of the query has another type
 
     @initialize(data=st.data(), pace=_paces, database=shapes.settings_of_database, rows=st.lists(_rows, max_size=6))
     def begin(self, data: st.DataObject, pace: Pace, database: dict[str, str], rows: list[Numbers]) -> None:
-        shape = data.draw(shapes.shapes(self.world.kinds, self.world.keys), "shape")
-        self.world.configure(database)
+        shape = data.draw(shapes.shapes(self.world.kinds, self.world.ordered), "shape")
+        self.world.clear(database)
         self.subject = Subject(self.world.control, self.world.settings, shape, pace)
         self._insert(rows)
         self._start()
@@ -235,30 +239,44 @@ class AnyTable(RuleBasedStateMachine):
 
     def _alter(self, alteration: Alteration) -> None:
         source = self._subject.source
-        before = set(source.columns)
+        before = dict(source.columns)
         if _alter(source, alteration, self.world.kinds):
             source.touch()
             self.drifted = True
-            self.vanished = self.vanished or not before <= set(source.columns)
+            self.vanished |= not before.keys() <= source.columns.keys()
+            self.retyped |= any(source.columns.get(name, kind) != kind for name, kind in before.items())
 
     # -- ends of runs -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         """Create the pipeline and run it; if it is refused, that is the end of the example."""
-        self.drifted = self.vanished = False
+        self.drifted = self.vanished = self.retyped = False
         error = self._subject.start() or self._subject.run().error
         if error is None:
-            if _must_refuse(self._subject.shape):
-                raise Wrong("a cursor that does not grow with time was accepted")
+            if self._must_refuse():
+                raise Wrong("a key or a cursor without order was accepted")
             self._check()
             return
         OUTCOMES[error.code] += 1
-        if error.code not in _type_refusals(self._subject.shape):
+        if error.code not in self._type_refusals():
             raise Wrong(f"refused at the start: {_shown(error)}")
         if self._subject.images():
             raise Wrong(f"the run wrote before it was refused: {_shown(error)}")
         self._subject.close()
         self.subject = None
+
+    def _must_refuse(self) -> bool:
+        shape = self._subject.shape
+        is_native = shape.cursor is None or shape.columns[shape.cursor].name in (*shapes.CLOCKS, *shapes.COUNTERS)
+        unordered = [name for name in shape.key if shape.columns[name] not in self.world.ordered]
+        return bool(unordered) or not (is_native or shape.monotonic)
+
+    def _type_refusals(self) -> frozenset[str]:
+        """Codes with which a pipeline over this table may be refused."""
+        shape = self._subject.shape
+        named = [shape.columns[name] for name in (*shape.key, shape.cursor) if name is not None]
+        unusual = [kind for kind in named if not kind.is_same or kind.collation or kind.needs]
+        return TYPE_CODES if unusual or self._must_refuse() else frozenset()
 
     def _run(self) -> None:
         """Run to an end that was to be expected; after a refused change of the table, start again."""
@@ -271,7 +289,7 @@ class AnyTable(RuleBasedStateMachine):
             return
         OUTCOMES[error.code] += 1
         self._check_refusal(error)
-        if self._subject.images() != before:
+        if self._subject.images() != before and error.code != REJECT_CODE:
             raise Wrong(f"the run wrote before it was refused: {_shown(error)}")
         self._start()
 
@@ -286,7 +304,8 @@ class AnyTable(RuleBasedStateMachine):
     def _check_refusal(self, error: VitrineError) -> None:
         # a column that a query names: the server's own message is clear
         is_named = self.vanished and not self._subject.shape.star and "(42703)" in str(error)
-        if not self.drifted or (error.code not in DRIFT_CODES and not is_named):
+        is_reject = self.retyped and error.code == REJECT_CODE and "does not fit" in str(error)
+        if not self.drifted or not (error.code in DRIFT_CODES or is_named or is_reject):
             raise Wrong(f"{'after a change of the table' if self.drifted else 'without a reason'}: {_shown(error)}")
 
     def _check(self) -> None:
@@ -301,18 +320,6 @@ class AnyTable(RuleBasedStateMachine):
             raise Wrong(f"nothing has changed, and the run changed {changes} rows")
 
 
-def _must_refuse(shape: Shape) -> bool:
-    is_native = shape.cursor is None or shape.columns[shape.cursor].name in (*shapes.CLOCKS, *shapes.COUNTERS)
-    return not is_native and not shape.monotonic
-
-
-def _type_refusals(shape: Shape) -> frozenset[str]:
-    """Codes with which a pipeline over this table may be refused."""
-    ordered = [shape.columns[name] for name in (*shape.key, shape.cursor) if name is not None]
-    unusual = [kind for kind in ordered if not kind.is_same or kind.collation or kind.needs]
-    return TYPE_CODES if unusual or _must_refuse(shape) else frozenset()
-
-
 def _shown(error: VitrineError) -> str:
     return f"{type(error).__name__} {error.code}: {error}"
 
@@ -322,16 +329,20 @@ def world(database_url: str) -> Iterator[World]:
     settings = Settings.model_validate({"database_url": database_url, "lease_ttl": "60s", "heartbeat_interval": "20s"})
     with connect(database_url, name="tests") as control:
         kinds = every.define(control)
-        keys = tuple(kind for kind in kinds if _can_be_key(control, kind))
-        yield World(settings, control, kinds, keys, Pools(kinds, shapes.POOL))
+        ordered = tuple(kind for kind in kinds if _is_ordered(control, kind))
+        yield World(settings, control, kinds, ordered, Pools(kinds, shapes.POOL))
 
 
-def _can_be_key(control: Connection, kind: Kind) -> bool:
-    statement = sql.SQL("CREATE TEMPORARY TABLE as_key (it {} PRIMARY KEY) ON COMMIT DROP").format(raw(kind.definition))
+def _is_ordered(control: Connection, kind: Kind) -> bool:
+    """Whether a primary key takes its values; that of an array is created in any case, and then refuses values."""
     try:
         with control.transaction():
-            control.execute(statement)
-    except psycopg.errors.UndefinedObject:  # no operator class
+            created = sql.SQL("CREATE TEMPORARY TABLE as_key (it {} PRIMARY KEY) ON COMMIT DROP")
+            control.execute(created.format(raw(kind.definition)))
+            for text in kind.samples:
+                statement = sql.SQL("INSERT INTO as_key VALUES (CAST(CAST({} AS text) AS {}))")
+                control.execute(statement.format(sql.Literal(text), raw(kind.type)))
+    except (psycopg.errors.UndefinedObject, psycopg.errors.UndefinedFunction):
         return False
     return True
 
