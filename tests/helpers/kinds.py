@@ -7,6 +7,7 @@ from datetime import date, timedelta
 import psycopg
 from psycopg import sql
 
+from tests.helpers.types import create_caseless
 from vitrine.postgres import Connection, raw
 
 Order = Callable[[int], str]
@@ -277,9 +278,14 @@ _EXTENSIONS = tuple(
     )
 )
 
+_CASELESS = Kind(
+    *("text with operators of its own, as citext has them", "public.caseless", "public.caseless"),
+    *(("B", "a", "é", "\\N"), "{:08d}".format, None, "Types of extensions"),
+)
+
 ALL = (
     *(*_NUMBERS, *_TEXTS, *_TIMES, *_DOCUMENTS, *_PLACES, *_INTERNAL, *_RANGES, *_ARRAYS),
-    *(*_REGISTERED, *_COLLATED, *_OWNED, *_EXTENSIONS),
+    *(*_REGISTERED, *_COLLATED, *_OWNED, _CASELESS, *_EXTENSIONS),
 )
 BY_NAME = {kind.name: kind for kind in ALL}
 
@@ -294,6 +300,7 @@ FEATURES = {
 def define(connection: Connection) -> tuple[Kind, ...]:
     """Create the types; returns those that this server has."""
     connection.execute(raw(DEFINITIONS))
+    create_caseless(connection)
     installed = set(_install(connection))
     return tuple(kind for kind in ALL if kind.needs is None or kind.needs in installed)
 

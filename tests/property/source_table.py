@@ -20,6 +20,7 @@ _RESPELLED = {
     "real": "CASE WHEN {0} = 0 THEN -{0} ELSE {0} END",
     "double precision": "CASE WHEN {0} = 0 THEN -{0} ELSE {0} END",
     "interval": "{0} + interval '24 hours' - interval '1 day'",
+    "text with operators of its own, as citext has them": "CAST(upper(CAST({0} AS text)) AS public.caseless)",
     "citext": "CAST(upper(CAST({0} AS text)) AS public.citext)",
     "text, nondeterministic ICU collation": "upper({0})",
 }
