@@ -23,7 +23,8 @@ _COMPARED_AS_TEXT = frozenset({"tsquery"})
 class Oracle:
     """What the mart must hold: the rows of the query, each value as its carrier."""
 
-    def __init__(self, url: str, control: Connection, target: str) -> None:
+    def __init__(self, url: str | None, control: Connection, target: str) -> None:
+        """`url` is that of sessions with the settings of the database; without one, they have the usual settings."""
         self._url = url
         self._control = control
         self._target = sql.Identifier(*target.split("."))
@@ -64,11 +65,16 @@ class Oracle:
             sql.SQL("{} AS {}").format(kind.carried(sql.Identifier("q", column)), sql.Identifier(column))
             for column, kind in self._columns.items()
         ]
+        created = sql.SQL("CREATE TABLE {} AS SELECT {} FROM ({}) AS q").format(
+            table, sql.SQL(", ").join(carried), raw(query)
+        )
+        if self._url is None:
+            self._control.execute(sql.SQL("DROP TABLE IF EXISTS {}; {}").format(table, created))
+            return
         with connect(self._url, name="oracle") as session:
             settings = raw(_ISO if name == "iso" else "")
             session.execute(sql.SQL(_SESSION).format(settings=settings, table=table))
-            statement = sql.SQL("CREATE TABLE {} AS SELECT {} FROM ({}) AS q")
-            session.execute(statement.format(table, sql.SQL(", ").join(carried), raw(query)))
+            session.execute(created)
 
     def _types_of(self, table: sql.Identifier) -> dict[str, tuple[int, str]]:
         rows = self._control.execute(

@@ -148,7 +148,9 @@ _STRATEGIES: Mapping[str, values.Texts] = {
     "text, collation C": values.texts,
     "text, ICU collation": st.one_of(values.texts, st.sampled_from(("a", "A", "á", "b", "B"))),
     "text, nondeterministic ICU collation": st.one_of(values.texts, st.sampled_from(("a", "A", "á", "b", "B"))),
-    "text with operators of its own, as citext has them": st.one_of(values.texts, st.sampled_from(("a", "A", "b", "B"))),
+    "text with operators of its own, as citext has them": st.one_of(
+        values.texts, st.sampled_from(("a", "A", "b", "B"))
+    ),
     "citext": st.one_of(values.texts, st.sampled_from(("a", "A", "á", "b", "B"))),
 }
 
