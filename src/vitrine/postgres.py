@@ -23,10 +23,19 @@ _SESSION = """
                    ('default_transaction_deferrable', 'off'), ('idle_session_timeout', '0')) AS s(name, wanted)
      WHERE pg_catalog.current_setting(name) <> wanted
 """
+# The driver reads times in no other format
+_READABLE_TIMES = """
+    SELECT pg_catalog.set_config('DateStyle', 'ISO', false), pg_catalog.set_config('IntervalStyle', 'postgres', false)
+     WHERE (pg_catalog.current_setting('DateStyle') LIKE 'ISO%'
+            AND pg_catalog.current_setting('IntervalStyle') = 'postgres') IS NOT TRUE
+"""
 
 
-def connect(url: str, *, name: str, side: str = "database") -> Connection:
-    """A connection that works through PgBouncer: nothing relies on session state. pg_stat_activity shows `name`."""
+def connect(url: str, *, name: str, side: str = "database", own_times: bool = False) -> Connection:
+    """A connection that works through PgBouncer: nothing relies on session state. pg_stat_activity shows `name`.
+
+    With `own_times`, DateStyle and IntervalStyle stay those of the database, as a user's query needs them.
+    """
     check_url(url, side)
     with translated(side):
         connection = psycopg.Connection[DictRow].connect(
@@ -42,7 +51,11 @@ def connect(url: str, *, name: str, side: str = "database") -> Connection:
             keepalives_interval=10,
             keepalives_count=3,
         )
-        connection.execute(_SESSION)
+        try:
+            connection.execute(_SESSION if own_times else _SESSION + ";" + _READABLE_TIMES)
+        except psycopg.Error:
+            connection.close()
+            raise
         return connection
 
 

@@ -58,7 +58,7 @@ class SourceConnections:
             is_streaming = found is self._streaming and found.info.transaction_status is not TransactionStatus.IDLE
             if not is_streaming:
                 return found
-        self._querying = connect(self._url, name=self._name, side="source")
+        self._querying = connect(self._url, name=self._name, side="source", own_times=True)
         return self._querying
 
     @property

@@ -1,6 +1,7 @@
 """Prepared statements and COPY output by the extended query protocol, with the driver's non-blocking calls."""
 
 import select
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -9,8 +10,20 @@ from psycopg.pq import ExecStatus
 from vitrine.postgres import Connection
 
 
-def prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
-    """Name, type and type modifier of each column of a query, without executing it."""
+@dataclass(frozen=True)
+class Described:
+    """A column of a query as the server describes it."""
+
+    name: str
+    type_oid: int
+    modifier: int
+    # the column of a table that it shows; 0: it is an expression
+    table_oid: int = field(default=0, compare=False)
+    number: int = field(default=0, compare=False)
+
+
+def prepare(connection: Connection, text: str) -> list[Described]:
+    """The columns of a query, without executing it."""
     pgconn = connection.pgconn
     pgconn.send_prepare(b"", text.encode())
     raise_failed(answer(connection))
@@ -18,7 +31,13 @@ def prepare(connection: Connection, text: str) -> list[tuple[str, int, int]]:
     result = answer(connection)
     raise_failed(result)
     return [
-        ((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index))
+        Described(
+            (result.fname(index) or b"").decode(),
+            result.ftype(index),
+            result.fmod(index),
+            result.ftable(index),
+            result.ftablecol(index),
+        )
         for index in range(result.nfields)
     ]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from vitrine.errors import ConfigError
-from vitrine.postgres import Connection, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, translated
 
 # now() is read first: a transaction that starts later starts above the horizon.
 # An account without pg_read_all_stats sees only the role of another role's session.
@@ -52,7 +52,7 @@ class Horizon:
 def read(connection: Connection) -> Horizon:
     """The horizon of the connected database; ConfigError (HORIZON_UNAVAILABLE) if it cannot be determined."""
     with translated("source"), connection.transaction():
-        connection.execute("SET LOCAL search_path = pg_catalog")
+        connection.execute(TEXT_FORMAT)
         row = connection.execute(_HORIZON).fetchone()
     if row is None:
         raise ConfigError("the source returned nothing about its sessions", code="HORIZON_UNAVAILABLE")

@@ -98,6 +98,12 @@ class OrderedQuery:
             rows = sql.SQL(_FORMATTED).format(rows=rows)
         return sql.SQL("COPY ({}) TO STDOUT (FORMAT {})").format(rows, sql.SQL("binary" if is_binary else "text"))
 
+    def count_nulls(self, column: str) -> int:
+        """Rows of this read with NULL in a column."""
+        after, first = self.read.after.cursor, self._terms[0][0]
+        where = first.at_least.between(first.expression, first.literal(after[0])) if after else None
+        return self.query.count_nulls(column, after=after, where=where)
+
     def _ties(self, column: SourceColumn) -> list[Term]:
         """Orders values that are equal but differ, for example 1.0 and 1.00; without it a resumed read skips one."""
         facts = column.facts

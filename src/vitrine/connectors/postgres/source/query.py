@@ -1,16 +1,19 @@
 """The query of a pipeline: its columns, and the statements that read it in order."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from vitrine.connectors.postgres import types
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.copy_out import Described
 from vitrine.connectors.postgres.types import TypeFacts
-from vitrine.errors import ConfigError, TransientError
+from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine.flow.rows import Column
 from vitrine.model import Cursor
 from vitrine.policy import ReadOnlySql
@@ -25,6 +28,10 @@ _MINIMUM = {
     codec.TIMESTAMP: "-infinity",
     codec.TIMESTAMPTZ: "-infinity",
 }
+
+
+# An outer join or a grouping set returns NULL for a column that holds none. A match inside a string costs one query.
+_MAKES_NULLS = re.compile(r"\b(LEFT|RIGHT|FULL|ROLLUP|CUBE|SETS)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class SourceQuery:
         self._connections = connections
         self._checkpoint_column = checkpoint_column  # `$1` is the checkpoint of this column
         self._columns: tuple[SourceColumn, ...] | None = None
-        self._described: list[tuple[str, int, int]] = []  # name, type and modifier of each column
+        self._described: list[Described] = []
         self._nodes: dict[str, dict[str, Any]] = {}
 
     @property
@@ -114,13 +121,40 @@ class SourceQuery:
             self._nodes[text] = row["QUERY PLAN"][0]["Plan"] if row else {}
         return self._nodes[text]
 
-    def count_nulls(self, column: str) -> int:
-        statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL").format(
-            raw(self.bound(None)), sql.Identifier("q", column)
+    def null_cursor(self, column: str, count: int, *, complete: bool = False) -> DataError:
+        remedy = "" if complete else "; give them a value, or set options.on_null_cursor: ignore"
+        return DataError(f"{count} row(s) of the source have NULL in '{column}'{remedy}", code="NULL_CURSOR")
+
+    def count_nulls(self, column: str, *, after: Cursor | None = None, where: sql.Composable | None = None) -> int:
+        statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL AND {}").format(
+            raw(self.bound(after)), sql.Identifier("q", column), where or sql.SQL("true")
         )
         with translated("source query"), self._connections.reading() as connection:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
+
+    def may_be_null(self, column: str) -> bool:
+        """Whether the query may return NULL in a column; False only if the catalog proves it."""
+        described = self._described[self.index(column)]
+        if not described.table_oid or _MAKES_NULLS.search(self.text):
+            return True
+        required = "SELECT attnotnull AS yes FROM pg_attribute WHERE attrelid = %s AND attnum = %s"
+        with translated("source"), self._connections.formatting() as connection:
+            row = connection.execute(required, [described.table_oid, described.number]).fetchone()
+        return not (row and row["yes"])
+
+    def badly_encoded(self) -> str | None:
+        """The first column with text that UTF-8 cannot hold."""
+        for column in self.columns:
+            statement = sql.SQL("SELECT count(convert_to(concat({}), 'UTF8')) FROM ({}) AS q").format(
+                sql.Identifier("q", column.name), raw(self.bound(None))
+            )
+            try:
+                with self._connections.reading() as connection:
+                    fetch_extended(connection, statement)
+            except psycopg.DataError:
+                return column.name
+        return None
 
     def refuse_changed(self, connection: Connection) -> None:
         """TransientError unless the columns are still those that the run was planned with: it plans again then."""
@@ -148,8 +182,8 @@ class SourceQuery:
         with translated("source query"), self._connections.reading() as connection:
             # the type of `$1` follows from its context
             self._described = described = copy_out.prepare(connection, self._query.text)
-            facts = types.describe(connection, [(oid, modifier) for _, oid, modifier in described])
-        names = [name for name, _, _ in described]
+            facts = types.describe(connection, [(column.type_oid, column.modifier) for column in described])
+        names = [column.name for column in described]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"source query: column '{repeated[0]}' appears twice; rename one with AS", code="COLUMNS")
         return tuple(SourceColumn(name, found) for name, found in zip(names, facts, strict=True))

@@ -1,9 +1,11 @@
 """Reads one query from one snapshot of the source, in chunks of rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import cast
 
+import psycopg
 from psycopg import sql
 from psycopg.pq import Format
 
@@ -29,6 +31,8 @@ _SORT_MEMORY = """
     SELECT set_config('work_mem', %(size)s, true)
      WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes(%(size)s)
 """
+
+_ENCODING = (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter)
 
 Chunk = BinaryRows | TextRows
 
@@ -66,7 +70,7 @@ class Snapshot:
         return BinaryRows(data, count)
 
     def chunks(self) -> Iterator[Chunk]:
-        with translated("source query"):
+        with translated("source query"), self._encoding_named():
             idle = _IDLE.format(int(self._max_idle.total_seconds() * 1000)).as_string(self._connection)
             self._connection.execute(raw(begin(self._connection) + idle))
             self._ordered.query.refuse_changed(self._connection)
@@ -83,6 +87,21 @@ class Snapshot:
                 self._end_at(data, last, following=rows.peek())
                 yield self.chunk(data, count)
             self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _encoding_named(self) -> Generator[None]:
+        """Name the column of a text that is not valid in the encoding of its database, or that UTF-8 lacks."""
+        try:
+            yield
+        except _ENCODING as exc:
+            self._connection.close()
+            column = self._ordered.query.badly_encoded()
+            named = f"column '{column}'" if column else "a column"
+            raise DataError(
+                f"{named} of the source query holds text that cannot be converted to UTF-8 ({exc.sqlstate}); correct it"
+                " at the source, or convert the column in the query",
+                code="ENCODING",
+            ) from exc
 
     def count_beyond(self, number: int, data: Bytes) -> int:
         """Rows whose first cursor column, a time, is above this number."""
@@ -108,10 +127,8 @@ class Snapshot:
     def _cursor_text(self, fields: Sequence[bytes | None]) -> Cursor:
         columns = self._ordered.columns
         if None in fields:
-            column = columns[list(fields).index(None)].name
-            remedy = "" if self._ordered.read.complete else "; give them a value, or set options.on_null_cursor: ignore"
-            count = self._ordered.query.count_nulls(column)
-            raise DataError(f"{count} row(s) of the source have NULL in '{column}'{remedy}", code="NULL_CURSOR")
+            column, query = columns[list(fields).index(None)].name, self._ordered.query
+            raise query.null_cursor(column, query.count_nulls(column), complete=self._ordered.read.complete)
         present = cast(Sequence[bytes], fields)
         return tuple(self._text(column, field) for column, field in zip(columns, present, strict=True))
 

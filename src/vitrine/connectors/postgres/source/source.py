@@ -71,7 +71,9 @@ class PostgresSource:
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
             cursor = sql.Identifier("q", self._definition.incremental_key or "")
             skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
-        relation = sql.SQL("(SELECT q.* FROM ({}) AS q {})").format(raw(self._query.bound(None)), skipped)
+        relation = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
+            self._query.selected("q"), raw(self._query.bound(None)), skipped
+        )
         with translated("source query"), self._connections.reading() as connection:
             return figures.digest(connection, relation, compare)
 
@@ -80,6 +82,7 @@ class PostgresSource:
     def batches(self, read: Read, throttle: Throttle) -> Iterator[Batch]:
         formatted = read.lane is Lane.TEXT and self._connections.has_own_times
         ordered = OrderedQuery(self._query, read, formatted=formatted)
+        self._refuse_hidden_nulls(read, ordered)
         tracker = self._watermarks.tracker(read, ordered)
         latest = self._watermarks.latest(read, ordered)
         cursor, snapshots, yielded, finished = read.after.cursor, 0, False, False
@@ -95,6 +98,17 @@ class PostgresSource:
                 if not yielded or final is not None:
                     last = snapshot.chunk(b"", 0), final or tracker.start
                     yield self._batch(last, snapshot, snapshots)
+
+    def _refuse_hidden_nulls(self, read: Read, ordered: OrderedQuery) -> None:
+        """DataError for NULL in a later column of a cursor: such a row need not be the last of its batch."""
+        if read.complete or read.skip_null or read.only is not None:
+            return
+        for column in read.order[1:]:
+            # the sink refuses NULL in a key
+            if column in self._definition.key_columns or not self._query.may_be_null(column):
+                continue
+            if count := ordered.count_nulls(column):
+                raise self._query.null_cursor(column, count)
 
     def _open(self, ordered: OrderedQuery, cursor: tuple[str, ...] | None, throttle: Throttle) -> Snapshot:
         kind = Snapshot if ordered.read.lane is Lane.COPY else TextSnapshot

@@ -98,7 +98,7 @@ class Watermarks:
 
     def _clock(self) -> datetime:
         """The source's clock."""
-        with translated("source"), self._connections.reading() as connection:
+        with translated("source"), self._connections.formatting() as connection:
             row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
         if row is None:
             raise ConfigError("the source did not return the time", code="HORIZON_UNAVAILABLE")
