@@ -119,7 +119,7 @@ class Examiner:
             return run(self._connection, self._settings, pipeline).error or self._oracle.differences("id")
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as exc:  # a panic of polars is not an Exception; the page names the type that causes it
+        except BaseException as exc:  # noqa: BLE001 – a panic of polars is not an Exception; the page names its type
             return [f"the run raised {type(exc).__name__}"]
 
     def _create_source(self, kinds: Sequence[Kind], *, required: bool = False) -> None:

@@ -55,7 +55,7 @@ class SourceTable:
     def _connect(self) -> Connection:
         session = connect(self._url, name="cinema")
         session.execute("SET default_transaction_read_only = off; SET idle_session_timeout = 0")
-        session.execute("SET client_encoding = UTF8; SET statement_timeout = 0")
+        session.execute("SET client_encoding = UTF8; SET statement_timeout = 0; SET array_nulls = on")
         return session
 
     def _create(self) -> None:
