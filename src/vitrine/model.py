@@ -332,6 +332,10 @@ def with_throttle_of(other: Definition, definition: Definition) -> Definition:
     return definition.model_copy(update={"batch_size": other.batch_size, "options": options})
 
 
+FreshnessCovers = Literal["everything", "inserts and updates"]
+"""The changes of the source that a mart shows as of its `fresh_as_of`."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A stored definition with its status and requests."""
@@ -355,6 +359,11 @@ class Pipeline:
     @property
     def name(self) -> str:
         return self.definition.name
+
+    @property
+    def freshness_covers(self) -> FreshnessCovers:
+        """A deleted row has no cursor that a run could read."""
+        return "inserts and updates" if self.definition.mode is Mode.INCREMENTAL else "everything"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ from vitrine.store.database import transaction
 
 StateChoice = Literal["keep", "reset"]
 
+Document = tuple[str, Mapping[str, Any]]
+"""Where a definition is from, and its fields; `id` is optional among them."""
+
 # What is read: a new query may continue from the checkpoint if the user requests it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
 # What the checkpoint belongs to: it is not valid for another cursor, key or target
@@ -47,23 +50,63 @@ def change(
     """Change some fields of a pipeline together with its state, or change nothing."""
     with transaction(connection):
         old = pipelines.lock(connection, key)
-        if expected_version is not None and expected_version != old.config_version:
-            raise TransitionRefused(
-                f"pipeline '{old.name}' is at version {old.config_version}, not {expected_version}; read it again",
-                code="VERSION_CONFLICT",
-            )
-        new = merge(old.definition, fields)
-        plan.check(new, settings)
-        changed = changed_fields(old.definition, new)
-        if not changed and state != "reset":
+        revision = _revise(connection, settings, old, fields, state, expected_version)
+        if revision is None:
             return old
-        _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
-        stored = states.load(connection, old.id)
-        if must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
-            changed & FIXED_WHILE_RUNNING and not stored.has_checkpoint  # a half-built load of the old definition
-        ):
+        if revision.resets:
             states.reset(connection, old.id)
-        return pipelines.update(connection, old.id, new, zone=settings.zone)
+        return pipelines.update(connection, old.id, revision.definition, zone=settings.zone)
+
+
+def work_changed_by(
+    connection: Connection,
+    settings: Settings,
+    key: str | UUID,
+    fields: Mapping[str, Any],
+    *,
+    state: StateChoice | None = None,
+    expected_version: int | None = None,
+) -> Definition | None:
+    """The definition that `change` would store, if source or target may judge it otherwise than the old one.
+
+    Refuses what `change` refuses, so that they are not asked in vain.
+    """
+    old = pipelines.get(connection, key)
+    revision = _revise(connection, settings, old, fields, state, expected_version)
+    return revision.definition if revision and changes_the_work(old.definition, revision.definition) else None
+
+
+@dataclass(frozen=True)
+class _Revision:
+    definition: Definition
+    resets: bool
+
+
+def _revise(
+    connection: Connection,
+    settings: Settings,
+    old: Pipeline,
+    fields: Mapping[str, Any],
+    state: StateChoice | None,
+    expected_version: int | None,
+) -> _Revision | None:
+    """What a change stores; None if it changes nothing."""
+    if expected_version is not None and expected_version != old.config_version:
+        raise TransitionRefused(
+            f"pipeline '{old.name}' is at version {old.config_version}, not {expected_version}; read it again",
+            code="VERSION_CONFLICT",
+        )
+    new = merge(old.definition, fields)
+    plan.check(new, settings)
+    changed = changed_fields(old.definition, new)
+    if not changed and state != "reset":
+        return None
+    _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
+    stored = states.load(connection, old.id)
+    resets = must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
+        bool(changed & FIXED_WHILE_RUNNING) and not stored.has_checkpoint  # a half-built load of the old definition
+    )
+    return _Revision(new, resets)
 
 
 @dataclass(frozen=True)
@@ -110,6 +153,12 @@ def changed_fields(old: Definition, new: Definition) -> frozenset[str]:
     return frozenset(name for name in Definition.model_fields if getattr(old, name) != getattr(new, name))
 
 
+def changes_the_work(old: Definition, new: Definition) -> bool:
+    """Whether source or target may judge the new definition otherwise than the old one."""
+    changed = changed_fields(with_throttle_of(new, old), new)
+    return bool(changed & (QUERY | IDENTITY | {"options"}))
+
+
 def must_reset(changed: frozenset[str], *, has_checkpoint: bool, state: StateChoice | None) -> bool:
     """Whether to delete the checkpoint; ConfigError when the change needs a `state` that was not given."""
     if state == "reset" or not has_checkpoint:
@@ -137,15 +186,31 @@ def _refuse_while_running(pipeline: Pipeline, changed: frozenset[str]) -> None:
         )
 
 
+def new_work(connection: Connection, documents: Sequence[Document]) -> list[tuple[str, Definition]]:
+    """The documents that source and target have not judged yet, as (origin, definition); invalid ones are left out."""
+    stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=100_000)}
+    found: list[tuple[str, Definition]] = []
+    for origin, document in documents:
+        try:
+            definition = Definition.model_validate({name: value for name, value in document.items() if name != "id"})
+        except ValidationError:
+            continue  # reported when the documents are applied
+        old = stored.get(definition.name)
+        if old is None or changes_the_work(old.definition, definition):
+            found.append((origin, definition))
+    return found
+
+
 def apply_all(
     connection: Connection,
     settings: Settings,
-    documents: Sequence[tuple[str, Mapping[str, Any]]],
+    documents: Sequence[Document],
     state: StateChoice | None,
+    refused: Mapping[str, str] | None = None,
 ) -> list[tuple[str, str]]:
     """Create or change a pipeline for every document, or for none: (name, created | changed | unchanged) of each.
 
-    A document is (its origin, its fields); `id` is optional among them. One ConfigError lists all refusals.
+    One ConfigError lists all refusals, and those that are known already: `refused` has their reasons by origin.
     """
     reasons: list[str] = []
     outcomes: list[tuple[str, str]] = []
@@ -153,6 +218,9 @@ def apply_all(
         stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=100_000)}
         for origin, document in documents:
             fields = {name: value for name, value in document.items() if name != "id"}
+            if refused and origin in refused:
+                reasons.append(f"{origin}: {refused[origin]}")
+                continue
             try:
                 definition = Definition.model_validate(fields)
                 old = stored.get(definition.name)

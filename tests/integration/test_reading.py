@@ -64,7 +64,7 @@ def texts(connection: Connection, query: str) -> list[str]:
 
 @pytest.fixture
 def latin1(postgres: EmbeddedPostgres) -> Generator[str]:
-    with database(postgres, "reading_latin1", encoding="LATIN1") as url:
+    with database(postgres, encoding="LATIN1") as url:
         yield url
 
 
@@ -78,7 +78,7 @@ def from_source(settings: Settings, url: str, *, store: str | None = None) -> Se
 def test_text_arrives_from_a_source_of_another_encoding(
     encoding: str, text: str, lane: Lane, postgres: EmbeddedPostgres, connection: Connection, settings: Settings
 ) -> None:
-    with database(postgres, f"reading_{encoding.lower()}", encoding=encoding) as url:
+    with database(postgres, encoding=encoding) as url:
         with connect(url, name="tests") as source:
             source.execute("CREATE TABLE content.films (title text PRIMARY KEY, note jsonb)")
             source.execute("INSERT INTO content.films VALUES (%s, jsonb_build_object('de', %s::text))", [text, text])
@@ -125,7 +125,7 @@ def test_a_store_that_cannot_hold_a_character_fails_with_the_name_of_the_column(
 def test_bytes_that_are_no_text_fail_with_the_name_of_the_column(
     lane: Lane, postgres: EmbeddedPostgres, connection: Connection, settings: Settings
 ) -> None:
-    with database(postgres, "reading_ascii", encoding="SQL_ASCII") as url:
+    with database(postgres, encoding="SQL_ASCII") as url:
         with connect(url, name="tests") as source:
             source.execute("CREATE TABLE content.films (id integer PRIMARY KEY, title text)")
             source.execute("INSERT INTO content.films VALUES (1, 'plain'), (2, 'caf' || E'\\351')")

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 from uuid import UUID
@@ -26,9 +26,12 @@ from vitrine.api.schemas import (
     RunOptionsBody,
     StateBody,
     StatusBody,
+    StoredPipelineBody,
 )
-from vitrine.errors import NotFound, TransitionRefused
+from vitrine.engine import plan, validation
+from vitrine.errors import ConfigError, NotFound, TransitionRefused
 from vitrine.model import NAME, Definition, Pipeline, RunOptions
+from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines, runs
 from vitrine.store import state as states
@@ -72,12 +75,33 @@ def _expected_version(
 
 Key = Annotated[str, Depends(_pipeline_key)]
 ExpectedVersion = Annotated[int | None, Depends(_expected_version)]
+Validate = Annotated[
+    bool,
+    Query(
+        description="Ask source and target first: 422 if no run could succeed. false: store the definition unasked, for"
+        " example before its source table exists."
+    ),
+]
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items on a page.")]
 
 
 def _with_etag(pipeline: Pipeline, response: Response) -> PipelineBody:
     response.headers["ETag"] = f'"{pipeline.config_version}"'
     return PipelineBody.of(pipeline)
+
+
+def _stored(pipeline: Pipeline, warnings: Sequence[str], response: Response) -> StoredPipelineBody:
+    response.headers["ETag"] = f'"{pipeline.config_version}"'
+    return StoredPipelineBody.of(pipeline).model_copy(update={"warnings": list(warnings)})
+
+
+def _preflight(definition: Definition, settings: Settings) -> tuple[str, ...]:
+    """Warnings of source and target; called while no connection of the pool is held."""
+    checked = plan.check(definition, settings)
+    try:
+        return validation.preflight(checked)
+    except ConfigError as exc:
+        raise ConfigError(f"{exc}. To store it anyway, add ?validate=false", code=exc.code) from exc
 
 
 @router.get("/pipelines", summary="List pipelines", responses=documented(422))
@@ -110,12 +134,15 @@ def create_pipeline(
             }
         ),
     ],
-) -> PipelineBody:
-    """Stores a new pipeline in status IDLE. Query and target are checked first; a refusal lists every reason."""
+    validate: Validate = True,
+) -> StoredPipelineBody:
+    """Stores a new pipeline in status IDLE. Query and target are checked first; a refusal lists every reason. Source
+    and target are asked as well, if they respond within 5 seconds; `warnings` has what they report."""
+    warnings = _preflight(definition, settings) if validate else ()
     with pool.connection() as connection:
         pipeline = revisions.create(connection, settings, definition)
     response.headers["Location"] = f"{PREFIX}/pipelines/{pipeline.id}"
-    return _with_etag(pipeline, response)
+    return _stored(pipeline, warnings, response)
 
 
 @router.get("/pipelines/{id}", summary="Read a pipeline", responses=documented(404))
@@ -147,14 +174,26 @@ def change_pipeline(
             }
         ),
     ],
-) -> PipelineBody:
+    validate: Validate = True,
+) -> StoredPipelineBody:
     """Changes only the fields in the body. If the pipeline has a checkpoint, a new query needs `state: keep` or
-    `state: reset`, and a new cursor, key or target needs `state: reset`. None of these can change during a run."""
+    `state: reset`, and a new cursor, key or target needs `state: reset`. None of these can change during a run. Source
+    and target are asked as for a new pipeline, unless only the schedule, the throttle or a text changes."""
     fields = change.model_dump(mode="json", exclude_unset=True)
     state = fields.pop("state", None)
-    with pool.connection() as connection, _body_errors():
-        pipeline = revisions.change(connection, settings, key, fields, state=state, expected_version=expected_version)
-    return _with_etag(pipeline, response)
+    warnings: tuple[str, ...] = ()
+    with _body_errors():
+        if validate:
+            with pool.connection() as connection:
+                work = revisions.work_changed_by(
+                    connection, settings, key, fields, state=state, expected_version=expected_version
+                )
+            warnings = _preflight(work, settings) if work else ()
+        with pool.connection() as connection:
+            pipeline = revisions.change(
+                connection, settings, key, fields, state=state, expected_version=expected_version
+            )
+    return _stored(pipeline, warnings, response)
 
 
 @contextmanager

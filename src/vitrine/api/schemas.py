@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from vitrine import plugins
-from vitrine.model import BatchSize, Definition, Duration, Options, Pipeline, Run
+from vitrine.model import BatchSize, Definition, Duration, FreshnessCovers, Options, Pipeline, Run
 from vitrine.revisions import Reload, StateChoice
 from vitrine.status import RunStatus, Status
 from vitrine.store.runs import Request, RequestState
@@ -76,10 +76,14 @@ PIPELINE_EXAMPLE: dict[str, Any] = {
     "status": "IDLE",
     "config_version": 1,
     "fresh_as_of": "2025-01-01T12:00:00Z",
+    "freshness_covers": "everything",
     "next_due_at": "2025-01-01T12:05:00Z",
     **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
     **_TIMES,
 }
+
+
+_COVERS = "An incremental pipeline does not see deleted rows: its mart keeps them until the state is reset."
 
 
 class PipelineBody(Definition):
@@ -91,9 +95,10 @@ class PipelineBody(Definition):
     status: Status
     config_version: int = Field(description="Increases with every change; also the ETag, for If-Match.")
     fresh_as_of: datetime | None = Field(
-        description="The mart contains every change committed before this time: the start of its last read, or of the"
-        " first read of a full load. null before the first success."
+        description="The mart contains every change committed before this time, of the kinds in `freshness_covers`: the"
+        " start of its last read, or of the first read of a full load. null before the first success."
     )
+    freshness_covers: FreshnessCovers = Field(description=_COVERS)
     next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     created_at: datetime
     updated_at: datetime
@@ -105,11 +110,23 @@ class PipelineBody(Definition):
             status=pipeline.status,
             config_version=pipeline.config_version,
             fresh_as_of=pipeline.fresh_as_of,
+            freshness_covers=pipeline.freshness_covers,
             next_due_at=pipeline.next_due_at,
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
             **dict(pipeline.definition),
         )
+
+
+class StoredPipelineBody(PipelineBody):
+    """A pipeline that was created or changed, and what source and target report about it."""
+
+    model_config = _example(PIPELINE_EXAMPLE | {"warnings": []})
+
+    warnings: list[str] = Field(
+        default_factory=list[str],
+        description="Findings that do not prevent a run. `not validated: …`: source or target did not respond.",
+    )
 
 
 class PipelinePage(BaseModel):
@@ -299,6 +316,7 @@ class StatusBody(BaseModel):
             "next_due_at": "2025-01-01T12:05:00Z",
             "next_attempt_at": None,
             "fresh_as_of": "2025-01-01T11:55:00Z",
+            "freshness_covers": "everything",
             "lease_owner": "worker-1",
             "lease_expires_at": "2025-01-01T12:00:30Z",
             "progress": {
@@ -323,8 +341,10 @@ class StatusBody(BaseModel):
     next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     fresh_as_of: datetime | None = Field(
-        description="The mart contains every change committed before this time; null before the first success."
+        description="The mart contains every change committed before this time, of the kinds in `freshness_covers`;"
+        " null before the first success."
     )
+    freshness_covers: FreshnessCovers = Field(description=_COVERS)
     lease_owner: str | None
     lease_expires_at: datetime | None
     progress: Progress | None = Field(description="Progress of the current run; null when there is none.")
@@ -344,6 +364,7 @@ class StatusBody(BaseModel):
             next_due_at=pipeline.next_due_at,
             next_attempt_at=pipeline.next_attempt_at,
             fresh_as_of=pipeline.fresh_as_of,
+            freshness_covers=pipeline.freshness_covers,
             lease_owner=pipeline.lease_owner,
             lease_expires_at=pipeline.lease_expires_at,
             progress=Progress.of(run) if run and run.status is RunStatus.RUNNING else None,

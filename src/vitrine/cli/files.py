@@ -1,11 +1,16 @@
 """Commands for pipelines as YAML files: apply, export."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitrine.cli import building, output, process
+
+if TYPE_CHECKING:
+    from vitrine.model import Definition
+    from vitrine.settings import Settings
 
 WRONG_USE = 2
 
@@ -15,6 +20,9 @@ def apply(
     state: Annotated[
         str | None, typer.Option(help="For a changed query with a checkpoint: keep or reset it.", metavar="keep|reset")
     ] = None,
+    no_validate: Annotated[
+        bool, typer.Option("--no-validate", help="Store the definitions without asking their sources and targets.")
+    ] = False,
 ) -> None:
     """Create or change pipelines from YAML files: all of them, or none."""
     from vitrine import pipeline_files, revisions
@@ -23,10 +31,42 @@ def apply(
         process.stop(f"--state is keep or reset, not '{state}'", WRONG_USE)
     settings = building.service_settings()
     documents = pipeline_files.read_folder(folder)
+    refused: dict[str, str] = {}
+    if not no_validate:
+        with building.connect_store(settings) as store:
+            work = revisions.new_work(store, documents)
+        refused = _validate(work, settings)
     with building.connect_store(settings) as store:
-        outcomes = revisions.apply_all(store, settings, documents, state)
+        outcomes = revisions.apply_all(store, settings, documents, state, refused)
     for name, outcome in outcomes:
         output.show(f"{name}: {outcome}")
+
+
+def _validate(work: "Sequence[tuple[str, Definition]]", settings: "Settings") -> dict[str, str]:
+    """Reasons against definitions, by origin, from their sources and targets; shows their warnings."""
+    from vitrine.engine import plan, validation
+    from vitrine.errors import ConfigError
+
+    refused: dict[str, str] = {}
+    silent: set[str] = set()  # sources that did not respond: the wait is not repeated for every file
+    for origin, definition in work:
+        if definition.source in silent:
+            output.show(f"warning: {origin}: {validation.NOT_VALIDATED}: source '{definition.source}' did not respond")
+            continue
+        try:
+            checked = plan.check(definition, settings)
+        except ConfigError:
+            continue  # reported when the files are applied
+        try:
+            warnings = validation.preflight(checked)
+        except ConfigError as exc:
+            refused[origin] = f"{exc}. To store it anyway, give --no-validate"
+            continue
+        if any(warning.startswith(validation.NOT_VALIDATED) for warning in warnings):
+            silent.add(definition.source)
+        for warning in warnings:
+            output.show(f"warning: {origin}: {warning}")
+    return refused
 
 
 def export(

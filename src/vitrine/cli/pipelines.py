@@ -54,7 +54,10 @@ def status(name: Name) -> None:
         history = runs.list_page(store, pipeline.id, limit=5)
     output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
     if pipeline.fresh_as_of:
-        output.show(f"the mart shows the source as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
+        shown = (
+            "the source" if pipeline.freshness_covers == "everything" else f"{pipeline.freshness_covers} of the source"
+        )
+        output.show(f"the mart shows {shown} as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
     if pipeline.next_due_at:
         due = output.local_time(pipeline.next_due_at, settings)
         output.show(f"next due: {due} ({pipeline.definition.schedule_interval})")
@@ -168,15 +171,18 @@ def rejects(name: Name) -> None:
 
 
 def reconcile(name: Name) -> None:
-    """Compare a mart with its source. Exit code 0 equal, 2 different."""
+    """Compare a mart with its source, and name what is left out. Exit code 0 equal, 2 different."""
     from vitrine.engine import reconcile as reconciling
-    from vitrine.store import pipelines
+    from vitrine.store import pipelines, runs
 
     settings = building.service_settings()
     with building.connect_store(settings) as store:
         pipeline = pipelines.get(store, name)
-    comparison = reconciling.compare(pipeline.definition, settings)
+        quarantined = runs.context(store, pipeline.id).open_rejects
+    comparison = reconciling.compare(pipeline.definition, settings, quarantined)
     _show_comparison(comparison)
+    for sentence in comparison.left_out:
+        output.show(f"left out: {sentence}")
     output.show(f"{pipeline.name}: {comparison.sentence()}")
     sys.exit(0 if comparison.equal else process.DIFFERENT)
 

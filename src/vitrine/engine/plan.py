@@ -50,6 +50,11 @@ class CheckedDefinition:
     sink: Sink
     tasks: tuple[BoundTask, ...]  # registered transforms, in order
 
+    def cancel(self) -> None:
+        """From any thread: what source and sink do at the moment ends within a second."""
+        self.source.cancel()
+        self.sink.cancel()
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -240,20 +245,21 @@ def build(claim: Claim, settings: Settings, lease: Lease, known: Known) -> Prepa
         log_fields=claim.log_fields(),
     )
     checked = check(claim.definition, settings, lease=lease, run=run, known=known)
-    return _prepare(checked, allow_shrink=claim.options.allow_shrink)
+    return prepare(checked, allow_shrink=claim.options.allow_shrink)
 
 
 def build_comparison(definition: Definition, settings: Settings) -> Prepared:
-    """Source and target of a definition, only to be read."""
-    return _prepare(check(definition, settings))
+    """Source and target of a definition, only to be read: reasons against a write do not matter."""
+    return prepare(check(definition, settings), writes=False)
 
 
-def _prepare(checked: CheckedDefinition, *, allow_shrink: bool = False) -> Prepared:
+def prepare(checked: CheckedDefinition, *, allow_shrink: bool = False, writes: bool = True) -> Prepared:
+    """The plan of a definition; ConfigError if source or target has a reason against it."""
     try:
         source = checked.source.describe()
         # the columns that transforms return are not known before they run
         target = checked.sink.describe(() if checked.tasks else source.columns)
-        _refuse_fatal([*target.findings, *source.findings])
+        _refuse_fatal([*(target.findings if writes or not target.key else ()), *source.findings])
         return _planned(checked, source, target, allow_shrink=allow_shrink)
     except BaseException:
         checked.source.close()

@@ -1,17 +1,26 @@
 """Compares a pipeline's source with its target: counts, bounds of a control column, a hash over the common columns."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any, cast
 
 from vitrine.engine import plan
 from vitrine.engine.digests import digest_rows
 from vitrine.engine.plan import Prepared
-from vitrine.errors import ConfigError
-from vitrine.flow.rows import ALL_KEYS, Batch, Column, Compare, Digest, Read
+from vitrine.errors import ConfigError, DataError
+from vitrine.flow.comparison import canonical, common_form
+from vitrine.flow.rows import ALL_KEYS, Batch, Column, Compare, Digest, Key, Read
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Definition
 from vitrine.settings import Settings
+
+LIMITING_FINDINGS = frozenset({"ROW_SECURITY", "NULL_CURSOR"})
+"""Codes of findings about rows that the source does not return, and which therefore are not compared."""
+
+KEYS_NAMED = 5
+"""Keys in quarantine that are named; of more, only the number is."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +31,12 @@ class Comparison:
     control: str
     source: Digest
     target: Digest
+    left_out: tuple[str, ...] = ()  # what is not compared, one sentence each
+    unreadable: tuple[str, ...] = ()  # columns that could not be compared, with the reasons
 
     @property
     def equal(self) -> bool:
-        return self.source == self.target
+        return self.source == self.target and not self.unreadable
 
     def sentence(self) -> str:
         """The result, with every difference."""
@@ -40,84 +51,180 @@ class Comparison:
             )
             if ours != theirs
         ]
-        return "source ≠ target: " + (", ".join(differences) or "same counts and bounds, but different values")
+        if not differences and self.source != self.target:
+            differences = ["same counts and bounds, but different values"]
+        return "source ≠ target: " + ", ".join([*differences, *self.unreadable])
 
 
-def compare(definition: Definition, settings: Settings) -> Comparison:
-    """Compare the digests of both sides. A difference is checked twice: a write may have happened in between."""
+def compare(definition: Definition, settings: Settings, quarantined: Collection[str] = ()) -> Comparison:
+    """Compare the digests of both sides, without the rows whose keys are in quarantine.
+
+    A difference is checked twice: a write may have happened in between.
+    """
     built = plan.build_comparison(definition, settings)
     try:
-        first = _compare(definition, built)
-        return first if first.equal else _compare(definition, built)
+        if not built.plan.target.exists:
+            raise ConfigError(
+                f"target {definition.target_table} does not exist; run the pipeline first", code="TARGET_MISSING"
+            )
+        sides = _Sides(definition, built, quarantined)
+        first = sides.compared()
+        return first if first.equal else sides.compared()
     finally:
         built.close()
 
 
-def _compare(definition: Definition, built: Prepared) -> Comparison:
-    target = built.plan.target
-    if not target.exists:
-        raise ConfigError(
-            f"target {definition.target_table} does not exist; run the pipeline first", code="TARGET_MISSING"
+class _Sides:
+    """Source and target of one comparison."""
+
+    def __init__(self, definition: Definition, built: Prepared, quarantined: Collection[str]) -> None:
+        self._definition = definition
+        self._built = built
+        self._plan = built.plan
+        self._quarantined = quarantined
+        self._control = definition.options.control_column or definition.incremental_key or built.plan.target.key[0]
+
+    def compared(self) -> Comparison:
+        if not self._plan.user_code:
+            wanted = self._common_columns(self._built.source.columns)
+            if (found := self._digested(wanted)) is not None:
+                return found
+        return self._streamed()
+
+    def _digested(self, wanted: Compare) -> Comparison | None:
+        """Both sides as their systems compute them; None if one of them computes no digest."""
+        unreadable: dict[str, str] = {}
+        try:
+            figures = self._figures(wanted)
+        except (ConfigError, DataError):
+            unreadable = self._unreadable(wanted)
+            if not unreadable:
+                raise
+            wanted = _without(wanted, unreadable)
+            figures = self._figures(wanted)
+        if figures is None:
+            return None
+        named = [f"column '{name}' cannot be compared ({reason})" for name, reason in unreadable.items()]
+        return self._comparison(wanted, *figures, self._built.source.columns, named)
+
+    def _figures(self, wanted: Compare) -> tuple[Digest, Digest] | None:
+        source = self._plan.source.digest(wanted)
+        target = self._plan.sink.digest(wanted) if source is not None else None
+        return (source[0], target[0]) if source is not None and target is not None else None
+
+    def _unreadable(self, wanted: Compare) -> dict[str, str]:
+        """Columns whose values have no common form on one of the sides, each with the error."""
+        found: dict[str, str] = {}
+        for column in wanted.columns:
+            try:
+                self._figures(replace(wanted, columns=(column,), control=None))
+            except (ConfigError, DataError) as exc:
+                found[column.name] = str(exc)
+        return found if len(found) < len(wanted.columns) else {}
+
+    def _streamed(self) -> Comparison:
+        """Rows as they were produced, beside the stored ones."""
+        batches = self._produced()
+        first = next(batches, None)
+        produced = first.columns if first else self._built.source.columns
+        wanted = self._common_columns(produced, exact=False)
+        rows = chain([first] if first else [], batches)
+        theirs = self._plan.sink.digest(wanted)
+        if theirs is None:
+            stored = self._plan.sink.fetch(ALL_KEYS, wanted.columns)
+            return self._comparison(wanted, digest_rows(rows, wanted)[0], digest_rows(stored, wanted)[0], produced)
+        ours = self._plan.sink.digest(wanted, rows) or digest_rows(rows, wanted)
+        return self._comparison(wanted, ours[0], theirs[0], produced)
+
+    def _comparison(
+        self,
+        wanted: Compare,
+        source: Digest,
+        target: Digest,
+        produced: Sequence[Column],
+        unreadable: Sequence[str] = (),
+    ) -> Comparison:
+        return Comparison(
+            columns=tuple(column.name for column in wanted.columns),
+            control=self._control,
+            source=source,
+            target=target,
+            left_out=tuple(self._left_out(wanted, produced)),
+            unreadable=tuple(unreadable),
         )
-    control = definition.options.control_column or definition.incremental_key or target.key[0]
-    if not built.plan.user_code:
-        wanted = _common_columns(target.columns, built.source.columns, target.key, control)
-        source = built.plan.source.digest(wanted)
-        theirs = built.plan.sink.digest(wanted) if source is not None else None
-        if source is not None and theirs is not None:
-            return _comparison(wanted, source, theirs)
-    batches = _transformed_rows(definition, built)
-    first = next(batches, None)
-    produced = first.columns if first else built.source.columns
-    wanted = _common_columns(target.columns, produced, target.key, control)
-    rows = chain([first] if first else [], batches)
-    theirs = built.plan.sink.digest(wanted)
-    if theirs is None:
-        stored = built.plan.sink.fetch(ALL_KEYS, wanted.columns)
-        return _comparison(wanted, digest_rows(_with_target_types(rows, wanted), wanted), digest_rows(stored, wanted))
-    ours = built.plan.sink.digest(wanted, rows)
-    return _comparison(wanted, ours or (), theirs)
+
+    def _common_columns(self, produced: Sequence[Column], *, exact: bool = True) -> Compare:
+        """The columns that both sides have, in the types of the source."""
+        stored = {column.name: column for column in self._plan.target.columns}
+        common = {column.name: column for column in produced if column.name in stored}
+        if self._control not in common:
+            raise ConfigError(
+                f"control column '{self._control}' is not in both source and target", code="CONTROL_COLUMN"
+            )
+        wanted = Compare(
+            key=tuple(common[name] for name in self._plan.target.key if name in common),
+            columns=tuple(common.values()),
+            control=common[self._control],
+            forms={name: common_form(one.type, stored[name].type, exact=exact) for name, one in common.items()},
+        )
+        return replace(wanted, skipped=tuple(_quarantined_keys(self._quarantined, wanted)))
+
+    def _left_out(self, wanted: Compare, produced: Sequence[Column]) -> Iterator[str]:
+        definition = self._definition
+        if self._quarantined:
+            named = ", ".join(sorted(self._quarantined)[:KEYS_NAMED])
+            more = f" and {len(self._quarantined) - KEYS_NAMED} more" if len(self._quarantined) > KEYS_NAMED else ""
+            yield f"{len(self._quarantined)} key(s) in quarantine are not compared: {named}{more}"
+        if unknown := len(self._quarantined) - len(wanted.skipped):
+            yield f"{unknown} of the keys in quarantine have an ambiguous text, so their rows are compared"
+        if self._plan.incremental and definition.options.on_null_cursor == "ignore":
+            yield f"rows with NULL in '{definition.incremental_key}' are not compared (options.on_null_cursor: ignore)"
+        stored = [column.name for column in self._plan.target.columns]
+        names = [column.name for column in produced]
+        if only_stored := [name for name in stored if name not in names]:
+            yield f"column(s) {', '.join(only_stored)} are not compared: only the target has them"
+        if only_produced := [name for name in names if name not in stored]:
+            yield f"column(s) {', '.join(only_produced)} are not compared: only the source has them"
+        yield from (one.text for one in self._built.source.findings if one.code in LIMITING_FINDINGS)
+
+    def _produced(self) -> Iterator[Batch]:
+        """The rows of the source after its transforms."""
+        throttle = Throttle(plan.limits_of(self._definition, self._built.lane))
+        incremental = self._plan.incremental
+        read = Read(
+            self._plan.lane, self._plan.order, skip_null=self._plan.skip_null and incremental, complete=not incremental
+        )
+        for batch in self._plan.source.batches(read, throttle):
+            transformed = batch
+            for transform in self._plan.transforms:
+                transformed = transform(transformed)
+            if transformed.count:
+                yield transformed
 
 
-def _comparison(wanted: Compare, source: Sequence[Digest], target: Sequence[Digest]) -> Comparison:
-    control = wanted.control.name if wanted.control else ""
-    columns = tuple(column.name for column in wanted.columns)
-    return Comparison(columns, control, source[0], target[0])
+def _without(wanted: Compare, names: Collection[str]) -> Compare:
+    control = wanted.control if wanted.control and wanted.control.name not in names else None
+    columns = tuple(column for column in wanted.columns if column.name not in names)
+    return replace(wanted, columns=columns, control=control)
 
 
-def _common_columns(stored: Sequence[Column], produced: Sequence[Column], key: Sequence[str], control: str) -> Compare:
-    """The columns that both sides have, in the target's types."""
-    names = {column.name for column in produced}
-    common = {column.name: column for column in stored if column.name in names}
-    if control not in common:
-        raise ConfigError(f"control column '{control}' is not in both source and target", code="CONTROL_COLUMN")
-    return Compare(
-        key=tuple(common[name] for name in key if name in common),
-        columns=tuple(common.values()),
-        control=common[control],
-    )
+def _quarantined_keys(quarantined: Iterable[str], wanted: Compare) -> Iterator[Key]:
+    """The keys in the common forms of their columns; those that cannot be read are skipped."""
+    forms = [wanted.form_of(column) for column in wanted.key]
+    for text in quarantined:
+        key = _key_of(text, len(forms))
+        if key is not None:
+            yield tuple(canonical(value, form) or "" for value, form in zip(key, forms, strict=True))
 
 
-def _transformed_rows(definition: Definition, built: Prepared) -> Iterator[Batch]:
-    throttle = Throttle(plan.limits_of(definition, built.lane))
-    incremental = built.plan.incremental
-    read = Read(
-        built.plan.lane,
-        built.plan.order,
-        skip_null=built.plan.skip_null and incremental,
-        complete=not incremental,
-    )
-    for batch in built.plan.source.batches(read, throttle):
-        transformed = batch
-        for transform in built.plan.transforms:
-            transformed = transform(transformed)
-        if transformed.count:
-            yield transformed
-
-
-def _with_target_types(rows: Iterable[Batch], wanted: Compare) -> Iterator[Batch]:
-    """The rows in the column types of the target, because their texts are compared."""
-    types = {column.name: column for column in wanted.columns}
-    for batch in rows:
-        columns = tuple(types.get(column.name, column) for column in batch.columns)
-        yield Batch(batch.payload, columns, batch.end, batch.position)
+def _key_of(text: str, width: int) -> Key | None:
+    """The columns of a key in quarantine: a JSON array of their texts."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, list):
+        values = cast(list[Any], found)
+        if len(values) == width and all(isinstance(value, str) for value in values):
+            return tuple(cast(list[str], values))
+    return (text,) if width == 1 else None

@@ -1,16 +1,24 @@
 """Validates a definition against source and target without moving a row."""
 
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 
 from vitrine.engine import plan
-from vitrine.engine.plan import Prepared
-from vitrine.errors import VitrineError
+from vitrine.engine.plan import CheckedDefinition, Prepared
+from vitrine.errors import ConfigError, TransientError, VitrineError
 from vitrine.flow.rows import Column
 from vitrine.model import Definition
 from vitrine.postgres import connect
 from vitrine.settings import Settings
 from vitrine.store import pipelines
+
+PREFLIGHT_SECONDS = 5.0
+"""A definition is stored without the answer of a database that takes longer."""
+
+NOT_VALIDATED = "not validated"
+"""Begins the warning about a definition whose source or target could not be asked."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Report:
 
 def validate(definition: Definition, settings: Settings) -> Report:
     """Check every rule with the configured connections; VitrineError if the pipeline cannot run."""
-    built = plan.build_comparison(definition, settings)
+    built = plan.prepare(plan.check(definition, settings))
     try:
         return Report(
             lane=built.lane,
@@ -41,6 +49,36 @@ def validate(definition: Definition, settings: Settings) -> Report:
         )
     finally:
         built.close()
+
+
+def preflight(checked: CheckedDefinition, *, seconds: float = PREFLIGHT_SECONDS) -> tuple[str, ...]:
+    """Warnings about a definition that is about to be stored; ConfigError if no run of it could succeed.
+
+    It is stored without the databases if they do not respond in time: then the only warning says so.
+    """
+    found: Future[tuple[str, ...]] = Future()
+    # a connection that is being opened cannot be cancelled, so it is not waited for
+    threading.Thread(target=_find, args=(checked, found), name="preflight", daemon=True).start()
+    try:
+        return found.result(seconds)
+    except TimeoutError:
+        checked.cancel()
+        return (f"{NOT_VALIDATED}: source or target did not respond within {seconds:g} s",)
+    except TransientError as exc:
+        return (f"{NOT_VALIDATED}: {exc}",)
+
+
+def _find(checked: CheckedDefinition, found: Future[tuple[str, ...]]) -> None:
+    try:
+        built = plan.prepare(checked)
+        try:
+            warnings = tuple(_warnings(built))
+        finally:
+            built.close()
+    except BaseException as exc:  # noqa: BLE001 – raised again in the thread that waits
+        found.set_exception(exc)
+    else:
+        found.set_result(warnings)
 
 
 def _first_due(definition: Definition, settings: Settings) -> datetime | None:
@@ -58,6 +96,8 @@ def _watermark_warnings(built: Prepared) -> list[str]:
         return []
     try:
         mark = built.plan.source.watermark(built.plan.cursor_column)
+    except ConfigError:
+        raise  # every run would be refused, not only one that starts now
     except VitrineError as exc:
         return [f"an incremental run would be refused now: {exc}"]
     if mark is None or mark.blocker is None:

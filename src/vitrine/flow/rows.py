@@ -1,7 +1,7 @@
 """Values that pass between sources, transforms, sinks and the loop."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -56,6 +56,7 @@ _KINDS = {
     "text": Kind.TEXT,
     "character varying": Kind.TEXT,
     "character": Kind.TEXT,
+    "bpchar": Kind.TEXT,
     "name": Kind.TEXT,
     "citext": Kind.TEXT,
     "bytea": Kind.BYTES,
@@ -423,12 +424,28 @@ class State:
     totals: Counts = Counts()  # of this claim
 
 
+class CommonForm(StrEnum):
+    """How two values of a column are compared: each side brings its own value into this form, which loses nothing."""
+
+    SAME = "same"  # one type on both sides: its text format
+    OUTPUT = "output"  # two types without a closer form: the text format of each
+    NUMBER = "number"  # as numeric, without zeros at the end
+    FLOAT = "float"  # as double precision
+    MOMENT = "moment"  # as timestamptz, under UTC
+    TIME = "time"  # as timetz, under UTC
+    TEXT = "text"
+    PADDED = "padded"  # text without spaces at the end: those of a char(n) have no meaning
+    JSON = "json"  # as jsonb
+    PARSED = "parsed"  # as the type of the comparison, which reads several texts as one value
+
+
 @dataclass(frozen=True)
 class Compare:
-    """What a digest covers: these columns in these types, by ranges of the key.
+    """What a digest covers: these columns, in the types of the source, by ranges of the key.
 
     Each range is cut into at most `parts` of similar size. `control` names a column whose lowest and highest value are
-    reported. Rows whose value in the first column of `below` is not less than the second are skipped.
+    reported. Rows whose value in the first column of `below` is not less than the second are skipped, and so are rows
+    with a key in `skipped`.
     """
 
     key: tuple[Column, ...]
@@ -437,6 +454,11 @@ class Compare:
     parts: int = 1
     control: Column | None = None
     below: tuple[str, str] | None = None
+    forms: Mapping[str, CommonForm] = field(default_factory=dict[str, CommonForm])  # by column; others are SAME
+    skipped: tuple[Key, ...] = ()  # in the common forms of the key
+
+    def form_of(self, column: Column) -> CommonForm:
+        return self.forms.get(column.name, CommonForm.SAME)
 
 
 @dataclass(frozen=True)

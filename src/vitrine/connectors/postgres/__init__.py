@@ -34,11 +34,20 @@ class PostgresSourceOptions(BaseModel):
         default=None,
         description="For a source that hides its open transactions: every run reads this much time again.",
     )
-    cursor_timezone: str = Field(
-        default="UTC", description="Time zone of an incremental_key of type timestamp without time zone or date."
+    cursor_timezone: str | None = Field(
+        default=None,
+        description="Time zone of an incremental_key of type timestamp without time zone or date."
+        " null: the TimeZone of the source database.",
     )
     cursor_is_monotonic: bool = Field(
         default=False, description="Set it if a text or uuid cursor always grows in commit order."
+    )
+    cursor_disorder: int = Field(
+        default=0,
+        ge=0,
+        le=2**62,
+        description="For an integer cursor whose numbers are assigned ahead, as by a sequence with CACHE: how many"
+        " numbers below the highest one may still appear. Every run reads that many again.",
     )
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10),

@@ -9,15 +9,17 @@ from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, r
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.sink import staging
 from vitrine.connectors.postgres.sink.changes import ChangesUnit
-from vitrine.connectors.postgres.sink.copy_in import copy_in, encode
+from vitrine.connectors.postgres.sink.copy_in import copy_rows, encode
 from vitrine.connectors.postgres.sink.load import StagedLoad
 from vitrine.connectors.postgres.sink.quarantine import Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.errors import ConfigError
+from vitrine.flow.comparison import lossless_type
 from vitrine.flow.jobs import SinkJob, SweepJob
 from vitrine.flow.rows import (
     Batch,
+    BinaryRows,
     Column,
     Compare,
     Digest,
@@ -56,8 +58,7 @@ class PostgresSink:
             exists=facts is not None,
             key=self._target.known_key,
             lanes=self.lanes,
-            # the touch column only records when a row was written
-            columns=tuple(Column(name, kind) for name, kind in stored if name != self._target.touch_column),
+            columns=tuple(Column(name, type_name) for name, type_name in stored),
             identity=facts.identity if facts else None,
             findings=tuple(self._target.findings(columns)),
         )
@@ -87,9 +88,11 @@ class PostgresSink:
     def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest]:
         with self._session.transaction() as connection:
             if rows is None:
-                return figures.digest(connection, self._target.identifier, compare)
-            self._collect(rows, compare)
-            return figures.digest(connection, MEASURED, compare)
+                stored = figures.Relation(
+                    self._target.identifier, self._target.facts.types if self._target.facts else {}
+                )
+                return figures.digest(connection, stored, compare)
+            return figures.digest(connection, figures.Relation(MEASURED, self._collect(rows, compare)), compare)
 
     def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
         facts = self._target.facts
@@ -126,16 +129,23 @@ class PostgresSink:
     def sweep(cls, job: SweepJob[PostgresSettings]) -> list[str]:
         return staging.sweep(job)
 
-    def _collect(self, rows: Iterator[Batch], compare: Compare) -> None:
-        """Copy rows into a temporary table with the types of the target, with the same casts as a write."""
-        created = False
+    def _collect(self, rows: Iterator[Batch], compare: Compare) -> dict[str, str]:
+        """Copy rows into a temporary table whose types keep every value as it was produced; returns the types."""
+        types: dict[str, str] = {}
         for batch in rows:
-            if not created:
-                self._session.create_temporary(MEASURED, self._target.typed(batch.columns))
-                created = True
-            copy_in(self._session, self._target, MEASURED, self.encode(batch))
-        if not created:
-            self._session.create_temporary(MEASURED, [(column.name, column.type) for column in compare.columns])
+            if not types:
+                types = self._collected_types(batch)
+                self._session.create_temporary(MEASURED, list(types.items()))
+            copy_rows(self._session, self._target, MEASURED, batch)
+        if not types:
+            types = {column.name: column.type for column in compare.columns}
+            self._session.create_temporary(MEASURED, list(types.items()))
+        return types
+
+    def _collected_types(self, batch: Batch) -> dict[str, str]:
+        if isinstance(batch.payload, BinaryRows):  # binary data must match its type
+            return {column.name: column.type for column in batch.columns}
+        return {column.name: lossless_type(column.type, self._target.type_of(column)) for column in batch.columns}
 
 
 def _fetched(data: bytearray, count: int, columns: Sequence[Column]) -> Batch:

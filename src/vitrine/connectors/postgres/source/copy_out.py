@@ -42,6 +42,12 @@ def prepare(connection: Connection, text: str) -> list[Described]:
     ]
 
 
+def origin(connection: Connection, text: str, column: str) -> tuple[int, int] | None:
+    """Relation and number of the column that a query shows under this name; None if it is an expression."""
+    shown = (one for one in prepare(connection, text) if one.name == column and one.number)
+    return next(((one.table_oid, one.number) for one in shown), None)
+
+
 class CopyOut:
     """Rows of COPY … TO STDOUT by the extended protocol, in which the server refuses a second statement.
 

@@ -1,18 +1,67 @@
 """What `validate` reports about the cursor of a query."""
 
 from vitrine.connectors.postgres import PostgresSourceOptions
+from vitrine.connectors.postgres.source import clock, lineage
+from vitrine.connectors.postgres.source import cursor_codec as codec
+from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.flow.rows import Finding
 from vitrine.model import format_duration
+from vitrine.postgres import translated
 
 
-def of_cursor(options: PostgresSourceOptions) -> tuple[Finding, ...]:
-    """Findings about the cursor of an incremental pipeline."""
-    return _of_lookback(options)
+class CursorFindings:
+    """Findings about the cursor column of an incremental pipeline."""
 
+    def __init__(
+        self,
+        query: SourceQuery,
+        relations: lineage.Relations,
+        connections: SourceConnections,
+        options: PostgresSourceOptions,
+    ) -> None:
+        self._query = query
+        self._relations = relations
+        self._connections = connections
+        self._options = options
 
-def _of_lookback(options: PostgresSourceOptions) -> tuple[Finding, ...]:
-    if options.lookback is None:
-        return ()
-    lookback = format_duration(options.lookback)
-    text = f"options.lookback: rows of a transaction that stays open longer than {lookback} may never be read"
-    return (Finding("LOOKBACK", text),)
+    def of(self, name: str) -> tuple[Finding, ...]:
+        column = self._query.column(name)
+        return (*self._of_lookback(), *self._of_zone(column), *self._of_disorder(column))
+
+    def _of_lookback(self) -> tuple[Finding, ...]:
+        if self._options.lookback is None:
+            return ()
+        lookback = format_duration(self._options.lookback)
+        text = f"options.lookback: rows of a transaction that stays open longer than {lookback} may never be read"
+        return (Finding("LOOKBACK", text),)
+
+    def _of_zone(self, column: SourceColumn) -> tuple[Finding, ...]:
+        if column.type_oid not in (codec.TIMESTAMP, codec.DATE) or self._options.cursor_timezone is not None:
+            return ()
+        with translated("source"), self._connections.formatting() as connection:
+            zone = clock.use_database_zone(connection)
+        text = (
+            f"options.cursor_timezone is not set: '{column.name}' is taken for the local time of {zone}, the TimeZone"
+            " of the source database; set the option if the application writes times of another zone"
+        )
+        return (Finding("CURSOR_TIMEZONE", text, column=column.name),)
+
+    def _of_disorder(self, column: SourceColumn) -> tuple[Finding, ...]:
+        if column.type_oid not in codec.INTEGERS or self._options.cursor_is_monotonic:
+            return ()
+        disorder = self._options.cursor_disorder
+        with translated("source query"), self._connections.reading() as connection:
+            found = lineage.cached_sequences(connection, self._query.bound(None), self._relations, column.name)
+        warned = [
+            f"sequence {sequence.name} hands out numbers in advance (CACHE {sequence.cache}), so a row below the"
+            f" highest number of '{column.name}' may appear late and never be read; set its CACHE to 1, or"
+            " options.cursor_disorder to how many numbers below the highest one may still appear"
+            for sequence in found
+            if disorder < sequence.cache
+        ]
+        findings = [Finding("SEQUENCE_CACHE", text, column=column.name) for text in warned]
+        if disorder:
+            text = f"options.cursor_disorder: a row more than {disorder} below the highest number may never be read"
+            findings.append(Finding("CURSOR_DISORDER", text, column=column.name))
+        return tuple(findings)

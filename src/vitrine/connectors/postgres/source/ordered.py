@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from vitrine.connectors.postgres import ranges
+from vitrine.connectors.postgres import formats, ranges
 from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.connectors.postgres.types import Operator
 from vitrine.errors import ConfigError
@@ -16,15 +16,6 @@ from vitrine.postgres import raw
 _EQUAL = Operator("pg_catalog", "=")
 _GREATER = Operator("pg_catalog", ">")
 _AT_LEAST = Operator("pg_catalog", ">=")
-
-# Evaluated once, after the last row of the query and before the first row is formatted
-_FORMATTED = """
-    WITH q AS MATERIALIZED ({rows}), formats AS MATERIALIZED (
-        SELECT set_config('TimeZone', 'UTC', true) || set_config('DateStyle', 'ISO', true)
-               || set_config('IntervalStyle', 'postgres', true) AS applied
-          FROM (SELECT count(*) AS rows FROM q) AS computed WHERE computed.rows >= 0)
-    SELECT q.* FROM q WHERE (SELECT formats.applied FROM formats) IS NOT NULL
-"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +86,7 @@ class OrderedQuery:
         )
         is_binary = self.read.lane is Lane.COPY
         if self._formatted and not is_binary:
-            rows = sql.SQL(_FORMATTED).format(rows=rows)
+            rows = sql.SQL("{} SELECT q.* FROM q WHERE {}").format(formats.computed(rows), formats.APPLIED)
         return sql.SQL("COPY ({}) TO STDOUT (FORMAT {})").format(rows, sql.SQL("binary" if is_binary else "text"))
 
     def count_nulls(self, column: str) -> int:
@@ -137,7 +128,8 @@ class OrderedQuery:
         if self.read.only is None:
             return []
         key = [Column(column.name, column.facts.bare) for column in self.columns]
-        return [ranges.condition("q", key, self.read.only)]
+        operators = {column.name: column.facts.equal for column in self.columns}
+        return [ranges.condition("q", key, self.read.only, operators)]
 
     def _beyond(self, cursor: Cursor) -> sql.Composed:
         if len(cursor) < len(self.columns):

@@ -67,6 +67,9 @@ class PendingTracker:
     A lower number may commit after a higher one was read. So the end of a run is only pending, with the time of its
     snapshot. When every transaction of that time has ended, a run that reads from the old checkpoint sees all of their
     rows, and the pending cursor becomes the checkpoint.
+
+    `disorder`: a later transaction may still insert a number this much below the highest one, because it was assigned
+    long before. The pending cursor stays that much behind the end.
     """
 
     def __init__(
@@ -76,8 +79,10 @@ class PendingTracker:
         margin: timedelta,
         type_oid: int,
         clock: Callable[[], datetime],
+        disorder: int = 0,
     ) -> None:
         self.start = start
+        self._disorder = disorder
         self._clock = clock
         self._type_oid = type_oid
         self._end: Cursor | None = None
@@ -88,7 +93,7 @@ class PendingTracker:
         )
 
     def after(self, raw: Sequence[bytes], end: Cursor | None) -> Position:
-        self._end = end
+        self._end = self._held_back(raw, end)
         if not self._settled or not self.start.pending_cursor:
             return self.start
         if codec.number(self._type_oid, raw[0]) < int(self.start.pending_cursor[0]):
@@ -100,7 +105,16 @@ class PendingTracker:
             end = self._end or self.start.pending_cursor
             still = end if end != self.start.pending_cursor else None
             return Position(self.start.pending_cursor, still, self._clock() if still else None)
-        if self.start.pending_cursor is None and self._end is not None:
+        if self.start.pending_cursor is None and self._end not in (None, self.start.cursor):
             # the clock is read after the snapshot: a transaction with a lower number had started before it
             return Position(self.start.cursor, self._end, self._clock())
         return None
+
+    def _held_back(self, raw: Sequence[bytes], end: Cursor | None) -> Cursor | None:
+        """The end, or the number that is `disorder` below it, but not below what is stored."""
+        if self._disorder == 0:
+            return end
+        lowest = -(1 << 8 * len(raw[0]) - 1)
+        lowered = max(codec.number(self._type_oid, raw[0]) - self._disorder, lowest)
+        stored = self.start.pending_cursor or self.start.cursor
+        return stored if stored is not None and lowered <= int(stored[0]) else (str(lowered),)

@@ -10,8 +10,8 @@ from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.findings import CursorFindings
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
@@ -48,7 +48,10 @@ class PostgresSource:
         self._log_fields = job.run.log_fields
         self._connections = SourceConnections(job.url, job.run.session)
         self._query = SourceQuery(checked, self._connections, definition.incremental_key)
-        self._watermarks = Watermarks(self._query, self._connections, job.options, job.run.log_fields)
+        self._watermarks = Watermarks(
+            self._query, checked.relations, self._connections, job.options, job.run.log_fields
+        )
+        self._cursor_findings = CursorFindings(self._query, checked.relations, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
         return SourceInfo(
@@ -69,11 +72,13 @@ class PostgresSource:
         """Digests of the whole query, independent of the checkpoint."""
         skipped = sql.SQL("")
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
-            cursor = sql.Identifier("q", self._definition.incremental_key or "")
-            skipped = sql.SQL("WHERE {} IS NOT NULL").format(cursor)
-        relation = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
+            cursor = [name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name]
+            present = [sql.SQL("{} IS NOT NULL").format(sql.Identifier("q", name)) for name in cursor]
+            skipped = sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(present))
+        rows = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
+        relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
         with translated("source query"), self._connections.reading() as connection:
             return figures.digest(connection, relation, compare)
 
@@ -142,9 +147,10 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        if self._definition.mode is not Mode.INCREMENTAL:
+        cursor = self._definition.incremental_key
+        if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
             return ()
-        return findings.of_cursor(self._options)
+        return self._cursor_findings.of(cursor)
 
 
 class _Cut:
