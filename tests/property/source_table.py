@@ -48,6 +48,11 @@ class SourceTable:
         """Columns that are neither key nor cursor nor identity."""
         return [name for name in self.columns if name not in (ROW_ID, *self._shape.key, self._shape.cursor)]
 
+    @property
+    def is_empty(self) -> bool:
+        row = self._control.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}) AS yes").format(self.identifier)).fetchone()
+        return not (row and row["yes"])
+
     def close(self) -> None:
         self._writer.close()
         self._control.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.identifier))

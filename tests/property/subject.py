@@ -133,13 +133,16 @@ class Subject:
 
     def differences(self, *, retyped: bool) -> list[str]:
         """Rows and values that differ; `retyped` marts keep their types when the source's types change."""
-        if not self._exists() and self.lane != "copy":
-            # a transform defines its columns with its first row: without any, no mart is created
-            statement = sql.SQL("SELECT {}::text AS id FROM {}").format(sql.Identifier(ROW_ID), self.source.identifier)
-            return [f"row {row['id']} is missing" for row in self._control.execute(statement)]
+        if self.is_blind:
+            return [f"row {key} is extra" for key in self.images()]
         present = self.source.columns
         self._oracle.expect(self.query, present if self.shape.star else {name: present[name] for name in self._named})
         return self._oracle.differences(ROW_ID, retyped=retyped)
+
+    @property
+    def is_blind(self) -> bool:
+        """A transform defines the columns with its first row: without any, no mart is created and no change is seen."""
+        return self.lane != "copy" and self.source.is_empty
 
     def reconciled(self) -> str:
         """What reconcile finds."""
