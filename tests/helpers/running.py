@@ -25,6 +25,11 @@ def create(connection: Connection, settings: Settings, **fields: Any) -> Pipelin
     return revisions.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
 
 
+def allowing(settings: Settings, *relations: str) -> Settings:
+    """Settings that allow these relations with everything behind them."""
+    return settings.model_copy(update={"connectors": {"postgres": {"allowed_relations": relations}}})
+
+
 def run(
     connection: Connection,
     settings: Settings,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.running import create, differences, run, run_one_batch, succeed
+from tests.helpers.running import allowing, create, differences, run, run_one_batch, succeed
 from vitrine import revisions
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -468,6 +468,7 @@ def test_a_catch_up_accepts_rows_without_a_cursor_time_and_a_key_of_several_colu
 def test_work_mem_is_raised_for_the_sort_of_a_table_and_for_no_other_query(
     connection: Connection, settings: Settings, own: str, source: str, seen: str
 ) -> None:
+    settings = allowing(settings, "content.memory")
     connection.execute(
         raw(f"CREATE VIEW content.memory AS SELECT id, current_setting('work_mem') AS memory FROM {source}")
     )

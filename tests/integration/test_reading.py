@@ -12,10 +12,12 @@ from tests.helpers.lanes import TASKS, Lane
 from tests.helpers.running import create, differences, once_read, run, run_one_batch, succeed
 from tests.helpers.types import create_caseless
 from vitrine import policy
+from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres.source import source as source_module
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.query import SourceQuery
+from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.engine import plan
 from vitrine.engine.reconcile import compare
@@ -48,7 +50,9 @@ def ordered(pipeline: Pipeline, settings: Settings, *order: str) -> OrderedQuery
     definition = pipeline.definition
     assert definition.query is not None
     connections = SourceConnections(settings.store_url, "tests")
-    query = SourceQuery(policy.read_only(definition.query, ("content",)), connections, None)
+    checked = policy.read_only(definition.query, ("content",))
+    relations = Relations(checked, PostgresSettings(), PostgresSourceOptions())
+    query = SourceQuery(checked, relations, connections, None)
     try:
         return OrderedQuery(query, Read(FlowLane.COPY, order))
     finally:

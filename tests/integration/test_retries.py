@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.events import both_modes, create_events, events_are_right, fill_events
-from tests.helpers.running import once_read, run, succeed
+from tests.helpers.running import allowing, once_read, run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints
 from vitrine.connectors.postgres.sink import session
@@ -428,6 +428,7 @@ def test_a_query_that_is_cancelled_before_its_first_row_is_retried(
     connection: Connection, settings: Settings, threads: ThreadPoolExecutor
 ) -> None:
     fill_events(connection, 5)
+    settings = allowing(settings, "ugc.slow")
     connection.execute("CREATE VIEW ugc.slow AS SELECT e.*, pg_sleep(60) IS NULL AS slept FROM ugc.events e")
     events = create_events(
         connection, settings, "incremental", source_query="SELECT id, note, modified, slept FROM ugc.slow"
@@ -457,6 +458,7 @@ def test_a_read_that_is_consumed_slowly_is_not_cancelled_by_a_statement_limit(
     connection: Connection, settings: Settings, mode: str
 ) -> None:
     fill_events(connection, 20)
+    settings = allowing(settings, "ugc.slow")
     connection.execute("CREATE VIEW ugc.slow AS SELECT e.*, pg_sleep(0.02) IS NULL AS slept FROM ugc.events e")
     limit_statements(connection, "100ms")
     slow = "SELECT id, note, modified, slept FROM ugc.slow"

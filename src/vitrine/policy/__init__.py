@@ -1,14 +1,22 @@
 """Policy: what a pipeline may read, and where it may write."""
 
+from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
+from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS
 from vitrine.policy.source_sql import ReadOnlySql, read_only
 from vitrine.policy.targets import check_target, is_allowed_target
 
 __all__ = [
     "ALLOWED_FUNCTIONS",
+    "BODY_PREFIX",
     "FUNCTION_GROUPS",
+    "Approved",
+    "Named",
     "ReadOnlySql",
+    "Unfiltered",
     "check_target",
+    "inspect_definition",
     "is_allowed_target",
     "read_only",
+    "without_checkpoint_filter",
 ]

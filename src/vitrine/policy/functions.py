@@ -71,3 +71,6 @@ FUNCTION_GROUPS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 
 ALLOWED_FUNCTIONS: frozenset[str] = frozenset[str]().union(*FUNCTION_GROUPS.values())
+
+# What policies of row-level security ask for; a mart that depended on them without being asked would lack rows.
+SESSION_FUNCTIONS: frozenset[str] = frozenset({"current_setting", "pg_has_role"})

@@ -1,14 +1,20 @@
 """PostgreSQL as a source, and as the sink of marts."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from vitrine.model import Column, Duration
 from vitrine.plugins import Connector, SinkSpec, SourceSpec
 from vitrine.settings import ConnectorSettings, split_list
+
+
+def _qualified(names: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not all(name.partition(".")) for name in names):
+        raise ValueError("give each relation with its schema, such as content.films")
+    return names
 
 
 class PostgresSettings(ConnectorSettings):
@@ -20,6 +26,16 @@ class PostgresSettings(ConnectorSettings):
             "VITRINE_ALLOWED_SOURCE_SCHEMAS", "VITRINE_POSTGRES_ALLOWED_SOURCE_SCHEMAS", "allowed_source_schemas"
         ),
         description="Schemas that a source query may read.",
+    )
+    allowed_relations: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_list), AfterValidator(_qualified)] = (
+        Field(
+            default=(),
+            validation_alias=AliasChoices(
+                "VITRINE_ALLOWED_RELATIONS", "VITRINE_POSTGRES_ALLOWED_RELATIONS", "allowed_relations"
+            ),
+            description="Relations, as schema.name, that may be read with everything behind them: a view that shows"
+            " another schema on purpose, a foreign table.",
+        )
     )
 
 
@@ -52,6 +68,10 @@ class PostgresSourceOptions(BaseModel):
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10),
         description="A read reopens its snapshot after this long, so that vacuum can work.",
+    )
+    row_security: Literal["refuse", "respect"] = Field(
+        default="refuse",
+        description="Row-level security that would hide rows from the reader: `refuse` to run, or `respect` it.",
     )
 
 

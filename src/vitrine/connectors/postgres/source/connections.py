@@ -7,8 +7,9 @@ from psycopg.pq import TransactionStatus
 from vitrine.postgres import STABLE_NAMES, STABLE_TIMES, Connection, connect, no_transaction_timeout
 
 # Constant text, sent by the simple protocol; the user's query uses the extended protocol. TimeZone, DateStyle and
-# IntervalStyle stay those of the source, so that the query returns what psql shows.
-BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;" + STABLE_NAMES
+# IntervalStyle stay those of the source, so that the query returns what psql shows. Without row security, a query that
+# a policy would shorten is an error.
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL row_security = off;" + STABLE_NAMES
 TIMEOUTS = """
     ; SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10min'
 """

@@ -51,7 +51,7 @@ class CursorFindings:
         if column.type_oid not in codec.INTEGERS or self._options.cursor_is_monotonic:
             return ()
         disorder = self._options.cursor_disorder
-        with translated("source query"), self._connections.reading() as connection:
+        with self._query.reading() as connection:
             found = lineage.cached_sequences(connection, self._query.bound(None), self._relations, column.name)
         warned = [
             f"sequence {sequence.name} hands out numbers in advance (CACHE {sequence.cache}), so a row below the"

@@ -11,7 +11,7 @@ from vitrine.connectors.postgres.types import Operator
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Column, Lane, Read
 from vitrine.model import Cursor
-from vitrine.postgres import raw
+from vitrine.postgres import Connection, raw
 
 _EQUAL = Operator("pg_catalog", "=")
 _GREATER = Operator("pg_catalog", ">")
@@ -70,6 +70,11 @@ class OrderedQuery:
 
     def sorts_everything(self, cursor: Cursor | None) -> bool:
         return self.read.complete or cursor is None
+
+    def refuse_hidden_nulls(self, connection: Connection) -> None:
+        """Call it once the rows are exhausted, as rows with NULL in the cursor are reported after all others."""
+        if not (self.read.skip_null or self.read.complete or self.read.limit or self.read.only):
+            self.query.refuse_hidden_nulls(connection)
 
     def copy_statement(self, cursor: Cursor | None) -> sql.Composed:
         source = sql.SQL("({}) AS q").format(raw(self.query.bound(self.read.after.cursor)))

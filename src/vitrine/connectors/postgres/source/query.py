@@ -1,20 +1,23 @@
 """The query of a pipeline: its columns, and the statements that read it in order."""
 
-import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from psycopg import sql
 
+from vitrine import policy
 from vitrine.connectors.postgres import types
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.copy_out import Described
+from vitrine.connectors.postgres.source.null_cursors import HiddenNulls, is_required
+from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.types import TypeFacts
 from vitrine.errors import ConfigError, DataError, TransientError
-from vitrine.flow.rows import Column
+from vitrine.flow.rows import Column, Finding
 from vitrine.model import Cursor
 from vitrine.policy import ReadOnlySql
 from vitrine.postgres import Connection, fetch_extended, raw, translated
@@ -28,10 +31,6 @@ _MINIMUM = {
     codec.TIMESTAMP: "-infinity",
     codec.TIMESTAMPTZ: "-infinity",
 }
-
-
-# An outer join or a grouping set returns NULL for a column that holds none. A match inside a string costs one query.
-_MAKES_NULLS = re.compile(r"\b(LEFT|RIGHT|FULL|ROLLUP|CUBE|SETS)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,21 @@ class SourceColumn:
 class SourceQuery:
     """One read-only query over one source."""
 
-    def __init__(self, query: ReadOnlySql, connections: SourceConnections, checkpoint_column: str | None) -> None:
+    def __init__(
+        self,
+        query: ReadOnlySql,
+        relations: Relations,
+        connections: SourceConnections,
+        checkpoint_column: str | None,
+    ) -> None:
         self.text = query.text
+        self.relations = relations
         self._query = query
         self._connections = connections
         self._checkpoint_column = checkpoint_column  # `$1` is the checkpoint of this column
+        self._hidden: HiddenNulls | None = None
+        if query.uses_checkpoint and checkpoint_column is not None:
+            self._hidden = HiddenNulls(query.text, checkpoint_column)
         self._columns: tuple[SourceColumn, ...] | None = None
         self._described: list[Described] = []
         self._nodes: dict[str, dict[str, Any]] = {}
@@ -74,6 +83,13 @@ class SourceQuery:
         if self._columns is None:
             self._columns = self._describe()
         return self._columns
+
+    @contextmanager
+    def reading(self) -> Generator[Connection]:
+        """A transaction that may plan and execute the query: what it leads to is checked first."""
+        with translated("source query"), self._connections.reading() as connection:
+            self.relations.check(connection)
+            yield connection
 
     def flow_columns(self) -> tuple[Column, ...]:
         return tuple(
@@ -116,7 +132,7 @@ class SourceQuery:
         text = self.bound(checkpoint)
         if text not in self._nodes:
             statement = sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw(text))
-            with translated("source query"), self._connections.reading() as connection:
+            with self.reading() as connection:
                 row = connection.execute(statement).fetchone()
             self._nodes[text] = row["QUERY PLAN"][0]["Plan"] if row else {}
         return self._nodes[text]
@@ -129,19 +145,37 @@ class SourceQuery:
         statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL AND {}").format(
             raw(self.bound(after)), sql.Identifier("q", column), where or sql.SQL("true")
         )
-        with translated("source query"), self._connections.reading() as connection:
+        with self.reading() as connection:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
 
     def may_be_null(self, column: str) -> bool:
         """Whether the query may return NULL in a column; False only if the catalog proves it."""
         described = self._described[self.index(column)]
-        if not described.table_oid or _MAKES_NULLS.search(self.text):
+        if not described.table_oid or policy.without_checkpoint_filter(self.text, column).adds_nulls:
             return True
-        required = "SELECT attnotnull AS yes FROM pg_attribute WHERE attrelid = %s AND attnum = %s"
         with translated("source"), self._connections.formatting() as connection:
-            row = connection.execute(required, [described.table_oid, described.number]).fetchone()
-        return not (row and row["yes"])
+            return not is_required(connection, described.table_oid, described.number)
+
+    def hidden_nulls(self) -> int | None:
+        """Rows that are in no read because their cursor is NULL; None where the query does not show it."""
+        if self._hidden is None:
+            return 0
+        bound = self.bound(None)
+        with self.reading() as connection:
+            return self._hidden.count(connection, bound)
+
+    def hidden_null_findings(self) -> tuple[Finding, ...]:
+        if self._hidden is None:
+            return ()
+        bound = self.bound(None)
+        with self.reading() as connection:
+            return self._hidden.finding(connection, bound)
+
+    def refuse_hidden_nulls(self, connection: Connection) -> None:
+        """DataError if rows of the snapshot were not read because their cursor is NULL."""
+        if self._hidden is not None:
+            self._hidden.refuse(connection, self.bound(None))
 
     def badly_encoded(self) -> str | None:
         """The first column with text that UTF-8 cannot hold."""
@@ -150,9 +184,9 @@ class SourceQuery:
                 sql.Identifier("q", column.name), raw(self.bound(None))
             )
             try:
-                with self._connections.reading() as connection:
+                with self.reading() as connection:
                     fetch_extended(connection, statement)
-            except psycopg.DataError:
+            except DataError:
                 return column.name
         return None
 
@@ -174,12 +208,12 @@ class SourceQuery:
             "SELECT c.collisdeterministic AS yes FROM pg_collation c"
             " WHERE c.oid = pg_collation_for((SELECT {} FROM ({}) AS q LIMIT 0))::regcollation"
         ).format(sql.Identifier("q", column.name), raw(self.bound(None)))
-        with translated("source query"), self._connections.reading() as connection:
+        with self.reading() as connection:
             row = fetch_extended(connection, statement)
         return bool(row and row["yes"])
 
     def _describe(self) -> tuple[SourceColumn, ...]:
-        with translated("source query"), self._connections.reading() as connection:
+        with self.reading() as connection:
             # the type of `$1` follows from its context
             self._described = described = copy_out.prepare(connection, self._query.text)
             facts = types.describe(connection, [(column.type_oid, column.modifier) for column in described])

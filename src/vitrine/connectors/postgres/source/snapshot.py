@@ -73,6 +73,7 @@ class Snapshot:
         with translated("source query"), self._encoding_named():
             idle = _IDLE.format(int(self._max_idle.total_seconds() * 1000)).as_string(self._connection)
             self._connection.execute(raw(begin(self._connection) + idle))
+            self._ordered.query.relations.check(self._connection)
             self._ordered.query.refuse_changed(self._connection)
             if self._sorts_table:
                 self._connection.execute(_SORT_MEMORY, {"size": SORT_MEMORY})
@@ -86,6 +87,7 @@ class Snapshot:
                     data, count, last = bytearray(data) + rows.take(), count + 1, len(data)
                 self._end_at(data, last, following=rows.peek())
                 yield self.chunk(data, count)
+            self._ordered.refuse_hidden_nulls(self._connection)
             self._connection.execute("COMMIT")
 
     @contextmanager

@@ -15,6 +15,7 @@ from vitrine.connectors.postgres.source.findings import CursorFindings
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
+from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
 from vitrine.connectors.postgres.source.watermark import Watermarks
 from vitrine.errors import ConfigError
@@ -22,7 +23,7 @@ from vitrine.flow.jobs import SourceJob
 from vitrine.flow.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Mode
-from vitrine.postgres import raw, translated
+from vitrine.postgres import raw
 
 # The connection is idle while earlier batches are written, plus this reserve
 _IDLE_RESERVE = timedelta(minutes=1)
@@ -46,8 +47,10 @@ class PostgresSource:
         self._definition = definition
         self._options = job.options
         self._log_fields = job.run.log_fields
+        self._is_run = job.run.pipeline_id is not None
         self._connections = SourceConnections(job.url, job.run.session)
-        self._query = SourceQuery(checked, self._connections, definition.incremental_key)
+        relations = Relations(checked, job.settings, job.options)
+        self._query = SourceQuery(checked, relations, self._connections, definition.incremental_key)
         self._watermarks = Watermarks(
             self._query, checked.relations, self._connections, job.options, job.run.log_fields
         )
@@ -79,7 +82,7 @@ class PostgresSource:
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
         relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
-        with translated("source query"), self._connections.reading() as connection:
+        with self._query.reading() as connection:
             return figures.digest(connection, relation, compare)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -147,10 +150,13 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        cursor = self._definition.incremental_key
+        found, cursor = self._query.relations.findings(), self._definition.incremental_key
         if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
-            return ()
-        return self._cursor_findings.of(cursor)
+            return found
+        # a run counts them in its own snapshot
+        if not self._is_run and self._definition.options.on_null_cursor == "fail":
+            found += self._query.hidden_null_findings()
+        return found + self._cursor_findings.of(cursor)
 
 
 class _Cut:

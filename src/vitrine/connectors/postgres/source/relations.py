@@ -1,0 +1,113 @@
+"""What a query may read, checked in the transaction that reads it: an owner may redefine a view at any time."""
+
+from collections.abc import Mapping, Sequence
+
+from psycopg import errors, sql
+
+from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
+from vitrine.connectors.postgres.source import copy_out
+from vitrine.connectors.postgres.source.definitions import Name, Rules, Walk, Way
+from vitrine.errors import ConfigError, TransientError
+from vitrine.flow.rows import Finding
+from vitrine.policy import ReadOnlySql
+from vitrine.postgres import Connection
+
+_IDENTITIES = """
+    SELECT to_regclass(format('%%I.%%I', a.schema, a.name))::oid AS oid
+      FROM unnest(%(schemas)s::text[], %(names)s::text[]) WITH ORDINALITY AS a (schema, name, place) ORDER BY place
+"""
+
+
+class Relations:
+    """Everything that one query leads to."""
+
+    def __init__(self, query: ReadOnlySql, settings: PostgresSettings, options: PostgresSourceOptions) -> None:
+        self._query = query
+        self._respect = options.row_security == "respect"
+        self._rules = Rules(
+            frozenset(settings.allowed_source_schemas), frozenset(settings.allowed_relations), self._respect
+        )
+        self._limited: tuple[str, ...] = ()
+
+    def check(self, connection: Connection) -> None:
+        """Call it first in a transaction that plans or executes the query; ConfigError names what is refused."""
+        if self._respect:
+            connection.execute("SET LOCAL row_security = on")
+        # locked before the first statement that takes the snapshot, so that the snapshot shows what will be executed
+        unlocked = _lock(connection, sorted(self._query.relations))
+        walk = Walk(connection, self._rules)
+        found = walk.start(self._query.relations, self._query.types)
+        walk.run()
+        unlimited = {f"{row['schema']}.{row['name']}" for row in found if not row["limited"]}
+        guarded = {name: way for name, way in walk.guarded.items() if name not in unlimited}
+        if self._respect:
+            self._limited = tuple(sorted(guarded))
+        elif guarded:
+            self._refuse_row_security(connection, guarded)
+        self._refuse_unlocked(connection, walk, unlocked, {(row["schema"], row["name"]): row["oid"] for row in found})
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What `validate` and `reconcile` report about the last check."""
+        if not self._limited:
+            return ()
+        tables = ", ".join(self._limited)
+        text = f"options.row_security: respect: rows that policies of {tables} hide from the reader are not in the mart"
+        return (Finding("ROW_SECURITY", text),)
+
+    def _refuse_row_security(self, connection: Connection, guarded: Mapping[str, Way]) -> None:
+        """PostgreSQL decides whether a policy applies: behind a view, to the rights of the view's owner."""
+        try:
+            copy_out.prepare(connection, self._query.text)
+        except errors.InsufficientPrivilege as exc:
+            message = exc.diag.message_primary or ""
+            for name, way in guarded.items():
+                if f'"{name.partition(".")[2]}"' in message:
+                    role = way.role or connection.info.user
+                    raise ConfigError(
+                        f"source query: row-level security of {name} hides rows from role {role}; let that role read"
+                        f" all rows (ALTER ROLE {role} BYPASSRLS), or set options.row_security: respect if the mart is"
+                        " to hold only what the policies show",
+                        code="ROW_SECURITY",
+                    ) from exc
+            raise
+
+    def _refuse_unlocked(
+        self, connection: Connection, walk: Walk, unlocked: Sequence[Name], checked: Mapping[Name, int]
+    ) -> None:
+        """A relation without a lock may be replaced after its check."""
+        unlocked = [name for name in unlocked if ".".join(name) not in self._rules.relations]
+        if not unlocked:
+            return
+        for name in (".".join(name) for name in unlocked):
+            if walk.kinds.get(name) == "v":
+                raise ConfigError(
+                    f"source query: view {name} cannot be protected from being redefined while it is read; grant SELECT"
+                    f" on the whole view to role {connection.info.user}, and on what it reads to the view's owner",
+                    code="VIEW_NOT_LOCKED",
+                )
+        copy_out.prepare(connection, self._query.text)  # locks what the names stand for now
+        arguments = {"schemas": [schema for schema, _ in unlocked], "names": [name for _, name in unlocked]}
+        present = [row["oid"] for row in connection.execute(_IDENTITIES, arguments)]
+        if present != [checked.get(name) for name in unlocked]:
+            raise TransientError(
+                "source query: a relation was replaced while it was checked; the next attempt checks it again",
+                code="SCHEMA_CHANGED",
+            )
+
+
+def _lock(connection: Connection, relations: Sequence[Name]) -> list[Name]:
+    """Nothing that is locked can be redefined, nor what a locked view reads; returns what cannot be locked."""
+    if not relations or _is_locked(connection, relations):
+        return []
+    return [one for one in relations if not _is_locked(connection, [one])]
+
+
+def _is_locked(connection: Connection, relations: Sequence[Name]) -> bool:
+    names = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*one)) for one in relations)
+    try:
+        connection.execute(sql.SQL("SAVEPOINT lock; LOCK TABLE {} IN ACCESS SHARE MODE; RELEASE lock").format(names))
+    except (errors.WrongObjectType, errors.InsufficientPrivilege):
+        # a materialized view, a foreign table, or rights on single columns only
+        connection.execute("ROLLBACK TO lock")
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""PostgreSQL's grammar: text to tree and back, within limits that hostile text cannot exceed."""
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import accumulate
+from typing import TypeVar
+
+import postgast
+from google.protobuf.message import DecodeError, EncodeError, Message
+from postgast import pg_query_pb2 as pb
+
+from vitrine.errors import ConfigError
+
+MAX_BYTES = 64 * 1024
+MAX_PARENTHESES = 500
+
+PARSER_STACK_BYTES = 512 * 1024 * 1024
+
+POSITIONS = frozenset(
+    {"location", "stmt_location", "stmt_len", "list_start", "list_end", "rexpr_list_start", "rexpr_list_end"}
+)
+
+Result = TypeVar("Result")
+Names = list[str]
+
+_stack_size_lock = threading.Lock()
+
+
+def check_text(sql: str) -> None:
+    if "\0" in sql:
+        raise ConfigError("the query contains a NUL character; remove it", code="NUL")
+    # A lone surrogate has no UTF-8 form; counting must not fail before the parser reports it.
+    if len(sql.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise too_complex(f"is longer than {MAX_BYTES // 1024} KB")
+    # The tree has no parentheses, so they are counted in the text; the few inside strings do not matter.
+    if max(accumulate((c == "(") - (c == ")") for c in sql), default=0) > MAX_PARENTHESES:
+        raise too_complex(f"nests more than {MAX_PARENTHESES} parentheses")
+
+
+def single_select(tree: pb.ParseResult) -> pb.SelectStmt:
+    if not tree.stmts:
+        raise ConfigError("the query is empty; write one SELECT", code="EMPTY")
+    if len(tree.stmts) > 1:
+        raise ConfigError(
+            f"the query has {len(tree.stmts)} statements, but a source needs exactly one; keep a single SELECT",
+            code="MULTIPLE_STATEMENTS",
+        )
+    statement = tree.stmts[0].stmt
+    if statement.WhichOneof("node") != "select_stmt":
+        kinds = [kind.DESCRIPTOR.name for kind in children(statement)]
+        raise ConfigError(
+            f"{', '.join(kinds)} is not a SELECT, and a source only reads; write a SELECT", code="NOT_SELECT"
+        )
+    return statement.select_stmt
+
+
+def parse(sql: str) -> pb.ParseResult:
+    try:
+        return postgast.parse(sql)
+    except UnicodeEncodeError as exc:
+        raise ConfigError("the query is not valid Unicode text; remove the broken character", code="SYNTAX") from exc
+    except postgast.PgQueryError as exc:
+        # Bison and PostgreSQL's own stack check report exhaustion, not a syntax error.
+        if "memory exhausted" in exc.message or "stack depth" in exc.message:
+            raise too_complex("is nested too deeply") from exc
+        raise ConfigError(f"the query is not valid PostgreSQL: {exc.message}; correct it", code="SYNTAX") from exc
+    except (DecodeError, RecursionError) as exc:
+        raise too_complex("is nested too deeply") from exc
+
+
+def deparse(tree: pb.ParseResult) -> str:
+    """The text of the tree; refused unless parsing it again gives the same tree."""
+    try:
+        text = postgast.deparse(tree)
+        faithful = without_positions(parse(text)) == without_positions(tree)
+    except (postgast.PgQueryError, EncodeError, RecursionError) as exc:
+        raise too_complex("cannot be written back as text") from exc
+    if not faithful:
+        raise too_complex("changes its meaning when written back as text")
+    return text
+
+
+def on_deep_stack(work: Callable[[], Result]) -> Result:
+    """Run `work` on a large stack, so that hostile nesting causes a parser error and not a crash of the process."""
+    return _parser_thread().submit(work).result()
+
+
+@cache
+def _parser_thread() -> ThreadPoolExecutor:
+    """One thread for the life of the process; its stack is address space, and only the depth in use takes memory."""
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parser")
+    # The stack size is a setting of the whole process, read when a thread starts.
+    with _stack_size_lock:
+        previous = threading.stack_size(PARSER_STACK_BYTES)
+        try:
+            threads.submit(int).result()
+        finally:
+            threading.stack_size(previous)
+    return threads
+
+
+def children(node: Message) -> Iterator[Message]:
+    for field, value in node.ListFields():
+        if field.message_type is not None:
+            yield from value if field.is_repeated else (value,)
+
+
+def descend(root: Message) -> Iterator[Message]:
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(children(node))
+
+
+def without_positions(tree: pb.ParseResult) -> pb.ParseResult:
+    """The same tree, changed in place: positions in the text have no meaning."""
+    for node in descend(tree):
+        for field, _ in node.ListFields():
+            if field.name in POSITIONS:
+                node.ClearField(field.name)
+    return tree
+
+
+def names_of(nodes: Collection[pb.Node]) -> Names:
+    return [node.string.sval for node in nodes]
+
+
+def too_complex(what: str) -> ConfigError:
+    return ConfigError(f"the query {what}; split it or simplify it", code="TOO_COMPLEX")
