@@ -3,7 +3,7 @@
 import itertools
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +252,7 @@ def _read(shown: str, errors: Mapping[int, str]) -> Cell:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def _server() -> Generator[str]:
     with (
         tempfile.TemporaryDirectory(prefix="vitrine-types-", ignore_cleanup_errors=True) as folder,
         EmbeddedPostgres(Path(folder), version=VERSION, port=free_port(), fast=True) as server,

@@ -180,7 +180,9 @@ def _drawn(kind: Kind, number: int) -> list[str]:
     if (strategy := _STRATEGIES.get(kind.name)) is not None:
 
         @seed(number)
-        @settings(max_examples=POOL, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=POOL, database=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow]
+        )
         @given(text=strategy)
         def collect(text: str) -> None:
             found.append(text)
@@ -222,7 +224,7 @@ class Shape:
 
 
 @st.composite
-def shapes(draw: st.DrawFn, kinds: Sequence[Kind], ordered: Sequence[Kind]) -> Shape:
+def shapes(draw: st.DrawFn, kinds: Sequence[Kind], ordered: tuple[Kind, ...]) -> Shape:
     """A table with up to six columns besides its key and cursor; a few have a key without order."""
     keys = [*ordered * 4, *(kind for kind in kinds if kind not in ordered)]
     key_kinds = draw(st.lists(st.sampled_from(keys), min_size=1, max_size=2))

@@ -304,7 +304,9 @@ class AnyTable(RuleBasedStateMachine):
     def _check_refusal(self, error: VitrineError) -> None:
         # a column that a query names: the server's own message is clear
         is_named = self.vanished and not self._subject.shape.star and "(42703)" in str(error)
-        is_reject = self.retyped and error.code == REJECT_CODE and "does not fit" in str(error)
+        # jsonpath and tsquery report a value that they cannot read as an error of syntax
+        does_not_fit = "does not fit" in str(error) or "(42601)" in str(error)
+        is_reject = self.retyped and does_not_fit
         if not self.drifted or not (error.code in DRIFT_CODES or is_named or is_reject):
             raise Wrong(f"{'after a change of the table' if self.drifted else 'without a reason'}: {_shown(error)}")
 
