@@ -2,6 +2,9 @@
 
 from typing import ClassVar
 
+CONNECTION_LIMIT = "CONNECTION_LIMIT"
+"""The code of an error that means: another run may have the connection; wait without holding any."""
+
 
 class VitrineError(Exception):
     """Every error a user may see. `code` is stable, for machines; the text is one sentence, for people."""
@@ -17,6 +20,10 @@ class ConfigError(VitrineError):
     """Refuse and never retry: the user must change the configuration first."""
 
     default_code = "CONFIG"
+
+
+class RelationMissing(ConfigError):
+    """A table or schema is missing, perhaps only while a deployment renames it: a run makes a few quick attempts."""
 
 
 class NotFound(VitrineError):
@@ -58,6 +65,7 @@ class CheckpointMoved(VitrineError):
 _TRANSIENT_CLASSES = ("08", "40", "53")
 _TRANSIENT_STATES = frozenset({"55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25P03", "55006"})
 _DATA_CLASSES = ("22", "23")
+_MISSING_STATES = frozenset({"42P01", "3F000"})
 
 
 def is_final(error: VitrineError) -> bool:
@@ -69,4 +77,6 @@ def group_of(sqlstate: str | None) -> type[VitrineError]:
     """The error group of a SQLSTATE; an error without one is a lost connection."""
     if sqlstate is None or sqlstate[:2] in _TRANSIENT_CLASSES or sqlstate in _TRANSIENT_STATES:
         return TransientError
+    if sqlstate in _MISSING_STATES:
+        return RelationMissing
     return DataError if sqlstate[:2] in _DATA_CLASSES else ConfigError

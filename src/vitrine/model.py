@@ -392,6 +392,12 @@ class Claim:
     options: RunOptions
     config_version: int
     taken_over: bool = False  # the previous holder lost its lease: its last requests may still be in progress
+    tag: str = ""  # names this installation in the names of its sessions
+
+    @property
+    def session(self) -> str:
+        """The name of the claim's sessions; what follows another colon is their purpose."""
+        return f"vitrine:{self.tag}:{self.token}"
 
     def log_fields(self) -> dict[str, object]:
         return {

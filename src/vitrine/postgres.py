@@ -1,8 +1,11 @@
 """Connections to PostgreSQL, and the translation of its errors into our groups."""
 
+import os
 import re
+import socket
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import LiteralString, cast
 
 import psycopg
@@ -10,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 
-from vitrine.errors import ConfigError, DataError, TransientError, group_of
+from vitrine.errors import CONNECTION_LIMIT, ConfigError, DataError, TransientError, VitrineError, group_of
 
 Connection = psycopg.Connection[DictRow]
 
@@ -52,11 +55,54 @@ def connect(url: str, *, name: str, side: str = "database", own_times: bool = Fa
             keepalives_count=3,
         )
         try:
-            connection.execute(_SESSION if own_times else _SESSION + ";" + _READABLE_TIMES)
-        except psycopg.Error:
+            with answered(connection, side):
+                connection.execute(_SESSION if own_times else _SESSION + ";" + _READABLE_TIMES)
+        except BaseException:
             connection.close()
             raise
         return connection
+
+
+ANSWER_SECONDS = 10.0
+"""How long a statement that waits for no lock may take; a pooler without a free connection lets it wait."""
+
+
+@contextmanager
+def answered(connection: Connection, side: str) -> Generator[None]:
+    """For a statement that opens a transaction: TransientError if no answer arrives in time.
+
+    A run holds a connection of its source while it waits here. If every run of a small pool did so, none would ever
+    continue.
+    """
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as own:
+            own.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(ANSWER_SECONDS, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (psycopg.Error, VitrineError) as exc:
+        if not late.is_set():
+            raise
+        raise TransientError(
+            f"{side}: no answer within {ANSWER_SECONDS:g} s; the pooler has no free connection, or the network is"
+            f" interrupted{_MORE_CONNECTIONS}",
+            code=CONNECTION_LIMIT,
+        ) from exc
+    finally:
+        timer.cancel()
+
+
+_MORE_CONNECTIONS = "; allow more connections, or fewer runs at once (VITRINE_SOURCE_CONNECTIONS, --concurrency)"
+_TOO_MANY = re.compile(
+    r"too many (clients|connections)|remaining connection slots|no more connections allowed|query_wait_timeout",
+)
+"""Refused connections have no SQLSTATE; the last two texts are PgBouncer's."""
 
 
 def check_url(url: str, side: str) -> None:
@@ -86,6 +132,7 @@ def safe_message(exc: BaseException | None) -> str:
 
 
 _LIMITS = {
+    "53300": (CONNECTION_LIMIT, _MORE_CONNECTIONS),
     "57014": ("QUERY_CANCELED", "; raise that limit for this account, or make the query smaller"),
     "25P03": (None, "; raise idle_in_transaction_session_timeout for this account"),
     "25P04": (None, "; raise transaction_timeout for this account"),
@@ -104,7 +151,8 @@ def translated(side: str, *, code: str | None = None) -> Generator[None]:
         if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None:
             # refused passwords and unknown databases have no SQLSTATE: only the text identifies them
             group = TransientError
-        limit, remedy = _LIMITS.get(exc.sqlstate or "", (None, ""))
+        known = "53300" if _TOO_MANY.search(str(exc)) else exc.sqlstate or ""
+        limit, remedy = _LIMITS.get(known, (None, ""))
         raise group(f"{side}: {safe_message(exc)}{remedy}", code=code or limit) from exc
 
 

@@ -94,7 +94,7 @@ class Faults:
         self._later(self._random.choice((0.5, 3.0)), self._proxy.resume)
 
     def _terminate(self) -> None:
-        pick = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^vitrine:[0-9]' ORDER BY pid"
+        pick = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^vitrine:[0-9a-f]+:[0-9]' ORDER BY pid"
         with connect(self._server.url(), name="chaos") as connection:
             if sessions := connection.execute(pick).fetchall():
                 connection.execute("SELECT pg_terminate_backend(%s)", [self._random.choice(sessions)["pid"]])

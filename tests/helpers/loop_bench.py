@@ -92,7 +92,7 @@ class FencedStore:
             case "hold_lease":
                 return {"status": "RUNNING"}
             case "open_state":
-                return {**self.row, "generation_age": timedelta(0)}
+                return {**self.row, "generation_age": timedelta(0), "generation_outdated": False}
             case "open_generation":
                 return self._open_generation(**given)
             case _:
@@ -104,7 +104,7 @@ class FencedStore:
         opened = {"generation": number, "generation_open": True, "batch_seq": sequence}
         opened |= {"generation_fingerprint": fingerprint, "generation_horizon": horizon}
         self.row |= cleared | opened
-        return {**self.row, "generation_age": timedelta(0)}
+        return {**self.row, "generation_age": timedelta(0), "generation_outdated": False}
 
     def _save(self, transaction: MemoryTransaction, given: dict[str, Any]) -> dict[str, Any]:
         answer = {"status": "RUNNING", "reload_version": None, "batch_seq": None}

@@ -30,11 +30,16 @@ class Proxy:
     """Forwards a port of 127.0.0.1 to another one; connections are refused before `open`.
 
     `drop_notifications` drops the messages of NOTIFY. `pooling` sends DISCARD ALL between any two transactions of a
-    session, as if each transaction used another server process.
+    session, as if each transaction used another server process. `pool` is the number of transactions at a time: others
+    wait.
     """
 
-    def __init__(self, target: int, *, drop_notifications: bool = False, pooling: bool = False) -> None:
+    def __init__(
+        self, target: int, *, drop_notifications: bool = False, pooling: bool = False, pool: int | None = None
+    ) -> None:
         self._target = target
+        self.slots = None if pool is None else threading.Semaphore(pool)
+        self.waits = 0  # transactions that had to wait for another
         self.drop_notifications = drop_notifications
         self.pooling = pooling
         self.refusing = False
@@ -162,15 +167,44 @@ class _Session:
         self._idle = False  # outside a transaction; session state of the last one may remain
         self._discarding = False
         self._discarded = threading.Event()
+        self._ended = False
+        self._has_slot = False
+        self._slot_lock = threading.Lock()
 
     def start(self) -> None:
         threading.Thread(target=self._serve, name="proxy", daemon=True).start()
 
     def end(self) -> None:
+        self._ended = True
         for one in (self._client, self._server):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         self._discarded.set()
+        self._leave_pool()
+
+    def _enter_pool(self) -> None:
+        slots = self._proxy.slots
+        if slots is None or self._has_slot:
+            return
+        if not slots.acquire(blocking=False):
+            self._proxy.waits += 1
+            while not slots.acquire(timeout=0.05):
+                if self._ended or self._is_closed():
+                    raise EOFError
+        with self._slot_lock:
+            self._has_slot = True
+
+    def _is_closed(self) -> bool:
+        """Whether the client has closed its connection while it waits."""
+        with suppress(BlockingIOError):
+            return self._client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        return False
+
+    def _leave_pool(self) -> None:
+        with self._slot_lock:
+            if self._has_slot and self._proxy.slots is not None:
+                self._has_slot = False
+                self._proxy.slots.release()
 
     def _serve(self) -> None:
         down = threading.Thread(target=self._downstream, name="proxy", daemon=True)
@@ -189,6 +223,8 @@ class _Session:
             while True:
                 kind = _read(incoming, 1)
                 body = _read_body(incoming)
+                if kind != b"X":
+                    self._enter_pool()
                 self._discard_session_state(kind)
                 self._inspect(kind, body[4:])
                 self._pass(self._server, kind + body)
@@ -249,6 +285,8 @@ class _Session:
             return True
         if kind == b"Z":
             self._idle = body == b"I"
+            if self._idle:
+                self._leave_pool()
         if self._drop is not None:
             if (kind, body) == (b"C", b"COMMIT\0"):
                 self._drop.done.set()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from psycopg import sql
@@ -18,6 +19,8 @@ from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.store import pipelines, runs
 from vitrine.store import state as states
+
+AT_ONCE = (timedelta(0), timedelta(0))
 
 
 def create(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
@@ -39,13 +42,21 @@ def run(
     stop: threading.Event | None = None,
     allow_shrink: bool = False,
     waits: Sequence[float] = (),
+    resume: bool = False,
+    retry: bool = False,
 ) -> Executed:
-    """Runs the pipeline once; transient errors are retried after these waits, never without any."""
-    pipelines.request_run(connection, pipeline.id, trigger="cli", options=RunOptions(allow_shrink=allow_shrink))
+    """Runs the pipeline once; transient errors are retried after these waits, never without any.
+
+    With `resume` an earlier request continues; otherwise a load that began before is followed by another. With `retry`
+    a failed request stays in the queue.
+    """
+    options = RunOptions(allow_shrink=allow_shrink)
+    pipelines.request_run(connection, pipeline.id, trigger="cli", options=options, resume=resume)
     claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None
-    dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, stop or threading.Event(), waits=waits))
-    executed, _ = dispatcher.dispatch(claim, watch=watch, retry=False)
+    executor = PipelineExecutor(settings, stop or threading.Event(), waits=waits)
+    dispatcher = PipelineDispatcher(settings, executor, delays=AT_ONCE)
+    executed, _ = dispatcher.dispatch(claim, watch=watch, retry=retry)
     return executed
 
 

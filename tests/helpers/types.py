@@ -1,4 +1,4 @@
-"""Types with operators of their own, which the embedded PostgreSQL does not bring along."""
+"""Types and collations with an equality of their own, which the embedded PostgreSQL does not bring along."""
 
 from vitrine.postgres import Connection
 
@@ -26,9 +26,11 @@ def create_caseless(connection: Connection, *, extension: bool = True) -> None:
         "CREATE CAST (public.caseless AS text) WITHOUT FUNCTION AS IMPLICIT",
         "CREATE CAST (text AS public.caseless) WITHOUT FUNCTION AS ASSIGNMENT",
         *(
-            f"CREATE FUNCTION public.caseless_{name}(public.caseless, public.caseless) RETURNS boolean LANGUAGE"
-            " plpgsql IMMUTABLE STRICT AS 'BEGIN RETURN pg_catalog.lower($1::text)"
-            f" OPERATOR(pg_catalog.{sign}) pg_catalog.lower($2::text); END'"
+            f"CREATE FUNCTION public.caseless_{name}(public.caseless, public.caseless) RETURNS boolean"
+            # not LANGUAGE sql: the planner would replace the call by its body, and no index would match
+            " LANGUAGE plpgsql IMMUTABLE STRICT AS 'BEGIN RETURN pg_catalog.lower($1::text)"
+            f" OPERATOR(pg_catalog.{sign})"
+            " pg_catalog.lower($2::text); END'"
             for name, sign in _COMPARED
         ),
         "CREATE FUNCTION public.caseless_cmp(public.caseless, public.caseless) RETURNS integer LANGUAGE sql IMMUTABLE"
@@ -46,3 +48,9 @@ def create_caseless(connection: Connection, *, extension: bool = True) -> None:
         statements.append("ALTER EXTENSION plpgsql ADD TYPE public.caseless")
     for statement in statements:
         connection.execute(statement.encode())
+
+
+def create_nondeterministic_collation(connection: Connection) -> None:
+    """Create public.ignoring_case, which the catalog calls nondeterministic: the embedded PostgreSQL has no ICU."""
+    connection.execute('CREATE COLLATION public.ignoring_case FROM "C"')
+    connection.execute("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'ignoring_case'")

@@ -188,7 +188,7 @@ def test_a_pause_that_is_withdrawn_before_the_batch_ends_leaves_the_same_run_run
     with held(settings, connection, events, "after_commit", tmp_path) as run:
         pipelines.request_pause(connection, events.id)
         wait_for_heartbeats(connection, events)
-        pipelines.request_run(connection, events.id, trigger="api")
+        pipelines.request_run(connection, events.id, trigger="api", resume=True)
         wait_for_heartbeats(connection, events)
         assert run.release() == (None, Status.IDLE)
     assert [one.rows_read for one in runs.list_page(connection, events.id)] == [EVENTS]

@@ -103,7 +103,7 @@ def test_a_row_that_changes_between_two_parts_of_a_first_load_is_not_a_repeated_
     stop = threading.Event()
     run(connection, settings, events, stop=stop, watch=once_read(100, interrupt))
     second = succeed(connection, settings, events)
-    assert second.counts == Counts(read=202, written=300)
+    assert second.counts == Counts(read=202 + 3, written=300)  # a pass over the changes follows a resumed load
     query = EVENTS if task is None else "SELECT id, note FROM ugc.events"
     assert differences(connection, query, "analytics.events", "id") == []
 
@@ -133,7 +133,7 @@ def test_a_first_load_that_fails_before_its_publish_includes_changes_until_the_n
     finally:
         failpoints.install("")
     connection.execute("UPDATE ugc.events SET note = 'new', modified = now() WHERE id IN (1, 50)")
-    assert succeed(connection, settings, events).counts == Counts(read=2, written=300)
+    assert succeed(connection, settings, events).counts == Counts(read=2 + 2, written=300)
     assert events_are_right(connection)
 
 

@@ -132,14 +132,14 @@ def test_a_stopped_load_continues_where_it_stopped(
     first = run(connection, settings, films, watch=watch, stop=stop)
     assert first.outcome is Outcome.RELEASED
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
-    second = succeed(connection, settings, films)
+    second = succeed(connection, settings, films, resume=True)
     assert first.counts.read + second.counts.read == 60
     assert is_right(connection)
     assert staging_tables(connection) == []
 
 
 @pytest.mark.promise("D5")
-def test_a_pause_between_batches_leaves_the_mart_untouched_and_a_run_resumes(
+def test_a_pause_between_batches_leaves_the_mart_untouched_and_resume_continues(
     connection: Connection, settings: Settings, films: Pipeline
 ) -> None:
     def watch(counts: Counts, expected: int | None) -> None:
@@ -150,7 +150,7 @@ def test_a_pause_between_batches_leaves_the_mart_untouched_and_a_run_resumes(
     assert (executed.outcome, executed.counts.read) == (Outcome.PAUSED, 21)
     assert pipelines.get(connection, films.id).status == "PAUSED"
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
-    assert succeed(connection, settings, films).counts.read == 39
+    assert succeed(connection, settings, films, resume=True).counts.read == 39
     assert is_right(connection)
 
 

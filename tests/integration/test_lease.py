@@ -77,8 +77,8 @@ def expire_all_leases(connection: Connection) -> None:
 
 
 def sessions_of(connection: Connection, claim: Claim) -> list[Any]:
-    names = "SELECT application_name FROM pg_stat_activity WHERE application_name ~ ('^vitrine:' || %s || '(:|$)')"
-    return connection.execute(names, [str(claim.token)]).fetchall()
+    names = "SELECT application_name FROM pg_stat_activity WHERE application_name ~ ('^' || %s || '(:|$)')"
+    return connection.execute(names, [claim.session]).fetchall()
 
 
 # -- killed at any point ----------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_a_process_killed_at_any_point_leaves_rows_and_checkpoint_consistent(
         assert history(connection, events)[-1] == (RunStatus.ABANDONED, "LEASE_EXPIRED"), fault
         if left is None:
             assert events_are_right(connection), fault  # the whole mart was written by one commit
-        remaining = succeed(connection, settings, events).counts
+        remaining = succeed(connection, settings, events, resume=True).counts
         if mode == "full" and left is None:
             assert remaining.read == EVENTS, fault  # this is the next load
         else:

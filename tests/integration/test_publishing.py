@@ -68,11 +68,11 @@ def held(
 
     def run_there() -> Executed:
         with connect(settings.store_url, name="tests:thread") as own:
-            return run(own, settings, pipeline)
+            return run(own, settings, pipeline, retry=True)
 
     waiting = (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        " AND application_name ~ '^vitrine:[0-9]+$'"
+        " AND application_name ~ '^vitrine:[0-9a-f]+:[0-9]+$'"
     )
     with connect(settings.store_url, name="tests:hold") as other, other.transaction():
         other.execute(lock)
@@ -102,7 +102,7 @@ def test_a_load_that_dies_during_its_publish_leaves_the_old_rows_and_is_publishe
     assert versions(connection) == [(1, ROWS)]
     state = states.load(connection, shelf.id)
     assert (state.generation_open, state.generation_rows) == (True, ROWS)
-    applied = succeed(connection, settings, shelf)
+    applied = succeed(connection, settings, shelf, resume=True)
     assert applied.counts == Counts(read=0, written=ROWS, deleted=50)
     assert versions(connection) == [(2, ROWS)]
     assert is_right(connection)
@@ -116,12 +116,12 @@ def test_a_load_that_dies_after_its_last_batch_is_published_without_reading_agai
         if counts.read == ROWS and not counts.written:
             connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND application_name ~ '^vitrine:[0-9]+$'"
+                " WHERE datname = current_database() AND application_name ~ '^vitrine:[0-9a-f]+:[0-9]+$'"
             )
 
-    assert run(connection, settings, shelf, watch=watch).error is not None
+    assert run(connection, settings, shelf, watch=watch, retry=True).error is not None
     assert versions(connection) == [(1, ROWS)]
-    assert succeed(connection, settings, shelf).counts.read == 0
+    assert succeed(connection, settings, shelf, resume=True).counts.read == 0
     assert is_right(connection)
 
 

@@ -299,6 +299,10 @@ def test_what_only_one_side_has_and_what_is_ignored_is_named(connection: Connect
     )
 
 
+def unchanged(rows: Any) -> Any:
+    return rows
+
+
 @pytest.mark.promise("J31")
 @pytest.mark.parametrize("kind", [Kind.ROW, Kind.FRAME])
 @pytest.mark.parametrize(
@@ -321,7 +325,7 @@ def test_what_a_transform_returns_is_compared_before_the_target_changes_it(
     label: str,
     is_equal: bool,
 ) -> None:
-    register(monkeypatch, Task("unchanged", kind, lambda rows: rows, None))
+    register(monkeypatch, Task("unchanged", kind, unchanged, None))
     connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY, rating numeric, at timestamptz, label text)")
     connection.execute("INSERT INTO content.t VALUES (1, 1.5, '2025-01-01 12:03+00', 'label')")
     connection.execute(

@@ -527,7 +527,7 @@ def test_progress_of_one_batch_resets_the_count_of_crashes(connection: Connectio
 def test_the_sessions_of_an_expired_lease_are_terminated(database_url: str, connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    with connect(database_url, name=f"vitrine:{held.token}") as stuck:
+    with connect(database_url, name=held.session) as stuck:
         kill(connection, pipeline)
         pipelines.expire_leases(connection)
         with pytest.raises(psycopg.errors.AdminShutdown):
@@ -644,7 +644,8 @@ def test_a_withdrawn_pause_leaves_the_same_run_running(connection: Connection) -
     pipeline = create(connection)
     held = run(connection, pipeline)
     pipelines.request_pause(connection, pipeline.id)
-    assert request(connection, pipeline) == pipelines.get(connection, pipeline.id).request_id
+    _, resumed = pipelines.request_run(connection, pipeline.id, trigger="api", resume=True)
+    assert resumed == pipelines.get(connection, pipeline.id).request_id
     assert pipelines.heartbeat(connection, held, TTL) is Status.RUNNING
     assert finish(connection, held) is Status.IDLE
 

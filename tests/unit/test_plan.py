@@ -464,13 +464,13 @@ def test_closing_what_was_prepared_closes_both_sides() -> None:
 def test_both_sides_know_the_run_they_work_for() -> None:
     pipeline, options = PipelineId(UUID(int=7)), RunOptions(allow_shrink=True)
     fake = definition(source_type="fake", source_query="x", target_table="fake:genres")
-    claim = Claim(pipeline, fake, RunId(1), 42, 0.0, 2, options, config_version=3, taken_over=True)
+    claim = Claim(pipeline, fake, RunId(1), 42, 0.0, 2, options, config_version=3, taken_over=True, tag="ab")
     made = plan.build(claim, SETTINGS, plan.NoLease(), plan.Known("here", ["1/2"], {"offset": 5})).plan
     assert isinstance(made.source, FakeSource)
     assert isinstance(made.sink, FakeSink)
     assert made.source.job.run == made.sink.job.run
     run = made.sink.job.run
-    assert (run.session, run.pipeline_id, run.installation) == ("vitrine:42", pipeline, "here")
+    assert (run.session, run.pipeline_id, run.installation) == ("vitrine:ab:42", pipeline, "here")
     assert (run.taken_over, run.log_fields["run_id"]) == (True, 1)
     assert (made.sink.job.open_rejects, made.sink.job.facts) == (["1/2"], {"offset": 5})
     assert made.max_delete_ratio is None

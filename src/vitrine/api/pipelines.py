@@ -226,7 +226,8 @@ def delete_pipeline(
 )
 def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
     """The next free runner starts the run. A second request before the start returns the same `request_id`. A request
-    while the pipeline is RUNNING adds one more run. A PAUSED or FAILED pipeline continues from its checkpoint."""
+    while the pipeline is RUNNING adds one more run. A PAUSED or FAILED pipeline continues from its checkpoint. The
+    request succeeds only when every change committed before it is in the mart."""
     return _request_run(pool, key, options)
 
 
@@ -237,15 +238,18 @@ def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = Non
     responses=documented(400, 404, 409, 413, 415, 422),
 )
 def resume_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
-    """The same as run: a PAUSED pipeline continues from its checkpoint, and a requested pause is cancelled."""
-    return _request_run(pool, key, options)
+    """Continues the paused request, which promises the changes committed before it was made, and cancels a requested
+    pause. In any other status the same as run."""
+    return _request_run(pool, key, options, resume=True)
 
 
-def _request_run(pool: Pool, key: str, options: RunOptionsBody | None) -> Requested:
+def _request_run(pool: Pool, key: str, options: RunOptionsBody | None, *, resume: bool = False) -> Requested:
     run_options = RunOptions(allow_shrink=options.allow_shrink) if options else RunOptions()
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
-        status, request_id = pipelines.request_run(connection, pipeline.id, trigger="api", options=run_options)
+        status, request_id = pipelines.request_run(
+            connection, pipeline.id, trigger="api", options=run_options, resume=resume
+        )
     log.info(
         "run requested",
         extra={"action": "run_requested", "request_id": str(request_id), **_log_fields(pipeline, status)},

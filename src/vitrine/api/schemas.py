@@ -445,6 +445,7 @@ class RequestBody(BaseModel):
             "pipeline_id": ID,
             "pipeline": "top_genres",
             "state": "succeeded",
+            "promised_at": "2025-01-01T12:00:00Z",
             "run": RUN_EXAMPLE,
         }
     )
@@ -453,6 +454,10 @@ class RequestBody(BaseModel):
     pipeline_id: UUID
     pipeline: str
     state: RequestState
+    promised_at: datetime | None = Field(
+        description="When the request has succeeded, every change committed before this time is in the mart; null while"
+        " another run must end first."
+    )
     run: RunBody | None = Field(description="The newest run of this request; null before the first.")
 
     @classmethod
@@ -462,6 +467,7 @@ class RequestBody(BaseModel):
             pipeline_id=pipeline.id,
             pipeline=pipeline.name,
             state=request.state,
+            promised_at=request.promised_at,
             run=RunBody.of(request.run) if request.run else None,
         )
 

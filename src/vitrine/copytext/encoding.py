@@ -99,16 +99,28 @@ def _fixed_numbers(series: "pl.Series", dtype: str, layout: str) -> _Fields | No
     try:
         plain = (series.fill_null(0) if series.null_count() else series).cast(getattr(pl, dtype))
     except pl.exceptions.InvalidOperationError:
-        return None  # a number is out of range: PostgreSQL reports it better
+        return None  # a number is out of range: as text, PostgreSQL refuses its row
+    if dtype == "Float32" and _has_left_range(series, plain):
+        return None
     return _fixed_width_fields(_bytes_of(plain.to_numpy(), layout), series)
 
 
-def _since_2000(series: "pl.Series", layout: str, shift: int) -> _Fields:
+def _has_left_range(series: "pl.Series", narrowed: "pl.Series") -> bool:
+    """Whether a number has become infinite or zero, which polars does without an error."""
+    if series.dtype.is_float():
+        infinite = narrowed.is_infinite() & series.is_finite().fill_null(value=False)
+        return bool((infinite | ((narrowed == 0) & (series.fill_null(0) != 0))).any())
+    return False
+
+
+def _since_2000(series: "pl.Series", layout: str, shift: int) -> _Fields | None:
     """Times since 2000, as PostgreSQL stores them, not since 1970; infinities stay the smallest and largest numbers."""
     import numpy as np
 
     numbers, ends = series.to_numpy().view(np.int64), np.iinfo(np.dtype(layout))
     is_infinite = (numbers == ends.min) | (numbers == ends.max)
+    if ((numbers < ends.min + shift) & ~is_infinite & ~series.is_null().to_numpy()).any():
+        return None  # the difference would be a time after 2000
     return _fixed_width_fields(_bytes_of(np.where(is_infinite, numbers, numbers - shift), layout), series)
 
 

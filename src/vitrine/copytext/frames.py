@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vitrine.copytext import values
@@ -217,10 +218,19 @@ def _escape(series: "pl.Series") -> "pl.Series":
     return plain
 
 
-def columns_of(frame: "pl.DataFrame", known: Sequence[Column]) -> tuple[Column, ...]:
-    """The frame's columns: known columns keep their types, the others get the types of their values."""
+def columns_of(
+    frame: "pl.DataFrame", known: Sequence[Column], given: "pl.DataFrame | None" = None
+) -> tuple[Column, ...]:
+    """The frame's columns: known ones keep their types, unless their values have another type than in `given`."""
     types = {column.name: column for column in known}
-    return tuple(types.get(name) or Column(name, type_name_of(kind)) for name, kind in frame.schema.items())
+
+    def column(name: str, kind: Any) -> Column:
+        if name not in types:
+            return Column(name, type_name_of(kind), inferred=True)
+        is_same = given is None or given.schema[name] == kind
+        return types[name] if is_same else replace(types[name], inferred=True)
+
+    return tuple(column(name, kind) for name, kind in frame.schema.items())
 
 
 def type_name_of(kind: Any) -> str:

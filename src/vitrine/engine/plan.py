@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from vitrine import plugins, policy, registry
-from vitrine.errors import ConfigError, VitrineError
+from vitrine.errors import ConfigError, RelationMissing, VitrineError
 from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
 from vitrine.flow.protocols import Lease, Plan, Sink, Source, Transformer
 from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
@@ -238,7 +238,7 @@ def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
 def build(claim: Claim, settings: Settings, lease: Lease, known: Known) -> Prepared:
     """The plan of a run from its claimed configuration; every rule is checked again first."""
     run = RunInfo(
-        session=f"vitrine:{claim.token}",
+        session=claim.session,
         pipeline_id=claim.pipeline_id,
         installation=known.installation,
         taken_over=claim.taken_over,
@@ -259,7 +259,7 @@ def prepare(checked: CheckedDefinition, *, allow_shrink: bool = False, writes: b
         source = checked.source.describe()
         # the columns that transforms return are not known before they run
         target = checked.sink.describe(() if checked.tasks else source.columns)
-        _refuse_fatal([*(target.findings if writes or not target.key else ()), *source.findings])
+        _refuse_fatal([*(target.findings if writes or not target.key else ()), *source.findings], target)
         return _planned(checked, source, target, allow_shrink=allow_shrink)
     except BaseException:
         checked.source.close()
@@ -267,10 +267,12 @@ def prepare(checked: CheckedDefinition, *, allow_shrink: bool = False, writes: b
         raise
 
 
-def _refuse_fatal(findings: Iterable[Finding]) -> None:
+def _refuse_fatal(findings: Iterable[Finding], target: TargetInfo) -> None:
     fatal = [finding for finding in findings if finding.fatal]
     if fatal:
-        raise ConfigError("; ".join(finding.text for finding in fatal), code=fatal[0].code)
+        # the key is unknown because the target is missing, perhaps only for seconds
+        group = RelationMissing if not (target.exists or target.key) else ConfigError
+        raise group("; ".join(finding.text for finding in fatal), code=fatal[0].code)
 
 
 def _planned(checked: CheckedDefinition, source: SourceInfo, target: TargetInfo, *, allow_shrink: bool) -> Prepared:

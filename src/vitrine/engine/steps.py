@@ -65,9 +65,8 @@ class _Step:
         return replace(batch, payload=payload, columns=tuple(types[name] for name in names))
 
     def _nothing(self, batch: Batch) -> Batch:
-        """A batch without rows: it has the columns of earlier batches, or only the key."""
-        known = tuple(column for column in batch.columns if column.name in self._key)
-        return replace(batch, payload=PythonRows([]), columns=self._columns or known)
+        """A batch without rows: it has the columns of earlier batches, or none, because they are not known."""
+        return replace(batch, payload=PythonRows([]), columns=self._columns or ())
 
     def _call(self, given: Any, again: Callable[[], Any]) -> Any:
         """What the function returns; DataError with the key of the first row on which it fails.
@@ -122,13 +121,14 @@ class RowStep(_Step):
             return self._nothing(batch)
         given = rows_of(batch)
         first_key = self._key_at(given.rows)
+        kinds = {column.name: _python_type(given.rows, column.name) for column in batch.columns}
         result = self._call(given.rows, lambda: rows_of(batch).rows)
         if not isinstance(result, list):
             raise self._refusal(f"returned {result.__name__}, not rows, for the batch from key {first_key}")
         result = cast(list[Row], result)
-        if not result:  # a function that drops all rows usually keeps the columns
-            return replace(batch, payload=PythonRows([]), columns=self._columns or batch.columns)
-        columns = _columns(self._shape_of(result, first_key), result, batch.columns)
+        if not result:
+            return self._nothing(batch)
+        columns = _columns(self._shape_of(result, first_key), result, batch.columns, kinds)
         payload = PythonRows(result, given.origins and given.origins.of(result, self._key))
         return self._output(payload, columns, batch, first_key)
 
@@ -171,7 +171,7 @@ class FrameStep(_Step):
         if type(result) is not type(given):
             raise self._refusal(f"returned {type(result).__name__}, not a frame, for the batch from key {first_key}")
         try:
-            columns = frames.columns_of(result, batch.columns)
+            columns = frames.columns_of(result, batch.columns, given)
         except TypeError as exc:
             raise self._refusal(f"returned a column that cannot be stored: {exc}") from exc
         return self._output(FrameRows(result), columns, batch, first_key)
@@ -199,9 +199,25 @@ def _is_failure(exc: BaseException) -> bool:
     return isinstance(exc, Exception) or type(exc).__name__ == "PanicException"
 
 
-def _columns(names: Iterable[str], result: Sequence[Row], known: Sequence[Column]) -> tuple[Column, ...]:
+def _columns(
+    names: Iterable[str], result: Sequence[Row], known: Sequence[Column], given: Mapping[str, type | None]
+) -> tuple[Column, ...]:
+    """The columns: known ones keep their types, unless their values have become another Python type."""
     types = {column.name: column for column in known}
-    return tuple(types.get(name) or Column(name, _type_name(row[name] for row in result)) for name in names)
+
+    def column(name: str) -> Column:
+        if name not in types:
+            return Column(name, _type_name(row[name] for row in result), inferred=True)
+        is_same = _python_type(result, name) in (given[name], None)
+        return types[name] if is_same else replace(types[name], inferred=True)
+
+    return tuple(column(name) for name in names)
+
+
+def _python_type(rows: Sequence[Row], name: str) -> type | None:
+    """Of the first value that is not None."""
+    first: object = next((row[name] for row in rows if row.get(name) is not None), None)
+    return None if first is None else type(first)
 
 
 def _type_name(found: Iterable[Any]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from vitrine.errors import DataError
+from vitrine.flow import keys
 from vitrine.flow.protocols import Lease
 from vitrine.flow.rows import Reject
 from vitrine.model import Definition, Options, PipelineId
@@ -33,17 +34,23 @@ class RejectPolicy:
         self._options = options
         self._count = 0
 
+    @property
+    def room(self) -> int:
+        """How many more rows may be quarantined."""
+        return 0 if self._options.on_reject == "fail" else max(self._options.max_rejects - self._count, 0)
+
     def judge(self, reject: Reject) -> None:
         """Returns if the row may be quarantined; DataError otherwise."""
         if self._options.on_reject == "fail":
             raise DataError(
-                f"row {reject.key} of {self._target}: {reject.reason}; correct it, or set options.on_reject: quarantine"
+                f"row {keys.readable(reject.key)} of {self._target}: {reject.reason}; correct it, or set"
+                " options.on_reject: quarantine"
             )
         self._count += 1
         if self._count > self._options.max_rejects:
             raise DataError(
-                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is {reject.key}:"
-                f" {reject.reason}; correct them, or raise options.max_rejects",
+                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is"
+                f" {keys.readable(reject.key)}: {reject.reason}; correct them, or raise options.max_rejects",
                 code="TOO_MANY_REJECTS",
             )
 

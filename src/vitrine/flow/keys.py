@@ -1,9 +1,10 @@
-"""Key order and row hashes in Python, identical to those that connectors compute."""
+"""Keys of rows: their order, their text and row hashes, identical to those that connectors compute."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from typing import cast
 
 from vitrine.flow.rows import NUMBERS, Column, Key, KeyRange
 
@@ -36,3 +37,23 @@ def row_hash(texts: Iterable[str | None]) -> int:
     """The first 64 bits of MD5 over the canonical texts of a row, as a signed number, so that sums ignore the order."""
     image = json.dumps(list(texts), ensure_ascii=False).encode()
     return int.from_bytes(hashlib.md5(image, usedforsecurity=False).digest()[:8], "big", signed=True)
+
+
+def to_text(key: Key) -> str:
+    """The key of a reject: a JSON array, so that no two keys are alike."""
+    return json.dumps(list(key), ensure_ascii=False)
+
+
+def from_text(text: str) -> Key:
+    """The key of a reject; one that an earlier version stored is one text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return (text,)
+    return tuple(map(str, cast(list[object], found))) if isinstance(found, list) else (text,)
+
+
+def readable(text: str) -> str:
+    """The key of a reject for a person: the value, or the values in brackets."""
+    key = from_text(text)
+    return key[0] if len(key) == 1 else f"({', '.join(key)})"

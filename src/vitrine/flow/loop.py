@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, RelationMissing
 from vitrine.failpoints import reach
 from vitrine.flow.prefetch import Prefetch
 from vitrine.flow.protocols import (
@@ -102,11 +102,11 @@ def run_batches(
 def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome:
     """Do all remaining work, up to the next interruption.
 
-    Called again after a transient failure, with the same checkpoint: it continues from what is stored.
+    Called again after a transient failure and after AGAIN, with the same checkpoint: it continues from what is stored.
     """
     state = checkpoint.open(plan.cursor_types)
     control.enter(Phase.READ, state.totals)
-    if state.published is not None:
+    if state.published is not None and not plan.incremental and not state.published.outdated:
         return _catch_up(plan, state.published.bound, checkpoint, control)
     if outcome := control.interrupted():  # much time may have passed since the claim
         return outcome
@@ -140,6 +140,8 @@ def _resumable(plan: Plan, state: State) -> Load | None:
     generation = state.generation
     if generation is None or generation.fingerprint != plan.fingerprint or generation.age > plan.max_staging_age:
         return None
+    if generation.outdated and generation.cursor is None:
+        return None  # nothing is staged yet: a new load makes a second one unnecessary
     load = plan.sink.load(generation)
     if plan.incremental and plan.target.exists and load.state is not LoadState.PUBLISHED:
         return None  # the target was created in the meantime: its rows must not be replaced
@@ -164,7 +166,7 @@ def _run_changes(
 def _check_state(plan: Plan, state: State) -> None:
     """The checkpoint must belong to this cursor and to this target."""
     if not state.position.is_start and not plan.target.exists:
-        raise ConfigError(
+        raise RelationMissing(
             f"target {plan.target_name} is missing, and rows before the checkpoint are not read again; reset the state"
             " to build it from the start",
             code="TARGET_SCHEMA",
@@ -191,7 +193,7 @@ def _run_load(
 ) -> Outcome:
     if plan.incremental and not state.position.is_start:
         _check_state(plan, state)
-    generation = state.generation
+    generation, resumed = state.generation, load is not None
     if load is None or generation is None:
         load, generation = _open_load(plan, generation, mark, checkpoint)
     if load.state is not LoadState.PUBLISHED:
@@ -202,7 +204,13 @@ def _run_load(
         generation = checkpoint.state.generation or generation
     else:
         repeats = True
-    _publish(plan, load, generation, repeats, checkpoint, control)
+    interrupted = _publish(plan, load, generation, repeats, checkpoint, control)
+    if plan.incremental:
+        # a resumed load may lack rows that committed late, below its cursor; they are above the new checkpoint
+        return (interrupted or Outcome.AGAIN) if resumed else Outcome.FINISHED
+    if generation.outdated:
+        # rows that changed or were deleted after they were staged are only found by another load
+        return interrupted or Outcome.AGAIN
     return _catch_up(plan, generation.bound, checkpoint, control)
 
 
@@ -239,7 +247,8 @@ def _stage(
 
 def _publish(
     plan: Plan, load: Load, generation: Generation, repeats: bool, checkpoint: Checkpoint, control: RunControl
-) -> None:
+) -> Outcome | None:
+    """Make the load visible; PAUSED or RELEASED if the run should end after it."""
     control.enter(Phase.PUBLISH)
     info = LoadInfo(generation.rows, repeats, plan.max_delete_ratio)
     position = generation.position if plan.incremental else Position()
@@ -251,7 +260,7 @@ def _publish(
         checkpoint.save(Entry(Step.DISCARDED), None)
         load.discard()
         raise
-    control.after_batch(written.counts, saved)
+    return control.after_batch(written.counts, saved)
 
 
 def _write_nothing(work: Work) -> None:
@@ -265,7 +274,7 @@ def _discard(plan: Plan, generation: Generation, checkpoint: Checkpoint) -> None
 
 def _catch_up(plan: Plan, bound: str | None, checkpoint: Checkpoint, control: RunControl) -> Outcome:
     """Read what changed during the full load, from the watermark of its first snapshot."""
-    if plan.incremental or plan.cursor_column is None or bound is None:
+    if plan.cursor_column is None or bound is None:
         return Outcome.FINISHED
     control.enter(Phase.CATCH_UP)
     # the load contains the rows with NULL in the cursor; the whole key breaks ties, because this sets no checkpoint

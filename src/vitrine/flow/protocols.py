@@ -38,6 +38,7 @@ Transformer = Callable[[Batch], Batch]
 
 class Outcome(StrEnum):
     FINISHED = "finished"
+    AGAIN = "again"  # the work began before the run was requested: one more pass must follow, with a new plan
     PAUSED = "paused"
     RELEASED = "released"
 

@@ -116,6 +116,7 @@ class Column:
     collation: str | None = None  # None: the type has none, or the database's default
     identical: bool = True  # equal values have equal text
     declared: str | None = None  # the type in the source, if `type` only carries its values (an enum as text)
+    inferred: bool = False  # a transform made its values: `type` is a guess, and the target's type reads their text
 
     @property
     def kind(self) -> Kind:
@@ -400,6 +401,7 @@ class Generation:
     bound: str | None = None  # bound of the watermark before the first snapshot; None: there was no watermark
     fingerprint: str = ""
     age: timedelta = timedelta(0)
+    outdated: bool = False  # started before the run was requested: another load must follow it
 
 
 @dataclass(frozen=True)

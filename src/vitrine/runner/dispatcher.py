@@ -1,13 +1,22 @@
 """Runs a claim and decides the pipeline's next status from the outcome."""
 
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from vitrine import metrics
-from vitrine.errors import LeaseLost, NotFound, TransientError, VitrineError, is_final
+from vitrine.errors import (
+    CONNECTION_LIMIT,
+    CheckpointMoved,
+    LeaseLost,
+    NotFound,
+    TransientError,
+    VitrineError,
+    is_final,
+)
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Claim
@@ -33,7 +42,11 @@ class Verdict:
     run_status: RunStatus
     attempt: int = 0
     delay: timedelta = timedelta(0)
+    batch_seq: int | None = None  # the state must have it, or batches of the run are lost; None: not checked
 
+
+CONNECTION_WAITS = (1.0, 8.0)
+"""Seconds until a run that lacked a connection may start again, at least and at most."""
 
 END_WAITS = (0.0, 1.0, 2.0, 4.0)
 """Seconds before each further attempt to end a run in the store."""
@@ -68,21 +81,32 @@ def judge(
     """
     match executed.outcome:
         case Outcome.FINISHED:
-            return Verdict(Event.FINISH, RunStatus.SUCCESS)
+            return Verdict(Event.FINISH, RunStatus.SUCCESS, batch_seq=executed.batch_seq)
         case Outcome.PAUSED:
             return Verdict(Event.PAUSED, RunStatus.PAUSED)
         case Outcome.RELEASED:
             return RELEASED
-        case None:
+        case Outcome.AGAIN | None:
             pass
     error = executed.error
     if error is None or isinstance(error, LeaseLost):
         return None
+    if error.code == CONNECTION_LIMIT and retry:
+        return wait_for_connection(attempt)
     counted = 1 if executed.moved else attempt
     delay = delay_before(counted, error, delays) if retry else None
     if delay is None:
         return FAILED
     return Verdict(Event.RETRY, RunStatus.FAILED, attempt=counted, delay=delay)
+
+
+def wait_for_connection(attempt: int) -> Verdict:
+    """The run waits in the queue, where it holds no connection; that costs no attempt.
+
+    The delay is random: runs that collided must not collide again.
+    """
+    delay = timedelta(seconds=random.uniform(*CONNECTION_WAITS))  # noqa: S311  no secret
+    return Verdict(Event.RETRY, RunStatus.ABANDONED, attempt=max(attempt - 1, 0), delay=delay)
 
 
 class PipelineDispatcher:
@@ -108,11 +132,16 @@ class PipelineDispatcher:
         log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
         metrics.run_started(claim.definition.name)
         reach("after_claim")
-        with Link(self._settings.store_url, name=f"vitrine:{claim.token}:run") as store:
+        with Link(self._settings.store_url, name=f"{claim.session}:run") as store:
             executed = self._executor.execute(claim, store, _Hangs(self, on_hang), watch)
             verdict = judge(executed, claim.attempt, retry=retry, delays=self._delays)
             reach("before_finish")
-            status = self._end(store, claim, verdict, executed.error) if verdict else None
+            try:
+                status = self._end(store, claim, verdict, executed.error) if verdict else None
+            except CheckpointMoved as lost:
+                executed = replace(executed, outcome=None, error=lost)
+                verdict = RELEASED if retry else FAILED
+                status = self._end(store, claim, verdict, lost)
         self._log_end(claim, executed, status)
         self._count(claim, executed, verdict if status else None)
         return executed, status
@@ -121,7 +150,7 @@ class PipelineDispatcher:
         """Close a run that does not return, through a connection of its own."""
         log.error("run hangs: %s", error, extra={"action": "run_hangs", "code": error.code, **claim.log_fields()})
         try:
-            with Link(self._settings.store_url, name=f"vitrine:{claim.token}:leave") as link:
+            with Link(self._settings.store_url, name=f"{claim.session}:leave") as link:
                 pipelines.end_sessions(link.connection(), claim.token)  # they may lock the row that must change
                 self._end_run(link.connection(), claim, FAILED, error)
         except VitrineError as exc:
@@ -134,6 +163,8 @@ class PipelineDispatcher:
             try:
                 return self._end_or_release(store.connection(), claim, verdict, error)
             except TransientError as exc:
+                if exc.code == CONNECTION_LIMIT:
+                    raise  # the manager ends the run through its own connection
                 log.warning("cannot end the run yet: %s", exc, extra={"action": "leave_failed", **claim.log_fields()})
                 store.drop()
                 time.sleep(seconds)
@@ -172,6 +203,7 @@ class PipelineDispatcher:
             else None,
             attempt=verdict.attempt,
             delay=verdict.delay,
+            batch_seq=verdict.batch_seq,
         )
 
     def _log_end(self, claim: Claim, executed: Executed, status: Status | None) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from vitrine import metrics
 from vitrine.engine import plan
 from vitrine.engine.plan import Known
-from vitrine.errors import CheckpointMoved, VitrineError, is_final
+from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_final
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -38,11 +38,17 @@ class Executed:
     batches: int
     seconds: float
     moved: bool = False  # the run has changed the checkpoint or the mart
+    batch_seq: int | None = None  # of the last batch that the run saved; None: it did not finish
 
 
 def wait_before(failures: int, error: VitrineError, waits: Sequence[float] = WAITS) -> float | None:
-    """Seconds before the next attempt after so many failures in a row; None when the run should end."""
-    if is_final(error) or failures > len(waits):
+    """Seconds before the next attempt after so many failures in a row; None when the run should end.
+
+    A run that lacks a connection ends at once, because it must not hold others while it waits.
+    """
+    if error.code == CONNECTION_LIMIT:
+        return None
+    if failures > len(waits) or (is_final(error) and not isinstance(error, RelationMissing)):
         return None
     return 0.0 if isinstance(error, CheckpointMoved) else waits[failures - 1]
 
@@ -70,17 +76,22 @@ class PipelineExecutor:
         outcome = ended if isinstance(ended, Outcome) else None
         progress = control.progress
         seconds = time.monotonic() - started
-        return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0)
+        batch_seq = checkpoint.sequence if outcome is Outcome.FINISHED else None
+        return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0, batch_seq)
 
     def _run(
         self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl
     ) -> Outcome | VitrineError:
         """Repeat attempts, each from the stored state, while another one may help; progress resets their count."""
-        failures = 0
+        failures, fields = 0, claim.log_fields()
         attempt = partial(self._attempt, claim, store, checkpoint, control)
         while True:
             before = checkpoint.moved
             ended = _capture_errors(attempt, claim)
+            if ended is Outcome.AGAIN:
+                log.info("one more pass: the load began before the request", extra={"action": "again", **fields})
+                failures = 0
+                continue
             if not isinstance(ended, VitrineError):
                 return ended
             failures = 1 if checkpoint.moved > before else failures + 1
@@ -90,7 +101,7 @@ class PipelineExecutor:
             log.warning(
                 "attempt failed, retrying: %s",
                 ended,
-                extra={"action": "retry", "code": ended.code, "seconds": seconds, **claim.log_fields()},
+                extra={"action": "retry", "code": ended.code, "seconds": seconds, **fields},
             )
             metrics.retried(claim.definition.name)
             interrupted = _capture_errors(partial(control.wait_for_retry, seconds), claim)

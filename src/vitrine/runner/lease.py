@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from vitrine.errors import LeaseLost, VitrineError
+from vitrine.errors import CONNECTION_LIMIT, LeaseLost, VitrineError
 from vitrine.failpoints import reach
 from vitrine.model import Claim, suspended_clock
 from vitrine.postgres import Connection, connect
@@ -42,6 +42,7 @@ class HeartbeatLease:
         self._deadline = claim.taken_at + ttl.total_seconds()
         self._lost = False
         self._pause_requested = False
+        self._starved: VitrineError | None = None  # why no heartbeat can be sent: there is no connection for it
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heartbeat-{claim.token}", daemon=True)
 
@@ -60,7 +61,10 @@ class HeartbeatLease:
         return self._pause_requested
 
     def check(self) -> None:
-        self.seconds_left()
+        remaining = self.seconds_left()
+        starved = self._starved
+        if starved is not None and remaining < self._ttl.total_seconds() / 2:
+            raise starved  # the run must release its connections before the lease is lost
 
     def seconds_left(self) -> float:
         """Until the local deadline; LeaseLost at zero."""
@@ -83,14 +87,16 @@ class HeartbeatLease:
         while not self._stopping.wait(self._period) and not self._lost:
             # connect for the first heartbeat, not before: most runs have ended by then
             try:
-                with connect(self._url, name=f"vitrine:{self._claim.token}:heartbeat") as connection:
+                with connect(self._url, name=f"{self._claim.session}:heartbeat") as connection:
                     self._beat_through(connection)
             except VitrineError as exc:
+                self._starved = exc if exc.code == CONNECTION_LIMIT else None
                 log.warning(
                     "heartbeat failed: %s", exc, extra={"action": "heartbeat_failed", **self._claim.log_fields()}
                 )
 
     def _beat_through(self, connection: Connection) -> None:
+        self._starved = None
         while not self._lost:
             if self._clock() + self._period / 2 >= self._next_beat:
                 reach("heartbeat")

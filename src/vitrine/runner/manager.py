@@ -9,10 +9,10 @@ import psycopg
 
 from vitrine import metrics
 from vitrine.engine.maintenance import sweep_sinks
-from vitrine.errors import TransientError, VitrineError
+from vitrine.errors import CONNECTION_LIMIT, TransientError, VitrineError
 from vitrine.model import Claim
 from vitrine.postgres import Connection, connect
-from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.runner.dispatcher import PipelineDispatcher, wait_for_connection
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines, runs
@@ -51,6 +51,8 @@ class PipelineManager:
         self._reached_at: float | None = None  # when a tick last reached the database; None: it is unavailable
         self._next_registration = 0.0
         self._running: set[Future[None]] = set()
+        self._allowed = concurrency  # runs at once; fewer while connections are scarce
+        self._unended: list[tuple[Claim, VitrineError]] = []  # runs without a connection to end themselves
         self._hanging = 0
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
@@ -148,8 +150,9 @@ class PipelineManager:
                     "token": row["lease_token"],
                 },
             )
+        self._end_unended(store)
         self._running = {future for future in self._running if not future.done()}
-        while len(self._running) < self._concurrency and not self._stop.is_set():
+        while len(self._running) < self._allowed and not self._stop.is_set():
             claim = pipelines.claim_next(
                 store,
                 runner=self._name,
@@ -168,12 +171,42 @@ class PipelineManager:
 
     def _dispatch(self, claim: Claim) -> None:
         try:
-            self._dispatcher.dispatch(claim, on_hang=lambda error: self._stop_hung())
+            executed, _ = self._dispatcher.dispatch(claim, on_hang=lambda error: self._stop_hung())
+            self._adapt(executed.error)
         except VitrineError as exc:
-            # the lease expires, and the next runner continues
-            log.error("run not closed: %s", exc, extra={"action": "run_left", **claim.log_fields()})
+            self._adapt(exc)
+            if exc.code == CONNECTION_LIMIT:
+                self._unended.append((claim, exc))
+            else:
+                # the lease expires, and the next runner continues
+                log.error("run not closed: %s", exc, extra={"action": "run_left", **claim.log_fields()})
         finally:
             self._wake.set()
+
+    def _adapt(self, error: VitrineError | None) -> None:
+        """Fewer runs at once while connections are scarce, down to one, which holds no other back; then more again."""
+        if error is None or error.code != CONNECTION_LIMIT:
+            self._allowed = min(self._allowed + 1, self._concurrency)
+            return
+        self._allowed = max(1, min(self._allowed, len(self._running)) - 1)
+        extra = {"action": "connections_scarce", "allowed": self._allowed}
+        log.warning("a run waits for connections; %d at once are allowed now: %s", self._allowed, error, extra=extra)
+
+    def _end_unended(self, store: Connection) -> None:
+        while self._unended:
+            claim, error = self._unended[-1]
+            verdict = wait_for_connection(claim.attempt)
+            pipelines.end_run(
+                store,
+                claim,
+                verdict.event,
+                verdict.run_status,
+                error_code=error.code,
+                error_message=str(error),
+                attempt=verdict.attempt,
+                delay=verdict.delay,
+            )
+            self._unended.pop()
 
     def _stop_hung(self) -> None:
         self._hanging += 1

@@ -94,6 +94,11 @@ class StoreCheckpoint:
     def state(self) -> State:
         return self._state
 
+    @property
+    def sequence(self) -> int:
+        """The batch_seq that the state must have when the run ends."""
+        return self._sequence
+
     def open(self, cursor_types: str) -> State:
         self._cursor_types = cursor_types
         connection = self._store.connection()
@@ -230,6 +235,7 @@ def _generation(stored: states.StoredState, row: DictRow) -> Generation:
         bound=stored.generation_bound,
         fingerprint=stored.generation_fingerprint or "",
         age=row["generation_age"],
+        outdated=row["generation_outdated"],
     )
 
 

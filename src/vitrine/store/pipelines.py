@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
 from vitrine import schedule
-from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
+from vitrine.errors import CheckpointMoved, ConfigError, DataError, NotFound, TransitionRefused
 from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions, suspended_clock
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
@@ -52,6 +52,7 @@ def create(
     """Store a new pipeline, IDLE; ConfigError if its name or target is taken. `zone`: time zone for cron schedules."""
     with transaction(connection):
         due = first_due(connection, definition, zone)
+        _refuse_held_target(connection, definition, pipeline_id)
         with _name_conflicts(definition):
             row = fetch_one(connection, "insert_pipeline", id=pipeline_id, next_due_at=due, **_columns(definition))
         if row is None:
@@ -71,11 +72,25 @@ def update(connection: Connection, pipeline_id: PipelineId, definition: Definiti
         lock(connection, pipeline_id)
         due = first_due(connection, definition, zone)
         values = {"id": pipeline_id, "next_due_at": due, **_columns(definition)}
+        _refuse_held_target(connection, definition, pipeline_id)
         with _name_conflicts(definition):
             execute(connection, "update_pipeline", **values, steps=STEPS)
         execute(connection, "delete_steps", id=pipeline_id)
         _insert_steps(connection, pipeline_id, definition)
         return get(connection, pipeline_id)
+
+
+def _refuse_held_target(connection: Connection, definition: Definition, pipeline_id: UUID | None) -> None:
+    """TransitionRefused while a disabled pipeline still writes to the target; an index refuses it in any case."""
+    if not definition.enabled:
+        return
+    held = fetch_one(connection, "get_target_holder", target=definition.target_table, id=pipeline_id)
+    if held is not None:
+        raise TransitionRefused(
+            f"pipeline '{held['name']}' is disabled, but {held['lease_owner']} still runs it and writes to"
+            f" '{definition.target_table}'; wait until its run has ended",
+            code="TARGET_TAKEN",
+        )
 
 
 def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> None:
@@ -92,9 +107,18 @@ def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> N
 
 
 def request_run(
-    connection: Connection, key: str | UUID, *, trigger: str, options: RunOptions = DEFAULT_OPTIONS
+    connection: Connection,
+    key: str | UUID,
+    *,
+    trigger: str,
+    options: RunOptions = DEFAULT_OPTIONS,
+    resume: bool = False,
 ) -> tuple[Status, RequestId]:
-    """Request a run; until that run starts, every further request returns the same id."""
+    """Request a run; until that run starts, every further request returns the same id.
+
+    The request succeeds only when every change committed before this call is in the mart. With `resume`, a paused
+    request promises no more than it did before, and a requested pause is only cancelled.
+    """
     with transaction(connection):
         pipeline = lock(connection, key)
         row = fetch_one(
@@ -103,6 +127,7 @@ def request_run(
             id=pipeline.id,
             trigger=trigger,
             options=Jsonb(asdict(options)),
+            resume=resume,
             steps=STEPS,
         )
         if row is None:
@@ -229,6 +254,7 @@ def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float
         options=RunOptions(**row["requested_options"]),
         config_version=pipeline.config_version,
         taken_over=taken_over,
+        tag=row["tag"],
     )
 
 
@@ -239,6 +265,7 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
         "insert_run",
         pipeline_id=row["id"],
         request_id=row["request_id"],
+        promised_at=row["promise"],
         attempt=row["attempt"],
         trigger=row["requested_trigger"] or "api",
         due_at=row["requested_due_at"],
@@ -298,13 +325,23 @@ def end_run(
     error_message: str | None = None,
     attempt: int = 0,
     delay: timedelta = timedelta(0),
+    batch_seq: int | None = None,
 ) -> Status | None:
-    """End the lease and record the end of the run, in one transaction; None, and no change, if the lease is lost."""
+    """End the lease and record the end of the run, in one transaction; None, and no change, if the lease is lost.
+
+    CheckpointMoved, and no change, if the state does not have the given batch_seq: batches of the run are lost.
+    """
     with transaction(connection):
         if fetch_one(connection, "lock_pipeline", **_id_or_name(claim.pipeline_id)) is None:
             return None
-        status = _end_lease(connection, claim.pipeline_id, claim.token, event, attempt=attempt, delay=delay)
+        status = _end_lease(connection, claim.pipeline_id, claim.token, event, attempt, delay, batch_seq)
         if status is None:
+            if batch_seq is not None and get_lease_status(connection, claim) is not None:
+                raise CheckpointMoved(
+                    f"the database server lost the last batches of '{claim.definition.name}' when it crashed; the next"
+                    " run continues from the checkpoint",
+                    code="BATCHES_LOST",
+                )
             return None
         _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
         if status is Status.RUN_REQUESTED:
@@ -317,12 +354,12 @@ def _end_lease(
     pipeline_id: PipelineId,
     token: int,
     event: Event,
-    *,
     attempt: int = 0,
     delay: timedelta = timedelta(0),
+    batch_seq: int | None = None,
 ) -> Status | None:
     values = {"id": pipeline_id, "token": token, "event": event, "attempt": attempt, "delay": delay}
-    row = fetch_one(connection, "end_run", **values, steps=STEPS)
+    row = fetch_one(connection, "end_run", **values, batch_seq=batch_seq, steps=STEPS)
     return Status(row["status"]) if row else None
 
 

@@ -16,6 +16,15 @@ held AS (
 -- Select list: the seconds that a run has taken, until now or until its end
 extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)::float8 AS elapsed
 
+-- fragment promise --
+-- The request of pipeline p succeeds only when every change that was committed before this time is in the mart
+greatest(p.requested_at, p.promised_at)
+
+-- fragment tag --
+-- The name of this installation in the names of its sessions. A copy of the database has the same installation id, so the
+-- name of the database is a part of it
+(SELECT left(md5(i.id::text || current_database()), 12) FROM etl.etl_installation i)
+
 -- fragment move --
 -- The only UPDATE that sets the status of a pipeline, to be continued with the other columns that change, and closed by
 -- `guard`. The statement provides `chosen`: which rows, locked, and which event happens to each
@@ -112,31 +121,38 @@ VALUES (%(id)s, %(order_index)s, %(task_type)s, %(body)s, %(source_table)s, %(ta
 DELETE FROM etl.etl_pipelines WHERE id = %(id)s AND (lease_token IS NULL OR %(force)s) RETURNING id;
 
 -- request_run --
--- `run`: a waiting or paused request keeps its id; while RUNNING, one more run is recorded under an id of its own. An
--- earlier statement must have locked the row. If this one waited for the lock, `chosen` would have the new status, but
+-- `run`: a waiting or paused request keeps its id, and promises the changes of now; while a run is active, one more run
+-- is recorded under an id of its own, because the active one may have read already. `resume` continues a paused request
+-- with the time that it promised before, and only cancels a requested pause.
+-- An earlier statement must have locked the row. If this one waited for the lock, `chosen` would have the new status, but
 -- the UPDATE searches the snapshot of the statement, which has the old one: the guard would refuse the event
 WITH chosen AS (
-    SELECT id, status, rerun, 'run' AS event, status IN ('IDLE', 'FAILED', 'PAUSED') AS enters_queue
+    SELECT id, status, rerun, 'run' AS event, status IN ('IDLE', 'FAILED', 'PAUSED') AS enters_queue,
+           status = 'RUNNING' OR status = 'PAUSE_REQUESTED' AND NOT %(resume)s AS adds_run,
+           status = 'PAUSED' AND request_id IS NOT NULL AND %(resume)s AS resumes
       FROM etl.etl_pipelines WHERE id = %(id)s AND enabled
        FOR UPDATE
 )
 -- include move
        request_id = CASE WHEN chosen.enters_queue
                          THEN coalesce(p.request_id, p.rerun_request_id, gen_random_uuid()) ELSE p.request_id END,
-       rerun = CASE WHEN chosen.status = 'RUNNING' THEN true
+       rerun = CASE WHEN chosen.adds_run THEN true
                     WHEN chosen.enters_queue THEN p.rerun AND p.request_id IS NOT NULL
                     ELSE p.rerun END,
-       rerun_request_id = CASE WHEN chosen.status = 'RUNNING' THEN coalesce(p.rerun_request_id, gen_random_uuid())
+       rerun_request_id = CASE WHEN chosen.adds_run THEN coalesce(p.rerun_request_id, gen_random_uuid())
                                WHEN chosen.enters_queue AND p.request_id IS NULL THEN NULL
                                ELSE p.rerun_request_id END,
-       requested_at = CASE WHEN chosen.enters_queue THEN now() ELSE p.requested_at END,
-       requested_options = CASE WHEN chosen.status = 'PAUSE_REQUESTED' THEN p.requested_options ELSE %(options)s END,
+       requested_at = CASE WHEN chosen.enters_queue AND NOT chosen.resumes THEN now() ELSE p.requested_at END,
+       -- not requested_at: a request that is repeated while it waits must keep its place in the queue
+       promised_at = CASE WHEN chosen.status = 'RUN_REQUESTED' AND NOT %(resume)s THEN now() ELSE p.promised_at END,
+       requested_options = CASE WHEN chosen.status = 'PAUSE_REQUESTED' AND %(resume)s THEN p.requested_options
+                                ELSE %(options)s END,
        requested_trigger = CASE WHEN chosen.enters_queue THEN %(trigger)s ELSE p.requested_trigger END,
        requested_due_at = CASE WHEN chosen.enters_queue AND p.request_id IS NULL THEN NULL ELSE p.requested_due_at END,
        attempt = CASE WHEN chosen.enters_queue THEN 0 ELSE p.attempt END,
        next_attempt_at = CASE WHEN chosen.enters_queue THEN NULL ELSE p.next_attempt_at END
 -- include guard
-RETURNING p.status, CASE WHEN chosen.status = 'RUNNING' THEN p.rerun_request_id ELSE p.request_id END AS request_id;
+RETURNING p.status, CASE WHEN chosen.adds_run THEN p.rerun_request_id ELSE p.request_id END AS request_id;
 
 -- request_pause --
 -- `pause`: immediate if no runner holds the pipeline, and its remaining attempts are dropped; otherwise between two
@@ -228,11 +244,19 @@ WITH expired AS (
 SELECT * FROM freed;
 
 -- terminate_sessions --
--- Terminates the sessions of a lost lease: a process stopped in the middle of a COPY counts as active, so that no
--- timeout ends its session
+-- Terminates the sessions of a lost lease, those on sources in this cluster included: a process stopped in the middle of a
+-- COPY counts as active, so that no timeout ends its session
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
- WHERE split_part(application_name, ':', 1) = 'vitrine' AND split_part(application_name, ':', 2) = %(token)s::text
+ WHERE split_part(application_name, ':', 1) = 'vitrine'
+   AND split_part(application_name, ':', 2) =
+       -- include tag
+   AND split_part(application_name, ':', 3) = %(token)s::text
    AND pg_has_role(usesysid, 'USAGE') AND pid <> pg_backend_pid();
+
+-- get_target_holder --
+-- The pipeline that is disabled but still writes to a target, because a runner holds its lease
+SELECT name, status, lease_owner FROM etl.etl_pipelines
+ WHERE target_table = %(target)s AND lease_token IS NOT NULL AND NOT enabled AND id IS DISTINCT FROM %(id)s::uuid;
 
 -- lock_source_limits --
 -- Claims under source limits run one after another; otherwise two of them could take the last place of a source
@@ -262,6 +286,10 @@ WITH chosen AS (
        attempt = p.attempt + 1, next_attempt_at = NULL, reload_version = NULL
 -- include guard
 RETURNING p.*,
+       -- include promise
+       AS promise,
+       -- include tag
+       AS tag,
        -- include tasks
 ;
 
@@ -276,8 +304,11 @@ RETURNING config_version;
 SELECT config FROM etl.etl_runs WHERE pipeline_id = %(id)s AND status = 'RUNNING';
 
 -- update_run_config --
--- Records the configuration with which the current run continues
-UPDATE etl.etl_runs SET config = %(config)s WHERE id = %(run_id)s AND status = 'RUNNING';
+-- Records the configuration with which the current run continues; no row means that the lease is lost
+WITH
+-- include fence
+UPDATE etl.etl_runs SET config = %(config)s
+ WHERE id = %(run_id)s AND status = 'RUNNING' AND EXISTS (SELECT FROM held);
 
 -- poll_run --
 -- Status and requested reload for a run between two batches; no row if the lease is lost
@@ -286,9 +317,10 @@ SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease
 -- insert_run --
 -- Inserts the history row of an attempt, with the configuration that it captured; whether the attempt before it lost its
 -- lease, so that requests of its runner may still be under way
-INSERT INTO etl.etl_runs (pipeline_id, request_id, attempt, trigger, due_at, kind, config, runner, lease_token)
-VALUES (%(pipeline_id)s, %(request_id)s, %(attempt)s, %(trigger)s, %(due_at)s, %(kind)s, %(config)s, %(runner)s,
-       %(token)s)
+INSERT INTO etl.etl_runs (pipeline_id, request_id, promised_at, attempt, trigger, due_at, kind, config, runner,
+       lease_token)
+VALUES (%(pipeline_id)s, %(request_id)s, %(promised_at)s, %(attempt)s, %(trigger)s, %(due_at)s, %(kind)s, %(config)s,
+       %(runner)s, %(token)s)
 RETURNING id, coalesce((SELECT r.error_code IN ('LEASE_EXPIRED', 'CRASH_LOOP') FROM etl.etl_runs r
                          WHERE r.pipeline_id = %(pipeline_id)s ORDER BY r.id DESC LIMIT 1), false) AS taken_over;
 
@@ -305,11 +337,15 @@ SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token
 
 -- end_run --
 -- Ends the lease with one event, guarded by the token. `finish` returns to the queue if a rerun was requested. It also
--- records how fresh the mart is: when the read of its rows began, which for a full load may be several runs ago. A
--- generation that began after the last recorded time is the one that this run has applied
+-- records how fresh the mart is: when the read of its rows began, which for a full load may be several runs ago; an
+-- incremental run has read everything after its checkpoint since it began. Given a batch_seq, it ends nothing if the state
+-- has another: a server that crashed may have lost the last batches, which commit asynchronously; this commit is
+-- synchronous and makes all earlier ones durable
 WITH chosen AS (
     SELECT id, status, rerun, %(event)s::text AS event FROM etl.etl_pipelines
      WHERE id = %(id)s AND lease_token = %(token)s
+       AND (%(batch_seq)s::bigint IS NULL OR EXISTS (
+            SELECT FROM etl.etl_state WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s))
        FOR UPDATE
 )
 -- include move
@@ -328,9 +364,8 @@ WITH chosen AS (
        next_attempt_at = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED'
                               THEN clock_timestamp() + %(delay)s::interval END,
        fresh_as_of = CASE WHEN chosen.event = 'finish'
-                          THEN (SELECT CASE WHEN r.kind NOT IN ('full', 'incremental') THEN p.fresh_as_of
-                                            WHEN s.generation_started_at > coalesce(p.fresh_as_of, '-infinity')
-                                            THEN s.generation_started_at ELSE r.started_at END
+                          THEN (SELECT CASE r.kind WHEN 'full' THEN coalesce(s.generation_started_at, r.started_at)
+                                                   WHEN 'incremental' THEN r.started_at ELSE p.fresh_as_of END
                                   FROM etl.etl_runs r JOIN etl.etl_state s USING (pipeline_id)
                                  WHERE r.pipeline_id = p.id AND r.status = 'RUNNING')
                           ELSE p.fresh_as_of END
@@ -345,12 +380,17 @@ UPDATE etl.etl_runs
  WHERE id = %(run_id)s AND status = 'RUNNING';
 
 -- enter_user_code --
--- Records that user code starts: from here on it may kill the process
-UPDATE etl.etl_runs SET in_user_code = true WHERE id = %(run_id)s;
+-- Records that user code starts: from here on it may kill the process. No row means that the lease is lost
+WITH
+-- include fence
+UPDATE etl.etl_runs SET in_user_code = true WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
 
 -- describe_run --
--- Records the lane of a run and the planner's estimate of its rows
-UPDATE etl.etl_runs SET rows_expected = %(rows)s, lane = %(lane)s WHERE id = %(run_id)s;
+-- Records the lane of a run and the planner's estimate of its rows; no row means that the lease is lost
+WITH
+-- include fence
+UPDATE etl.etl_runs SET rows_expected = %(rows)s, lane = %(lane)s
+ WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
 
 -- hold_lease --
 -- The fence alone; no row means that the lease is lost (ETL01)
@@ -366,22 +406,27 @@ SELECT * FROM etl.etl_state WHERE pipeline_id = %(id)s;
 -- The state a run starts from, created on the first run
 INSERT INTO etl.etl_state (pipeline_id, lease_token) VALUES (%(id)s, %(token)s)
     ON CONFLICT (pipeline_id) DO UPDATE SET lease_token = %(token)s
-RETURNING *, coalesce(clock_timestamp() - generation_started_at, interval '0') AS generation_age;
+RETURNING *, coalesce(clock_timestamp() - generation_started_at, interval '0') AS generation_age,
+       coalesce(generation_started_at < (SELECT
+       -- include promise
+       FROM etl.etl_pipelines p WHERE p.id = pipeline_id), false) AS generation_outdated;
 
 -- note_horizon --
 -- Records what held the checkpoint back in the last run; writes nothing if that has not changed
+WITH
+-- include fence
 UPDATE etl.etl_state SET horizon_lag_seconds = %(lag)s, horizon_blocker = %(blocker)s
- WHERE pipeline_id = %(id)s AND lease_token = %(token)s
+ WHERE pipeline_id = %(id)s AND EXISTS (SELECT FROM held)
    AND (horizon_lag_seconds, horizon_blocker) IS DISTINCT FROM (%(lag)s::float8, %(blocker)s::text);
 
 -- open_generation --
--- Starts a load: the next generation, with no rows staged
+-- Starts a load: the next generation, with no rows staged. The fence must be held
 UPDATE etl.etl_state
    SET generation = generation + 1, generation_open = true, generation_cursor = NULL, generation_position = NULL,
        generation_rows = 0, generation_started_at = clock_timestamp(), generation_fingerprint = %(fingerprint)s,
        generation_horizon = %(horizon)s, batch_seq = batch_seq + 1, updated_at = now()
  WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s
-RETURNING *, interval '0' AS generation_age;
+RETURNING *, interval '0' AS generation_age, false AS generation_outdated;
 
 -- save_state --
 -- Fence, state and counts of a unit, in the transaction of its rows where there is one. No row: another runner has
@@ -412,8 +457,7 @@ SELECT held.status, held.reload_version, saved.batch_seq FROM held LEFT JOIN sav
 -- Stores rejected rows; a key that is already in quarantine gets the newer version of its row
 INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, code, sqlstate, reason, row)
 SELECT %(id)s, %(run_id)s, key, column_name, code, code, reason, row::jsonb
-  FROM unnest(%(keys)s::text[], %(columns)s::text[], %(codes)s::text[], %(reasons)s::text[], %(rows)s::text[])
-    AS rejected(key, column_name, code, reason, row)
+  FROM json_to_recordset(%(rejects)s::json) AS rejected(key text, column_name text, code text, reason text, row text)
     ON CONFLICT (pipeline_id, key) WHERE closed_at IS NULL
     DO UPDATE SET run_id = excluded.run_id, column_name = excluded.column_name, code = excluded.code,
                   sqlstate = excluded.sqlstate,
@@ -422,7 +466,7 @@ SELECT %(id)s, %(run_id)s, key, column_name, code, code, reason, row::jsonb
 -- close_rejects --
 -- Closes the rejects of keys whose newer version was written
 UPDATE etl.etl_rejects SET closed_at = now()
- WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY (%(keys)s);
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key IN (SELECT json_array_elements_text(%(keys)s::json));
 
 -- list_rejects --
 -- Rows in quarantine, oldest first
@@ -465,9 +509,13 @@ SELECT *,
   FROM etl.etl_runs WHERE request_id = %(request_id)s ORDER BY id DESC LIMIT 1;
 
 -- get_pipeline_of_request --
--- The pipeline in which a request is waiting, running or paused
-SELECT id, name, status, request_id = %(request_id)s AS current FROM etl.etl_pipelines
- WHERE request_id = %(request_id)s OR rerun_request_id = %(request_id)s;
+-- The pipeline in which a request is waiting, running or paused; the promise of a rerun is set when it enters the queue
+SELECT p.id, p.name, p.status, p.request_id = %(request_id)s AS current,
+       CASE WHEN p.request_id = %(request_id)s THEN
+       -- include promise
+       END AS promised_at
+  FROM etl.etl_pipelines p
+ WHERE p.request_id = %(request_id)s OR p.rerun_request_id = %(request_id)s;
 
 -- get_run --
 -- One attempt

@@ -1,9 +1,11 @@
 """The quarantine: rows that their target rejected."""
 
+import json
 from collections.abc import Sequence
 
 from psycopg.rows import DictRow
 
+from vitrine.flow import keys
 from vitrine.flow.rows import Reject
 from vitrine.model import Claim, PipelineId
 from vitrine.postgres import Connection
@@ -15,21 +17,24 @@ def store_rejects(connection: Connection, claim: Claim, rejects: Sequence[Reject
     if rejects:
         # one INSERT cannot update a row twice
         last = {reject.key: reject for reject in rejects}.values()
-        execute(
-            connection,
-            "upsert_rejects",
-            id=claim.pipeline_id,
-            run_id=claim.run_id,
-            keys=[reject.key for reject in last],
-            columns=[reject.column for reject in last],
-            codes=[reject.code for reject in last],
-            reasons=[reject.reason for reject in last],
-            rows=[reject.row for reject in last],
-        )
-    if healed:
-        execute(connection, "close_rejects", id=claim.pipeline_id, keys=list(healed))
+        stored = [
+            {
+                "key": reject.key,
+                "column_name": reject.column,
+                "code": reject.code,
+                "reason": reject.reason,
+                "row": reject.row,
+            }
+            for reject in last
+        ]
+        # one text instead of arrays: the driver takes longer to escape them than the server to store the rows
+        execute(connection, "upsert_rejects", id=claim.pipeline_id, run_id=claim.run_id, rejects=json.dumps(stored))
+    # a key that has both a row that was written and one that does not fit stays in quarantine
+    if closed := {*healed}.difference(reject.key for reject in rejects):
+        execute(connection, "close_rejects", id=claim.pipeline_id, keys=json.dumps(sorted(closed)))
 
 
 def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:
-    """Rows in quarantine, oldest first."""
-    return fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)
+    """Rows in quarantine, oldest first; keys as a person reads them."""
+    rows = fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)
+    return [row | {"key": keys.readable(row["key"])} for row in rows]

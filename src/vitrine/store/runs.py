@@ -1,7 +1,7 @@
 """Runs in the store, the requests that caused them and the live runner processes."""
 
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from vitrine.errors import NotFound
 from vitrine.model import Claim, Definition, PipelineId, RequestId, Run, RunId
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
+from vitrine.store.checkpoints import lease_lost
 from vitrine.store.database import execute, fetch_all, fetch_one
 
 NEWEST = RunId(2**63 - 1)
@@ -27,6 +28,7 @@ class Request:
     pipeline_id: PipelineId
     state: RequestState
     run: Run | None  # None: no attempt has started yet
+    promised_at: datetime | None  # success includes every change committed before; None: a rerun that is not queued yet
 
 
 def list_page(connection: Connection, pipeline_id: PipelineId, *, limit: int = 20, before: RunId = NEWEST) -> list[Run]:
@@ -43,17 +45,24 @@ def get(connection: Connection, run_id: RunId) -> Run:
 
 def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | None) -> None:
     """Record the lane of the run and how many rows it expects."""
-    execute(connection, "describe_run", run_id=claim.run_id, lane=lane, rows=rows)
+    _update(connection, "describe_run", claim, lane=lane, rows=rows)
 
 
 def enter_user_code(connection: Connection, claim: Claim) -> None:
     """Record that user code starts: if the process dies, the attempt counts for this run."""
-    execute(connection, "enter_user_code", run_id=claim.run_id)
+    _update(connection, "enter_user_code", claim)
 
 
 def update_config(connection: Connection, claim: Claim, definition: Definition) -> None:
     """Record the configuration with which the run continues."""
-    execute(connection, "update_run_config", run_id=claim.run_id, config=Jsonb(definition.model_dump(mode="json")))
+    _update(connection, "update_run_config", claim, config=Jsonb(definition.model_dump(mode="json")))
+
+
+def _update(connection: Connection, statement: str, claim: Claim, **values: Any) -> None:
+    """Change the row of the claim's run, under the fence; LeaseLost if another runner has the pipeline."""
+    fenced = {"id": claim.pipeline_id, "token": claim.token, "run_id": claim.run_id}
+    if not execute(connection, statement, **fenced, **values):
+        raise lease_lost(claim)
 
 
 def prune(connection: Connection, *, max_age: timedelta, max_runs: int, limit: int = 500) -> int:
@@ -72,11 +81,11 @@ def get_request(connection: Connection, request_id: UUID) -> Request:
     run = _run(last) if last else None
     if waiting is not None:
         state = _waiting_state(Status(waiting["status"]), current=waiting["current"])
-        return Request(RequestId(request_id), waiting["id"], state, run)
+        return Request(RequestId(request_id), waiting["id"], state, run, waiting["promised_at"])
     if run is None:
         raise NotFound(f"there is no request {request_id}")
     state = "succeeded" if run.status is RunStatus.SUCCESS else "failed"
-    return Request(RequestId(request_id), run.pipeline_id, state, run)
+    return Request(RequestId(request_id), run.pipeline_id, state, run, last["promised_at"] if last else None)
 
 
 def _waiting_state(status: Status, *, current: bool) -> RequestState:

@@ -38,7 +38,8 @@ class Held(ABC):
         """Attempts until one needs no repetition; an error that forbids another one is raised."""
         for _ in range(ATTEMPTS):
             try:
-                return self.attempt(points, control)
+                if (outcome := self.attempt(points, control)) is not Outcome.AGAIN:
+                    return outcome
             except TransientError:
                 self.drop()
         raise AssertionError(f"{ATTEMPTS} attempts have failed")

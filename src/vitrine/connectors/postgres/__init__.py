@@ -81,6 +81,14 @@ class PostgresSinkOptions(BaseModel):
     touch_column: Column | None = Field(
         default=None, description="Target column that is set to the current time whenever its row is written."
     )
+    ignore_removed: bool = Field(
+        default=False,
+        description="Continue if a column that earlier runs wrote is no longer read; its old values stay.",
+    )
+    on_target_trigger: Literal["fail", "warn"] = Field(
+        default="fail",
+        description="If a trigger of the target stores other values or fewer rows: fail the run, or log a warning.",
+    )
 
 
 connector = Connector(

@@ -1,12 +1,68 @@
 """A table in PostgreSQL's catalog: columns, keys, rules, privileges."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from psycopg import sql
 
+from vitrine.connectors.postgres import types
+from vitrine.connectors.postgres.types import Operator, TypeFacts
 from vitrine.postgres import Connection, raw
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column of a table."""
+
+    name: str
+    type: str  # as declared, with length or scale
+    facts: TypeFacts
+    collation: str | None  # None: that of its type, or none
+    deterministic: bool  # its collation finds only equal texts equal
+    nullable: bool
+    generated: bool  # cannot be written
+    always_identity: bool  # can be inserted, but not updated
+
+    @property
+    def identical(self) -> bool:
+        """Whether equal values have equal images."""
+        return self.facts.identical and self.deterministic
+
+
+@dataclass(frozen=True)
+class UniqueFacts:
+    """A unique index; columns is empty if it has expressions or a predicate."""
+
+    name: str
+    columns: tuple[str, ...]
+    primary: bool
+    deferrable: bool
+    nulls_distinct: bool
+    # whether it finds the same values equal as its columns' types do
+    same_equality: bool
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A foreign key that refers to the table."""
+
+    name: str
+    table: str
+    columns: tuple[str, ...]  # to which it refers
+    on_delete: str  # the action, as in SQL; empty: the deletion is refused
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A trigger that would fire in a session of ours."""
+
+    name: str
+    on_insert: bool
+    on_delete: bool
+    on_update: bool
 
 
 @dataclass(frozen=True)
@@ -14,27 +70,82 @@ class TableFacts:
     """A table as the catalog describes it."""
 
     identity: str  # changes if the table is recreated
-    types: dict[str, str]  # column: type, in order; without generated columns
-    unique: frozenset[frozenset[str]]  # column sets that identify a row
-    primary_key: tuple[str, ...]
-    cascades: tuple[str, ...]  # tables whose rows are deleted with a row of this one
+    columns: dict[str, ColumnFacts]  # in order; generated ones as well
+    uniques: tuple[UniqueFacts, ...]
+    references: tuple[Reference, ...]
+    triggers: tuple[Trigger, ...]
+    rules: tuple[str, ...]  # rewrite rules, by name
+    unlogged: bool  # a crash of the server empties the table
+    row_security: bool  # policies would hide rows from this session
+    deferrable: bool  # a constraint may be checked as late as at COMMIT
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        """Types of the columns that can be written, in order."""
+        return {column.name: column.type for column in self.columns.values() if not column.generated}
+
+    @cached_property
+    def unique(self) -> frozenset[frozenset[str]]:
+        """Column sets that identify a row."""
+        return frozenset(frozenset(one.columns) for one in self.uniques if one.columns and one.same_equality)
+
+    @cached_property
+    def primary_key(self) -> tuple[str, ...]:
+        return next((one.columns for one in self.uniques if one.primary), ())
 
 
 _FACTS = """
-    SELECT c.oid::text AS identity,
-           (SELECT jsonb_object_agg(a.attnum, jsonb_build_array(a.attname, format_type(a.atttypid, a.atttypmod)))
+    SELECT c.oid::text AS identity, c.relpersistence = 'u' AS unlogged, row_security_active(c.oid) AS row_security,
+           (SELECT jsonb_agg(jsonb_build_object(
+                       'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'oid', a.atttypid::bigint,
+                       'modifier', a.atttypmod, 'nullable', NOT a.attnotnull, 'generated', a.attgenerated <> '',
+                       'always_identity', a.attidentity = 'a', 'deterministic', coalesce(l.collisdeterministic, true),
+                       'collation', CASE WHEN a.attcollation <> t.typcollation
+                                         THEN format('%%I.%%I', l.collnamespace::regnamespace::name, l.collname) END)
+                     ORDER BY a.attnum)
               FROM pg_attribute a
-             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS columns,
-           (SELECT jsonb_agg(jsonb_build_array(i.indisprimary, (
-                       SELECT jsonb_agg(a.attname ORDER BY k.place)
-                         FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-                         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                        WHERE k.place <= i.indnkeyatts)))
+              JOIN pg_type t ON t.oid = a.atttypid
+              LEFT JOIN pg_collation l ON l.oid = a.attcollation
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+           (SELECT jsonb_agg(jsonb_build_object(
+                       'primary', i.indisprimary, 'deferrable', NOT i.indimmediate,
+                       'nulls_distinct', NOT i.indnullsnotdistinct,
+                       'columns', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN k.columns END,
+                       'name', x.relname, 'operators', k.operators, 'deterministic', k.deterministic))
               FROM pg_index i
-             WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-               AND i.indexprs IS NULL) AS keys,
-           (SELECT array_agg(f.conrelid::regclass::text ORDER BY 1) FROM pg_constraint f
-             WHERE f.contype = 'f' AND f.confdeltype = 'c' AND f.confrelid = c.oid) AS cascades
+              JOIN pg_class x ON x.oid = i.indexrelid
+             CROSS JOIN LATERAL (
+                   SELECT jsonb_agg(a.attname ORDER BY place) AS columns,
+                          jsonb_agg(jsonb_build_array(n.nspname, p.oprname) ORDER BY place) AS operators,
+                          jsonb_agg(coalesce(l.collisdeterministic, true) ORDER BY place) AS deterministic
+                     FROM unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[])
+                          WITH ORDINALITY AS k(attnum, class, sorted_by, place)
+                     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                     JOIN pg_opclass o ON o.oid = k.class
+                     JOIN pg_amop m ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
+                      AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
+                     JOIN pg_operator p ON p.oid = m.amopopr
+                     JOIN pg_namespace n ON n.oid = p.oprnamespace
+                     LEFT JOIN pg_collation l ON l.oid = k.sorted_by
+                    WHERE k.place <= i.indnkeyatts) AS k
+             WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid) AS uniques,
+           (SELECT jsonb_agg(jsonb_build_object(
+                       'name', f.conname, 'table', f.conrelid::regclass::text, 'on_delete',
+                       CASE f.confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'd' THEN 'SET DEFAULT'
+                                          ELSE '' END,
+                       'columns', (SELECT jsonb_agg(a.attname) FROM pg_attribute a
+                                    WHERE a.attrelid = c.oid AND a.attnum = ANY (f.confkey)))
+                     ORDER BY f.conrelid::regclass::text, f.conname)
+              FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = c.oid) AS referring,
+           (SELECT jsonb_agg(jsonb_build_object(
+                       'name', g.tgname, 'on_insert', g.tgtype & 4 > 0, 'on_delete', g.tgtype & 8 > 0,
+                       'on_update', g.tgtype & 16 > 0) ORDER BY g.tgname)
+              FROM pg_trigger g
+             WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')) AS triggers,
+           (SELECT array_agg(w.rulename::text ORDER BY w.rulename) FROM pg_rewrite w
+             WHERE w.ev_class = c.oid AND w.ev_type <> '1' AND w.ev_enabled IN ('O', 'A')) AS rules,
+           EXISTS (SELECT FROM pg_constraint d WHERE d.condeferrable AND c.oid IN (d.conrelid, d.confrelid))
+           OR EXISTS (SELECT FROM pg_trigger d WHERE d.tgdeferrable AND d.tgrelid = c.oid) AS deferrable
       FROM pg_class c WHERE c.oid = to_regclass(%s)
 """
 
@@ -44,16 +155,40 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
     with connection.transaction():
         connection.execute("SET LOCAL search_path = pg_catalog")
         row = connection.execute(_FACTS, [name_of(table)]).fetchone()
-    if row is None:
-        return None
-    columns: dict[str, tuple[str, str]] = row["columns"] or {}
-    keys: list[tuple[bool, list[str]]] = row["keys"] or []
+        if row is None:
+            return None
+        described: list[dict[str, Any]] = row["columns"] or []
+        facts = types.describe(connection, [(column.pop("oid"), column.pop("modifier")) for column in described])
+    columns = {
+        column["name"]: ColumnFacts(**column, facts=known) for column, known in zip(described, facts, strict=True)
+    }
     return TableFacts(
         identity=row["identity"],
-        types=dict(columns[number] for number in sorted(columns, key=int)),
-        unique=frozenset(frozenset(columns) for _, columns in keys),
-        primary_key=next((tuple(columns) for is_primary, columns in keys if is_primary), ()),
-        cascades=tuple(row["cascades"] or ()),
+        columns=columns,
+        uniques=tuple(_unique(index, columns) for index in row["uniques"] or ()),
+        references=tuple(Reference(**one | {"columns": tuple(one["columns"])}) for one in row["referring"] or ()),
+        triggers=tuple(Trigger(**trigger) for trigger in row["triggers"] or ()),
+        rules=tuple(row["rules"] or ()),
+        unlogged=row["unlogged"],
+        row_security=row["row_security"],
+        deferrable=row["deferrable"],
+    )
+
+
+def _unique(index: Mapping[str, Any], columns: Mapping[str, ColumnFacts]) -> UniqueFacts:
+    names: list[str] = index["columns"] or []
+    operators: list[tuple[str, str]] = index["operators"] if names else []
+    deterministic: list[bool] = index["deterministic"] if names else []
+    return UniqueFacts(
+        name=index["name"],
+        columns=tuple(names),
+        primary=index["primary"],
+        deferrable=index["deferrable"],
+        nulls_distinct=index["nulls_distinct"],
+        same_equality=all(
+            columns[name].facts.equal == Operator(*operator) and columns[name].deterministic == same
+            for name, operator, same in zip(names, operators, deterministic, strict=True)
+        ),
     )
 
 
@@ -105,17 +240,22 @@ def primary_key_name(connection: Connection, table: sql.Identifier) -> str | Non
 
 
 def rules(connection: Connection, table: sql.Identifier, columns: Sequence[str]) -> list[sql.Composed]:
-    """The CHECK and NOT NULL rules that concern these columns alone, as actions of ALTER TABLE."""
+    """The CHECK and NOT NULL rules that concern these columns alone, as actions of ALTER TABLE.
+
+    Rules that are not valid are left out: rows that the target already has may break them.
+    """
     arguments = {"table": name_of(table), "columns": list(columns)}
     checks = connection.execute(
         "SELECT pg_get_constraintdef(oid) AS rule FROM pg_constraint WHERE conrelid = %(table)s::regclass"
-        "   AND contype = 'c' AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = conrelid"
+        "   AND contype = 'c' AND convalidated AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = conrelid"
         "   AND a.attnum = ANY (conkey) AND a.attname <> ALL (%(columns)s))",
         arguments,
     ).fetchall()
     required = connection.execute(
-        "SELECT attname AS name FROM pg_attribute WHERE attrelid = %(table)s::regclass AND attnotnull"
-        "   AND attnum > 0 AND NOT attisdropped AND attname = ANY (%(columns)s)",
+        "SELECT attname AS name FROM pg_attribute a WHERE attrelid = %(table)s::regclass AND attnotnull"
+        "   AND attnum > 0 AND NOT attisdropped AND attname = ANY (%(columns)s)"
+        "   AND NOT EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n'"
+        "   AND NOT n.convalidated AND a.attnum = ANY (n.conkey))",
         arguments,
     ).fetchall()
     return [

@@ -1,36 +1,22 @@
 """A load: collects rows in a staging table, then applies the difference to the mart in one transaction."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
-import psycopg
 from psycopg import sql
 
-from vitrine.connectors.postgres import ranges
 from vitrine.connectors.postgres.sink import catalog, staging
+from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import drop_superseded
-from vitrine.connectors.postgres.sink.copy_in import copy_in
-from vitrine.connectors.postgres.sink.quarantine import NUMBER, NUMBERED, REFUSALS, Quarantine
+from vitrine.connectors.postgres.sink.merging import Merger, check_deferred
+from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
-from vitrine.connectors.postgres.sink.statements import names
+from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.errors import DataError
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import LoadState
-from vitrine.flow.rows import (
-    NOTHING_WRITTEN,
-    Batch,
-    BinaryRows,
-    Column,
-    Counts,
-    Generation,
-    Key,
-    LoadInfo,
-    Reject,
-    Stamp,
-    Written,
-)
+from vitrine.flow.rows import Column, Counts, Generation, LoadInfo, Reject, Stamp, Written
 from vitrine.model import Definition, Mode, PipelineId
 from vitrine.postgres import Connection
 
@@ -42,6 +28,7 @@ class StagedLoad:
         self,
         session: TargetSession,
         target: TargetTable,
+        casts: Casts,
         quarantine: Quarantine,
         definition: Definition,
         pipeline_id: PipelineId,
@@ -50,20 +37,21 @@ class StagedLoad:
     ) -> None:
         self._session = session
         self._target = target
+        self._casts = casts
         self._quarantine = quarantine
         self._newest_by = newest_by
         self._counts_repeated = definition.options.on_duplicate_key == "last"
         # if a key may be staged twice, the key index can only be built when the rows are applied
-        self._keyed_late = definition.mode is Mode.INCREMENTAL or self._counts_repeated
+        self.keeps_last = definition.mode is Mode.INCREMENTAL or self._counts_repeated
         self._name = staging.name_of(pipeline_id, generation.number)
         self._table = staging.identifier(self._name)
         self.state = LoadState.STAGED if self._exists() else LoadState.ABSENT
         self.is_fresh = generation.cursor is None  # existing rows of the staging table are not part of this load
 
     @contextmanager
-    def unit(self, stamp: Stamp) -> "Generator[StagingUnit]":
+    def unit(self, stamp: Stamp) -> Generator[StagingUnit]:
         with self._session.transaction():
-            yield StagingUnit(self, self._session, self._target, self._quarantine, self._table)
+            yield StagingUnit(self, self._session, self._target, self._casts, self._quarantine, self._table)
 
     @contextmanager
     def publish(self, stamp: Stamp, info: LoadInfo) -> "Generator[Publication]":
@@ -74,7 +62,8 @@ class StagedLoad:
             staging.drop(connection, self._name)
             facts = self._target.facts
             identity = facts.identity if facts else None
-            yield Publication(connection, Written(counts, tuple(rejects), tuple(healed), identity))
+            written = Written(counts, tuple(rejects), tuple(healed), identity, self._target.columns_to_keep)
+            yield Publication(connection, written)
 
     def discard(self) -> None:
         with self._session.transaction() as connection:
@@ -94,6 +83,12 @@ class StagedLoad:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._table, rule))
         self.is_fresh, self.state = False, LoadState.STAGED
 
+    def _create_empty(self) -> None:
+        """Transforms have returned no row, and so no columns: the target must become empty as well."""
+        types = self._target.facts.types if self._target.facts else {}
+        self.create([Column(name, types[name]) for name in self._target.key])
+        self._quarantine.start_load()
+
     # -- publishing -----------------------------------------------------------------------------------------------
 
     def _exists(self) -> bool:
@@ -101,7 +96,7 @@ class StagedLoad:
 
     def _build_key(self) -> None:
         """Build the key in a separate transaction: a load that dies while it is applied need not build it again."""
-        if self._keyed_late or not self._exists():
+        if self.keeps_last or not self._exists():
             return
         with self._session.transaction() as connection:
             self._add_missing_key(connection)
@@ -120,55 +115,42 @@ class StagedLoad:
                 code="STAGING_MISMATCH",
             )
         if not self._exists():
-            return Counts(), [], []
+            if not self._target.exists:
+                return Counts(), [], []
+            self._create_empty()
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
-        healed = self._quarantine.healed(self._table)
+        healed = self._quarantine.healed_by_load(self._table)
         repeated = superseded if self._counts_repeated else 0
         if not self._target.exists:
             self._become_target(connection)
             return Counts(written=staged - superseded, repeated=repeated), [], healed
         deleted = self._delete_vanished(connection, info.max_delete_ratio)
         written, rejects = self._merge(connection)
+        check_deferred(connection)
         return Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated), rejects, healed
 
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
         """Update rows that differ and insert new ones; readers see the old rows until the commit."""
         columns = list(catalog.column_types(connection, self._table))
-        ways: tuple[Callable[[Sequence[str]], int], ...] = (self._merge_staging, self._replace_differing)
-        for way in ways:
-            try:
-                with connection.transaction():
-                    return way(columns), []
-            except psycopg.errors.UniqueViolation:
-                continue
-            except REFUSALS:
-                break
-        return self._merge_fitting(columns)
-
-    def _merge_staging(self, columns: Sequence[str]) -> int:
-        return self._session.connection.execute(self._target.statements.merge(self._table, columns)).rowcount
-
-    def _replace_differing(self, columns: Sequence[str]) -> int:
-        """Rows that swap a unique value conflict: remove all rows that differ, then insert them again."""
-        connection, statements = self._session.connection, self._target.statements
-        taken = sql.Identifier("pg_temp", "vitrine_taken")
-        foreign = [name for name in (self._target.facts.types if self._target.facts else {}) if name not in columns]
-        empty_copy = sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT * FROM {} WHERE false")
-        connection.execute(empty_copy.format(taken, self._target.identifier))
-        connection.execute(statements.take_out(self._table, columns, taken))
-        replaced = connection.execute(statements.put_in(self._table, columns, taken, foreign)).rowcount
-        return replaced + self._merge_staging(columns)
+        try:
+            with connection.transaction():
+                merger = Merger(self._session, self._target, self._table, columns)
+                return merger.merge(complete=not self._quarantine.kept), []
+        except REFUSALS:
+            return self._merge_fitting(columns)
 
     def _merge_fitting(self, columns: Sequence[str]) -> tuple[int, list[Reject]]:
         """Apply every staged row that fits; violations that only the target detects (a foreign key) are found here."""
+        written = 0
 
-        def write_range(low: int, high: int) -> int:
-            part = sql.SQL("(SELECT * FROM {} WHERE {} BETWEEN {} AND {})").format(NUMBERED, NUMBER, low, high)
-            return self._session.connection.execute(self._target.statements.merge(part, columns)).rowcount
+        def write(rows: sql.Composable) -> None:
+            nonlocal written
+            written += Merger(self._session, self._target, rows, columns).merge()
 
-        count = self._quarantine.number_rows_of(self._table)
-        return self._quarantine.write_fitting(count, write_range, [], self._target.identifier)
+        numbered = self._quarantine.number_rows_of(self._table)
+        rejects = self._quarantine.write_fitting(numbered, self._target.identifier, write)
+        return written, rejects
 
     def _become_target(self, connection: Connection) -> None:
         """Rename the staging table to the missing target, with the privileges of a table created there."""
@@ -189,7 +171,8 @@ class StagedLoad:
 
     def _delete_vanished(self, connection: Connection, max_ratio: float | None) -> int:
         before = self._session.count(self._target.identifier)
-        deleted = connection.execute(self._target.statements.delete_vanished(self._table)).rowcount
+        statement = self._target.statements.delete_vanished(self._table, self._quarantine.kept)
+        deleted = connection.execute(statement).rowcount
         if max_ratio is not None and deleted > before * max_ratio:
             raise DataError(
                 f"the source lacks {deleted} of the {before} rows of {self._target.name}, more than max_delete_ratio"
@@ -197,78 +180,6 @@ class StagedLoad:
                 code="SHRINK_GUARD",
             )
         return deleted
-
-
-class StagingUnit:
-    """One transaction on the staging table; the checkpoint joins it."""
-
-    def __init__(
-        self,
-        load: StagedLoad,
-        session: TargetSession,
-        target: TargetTable,
-        quarantine: Quarantine,
-        table: sql.Identifier,
-    ) -> None:
-        self.result: Written = NOTHING_WRITTEN
-        self._load = load
-        self._session = session
-        self._target = target
-        self._quarantine = quarantine
-        self._table = table
-
-    @property
-    def transaction(self) -> Connection:
-        return self._session.connection
-
-    def write(self, batch: Batch) -> None:
-        if not batch.count and not self._target.exists and not isinstance(batch.payload, BinaryRows):
-            return  # the columns that a transform adds are not known before its first row
-        facts, fresh = self._target.facts, self._load.is_fresh
-        try:
-            self._prepare(batch.columns)
-            if batch.count:
-                copy_in(self._session, self._target, self._table, batch)
-            rejected = 0
-        except REFUSALS as refusal:
-            self._session.roll_back_to_start()
-            self._target.restore(facts)
-            self._load.is_fresh = fresh
-            if not self._target.exists and refusal.diag.column_name in self._target.key:
-                raise self._target.null_key() from refusal
-            rejected = self._write_fitting(batch)
-        counts = Counts(staged=batch.count - rejected, rejected=rejected)
-        self.result = replace(self.result, counts=self.result.counts + counts)
-
-    def delete(self, keys: Sequence[Key]) -> None:
-        if not keys or self._load.is_fresh:
-            return
-        types = catalog.column_types(self.transaction, self._table)
-        key = [Column(name, types[name]) for name in self._target.key]
-        statement = sql.SQL("DELETE FROM {} AS t WHERE {}").format(self._table, ranges.condition("t", key, keys))
-        gone = self.transaction.execute(statement).rowcount
-        self.result = replace(self.result, counts=self.result.counts + Counts(staged=-gone))
-
-    def _prepare(self, columns: Sequence[Column]) -> None:
-        self._target.prepare(columns)
-        if self._load.is_fresh:
-            self._load.create(columns)
-
-    def _write_fitting(self, batch: Batch) -> int:
-        """Write the batch without the rows that do not fit; returns how many were rejected."""
-        self._prepare(batch.columns)
-        self._quarantine.number(batch)
-        columns = [column.name for column in batch.columns]
-        values = self._quarantine.cast_columns(columns, self._table)
-
-        def write_range(low: int, high: int) -> int:
-            insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} BETWEEN {} AND {}")
-            self.transaction.execute(insert.format(self._table, names(columns), values, NUMBERED, NUMBER, low, high))
-            return 0
-
-        _, rejects = self._quarantine.write_fitting(batch.count, write_range, columns, self._table)
-        self.result = replace(self.result, rejects=tuple(rejects))
-        return len(rejects)
 
 
 class Publication:

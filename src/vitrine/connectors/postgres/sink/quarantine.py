@@ -1,29 +1,29 @@
 """Finds the rows that do not fit the target, describes them by key and column, and skips them."""
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 import psycopg
 from psycopg import sql
 
-from vitrine.connectors.postgres.sink import catalog
-from vitrine.connectors.postgres.sink.copy_in import copy_rows
+from vitrine.connectors.postgres.sink import numbering
+from vitrine.connectors.postgres.sink.casts import Casts
+from vitrine.connectors.postgres.sink.numbering import NUMBERED, Numbered, Unfit
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
 from vitrine.connectors.postgres.sink.target import TargetTable
+from vitrine.connectors.postgres.sink.violations import Violations
+from vitrine.flow import keys
 from vitrine.flow.jobs import RejectPolicy
-from vitrine.flow.rows import Batch, BinaryRows, Reject
-from vitrine.postgres import raw, safe_message
-
-NUMBERED = sql.Identifier("pg_temp", "vitrine_numbered")
-NUMBER_NAME = "vitrine number"  # a space, so that it cannot equal a column of the query
-NUMBER = sql.Identifier(NUMBER_NAME)
-PROBE = sql.Identifier("pg_temp", "vitrine_probe")
+from vitrine.flow.rows import Batch, Reject
+from vitrine.postgres import safe_message
 
 REFUSALS = (psycopg.DataError, psycopg.IntegrityError)
 """Errors that the target raises for a row that does not fit."""
 
-WriteRange = Callable[[int, int], int]
-"""Writes the numbered rows from the first to the last; returns how many were written."""
+Write = Callable[[sql.Composable], None]
+"""Writes rows that have the types of the target."""
 
 
 def isolate(first: int, last: int, attempt: Callable[[int, int], Exception | None]) -> Iterator[tuple[int, Exception]]:
@@ -48,102 +48,162 @@ class Quarantine:
     """Finds the rows of a batch that do not fit, and judges them by the pipeline's policy."""
 
     def __init__(
-        self, session: TargetSession, target: TargetTable, policy: RejectPolicy, open_rejects: Sequence[str]
+        self,
+        session: TargetSession,
+        target: TargetTable,
+        casts: Casts,
+        policy: RejectPolicy,
+        open_rejects: Collection[str],
     ) -> None:
+        self.expects_rejects = False  # the last batch had some: writing the next one as a whole would fail as well
         self._session = session
         self._target = target
+        self._casts = casts
         self._policy = policy
-        self._open_rejects = list(open_rejects)
+        self._open = set(open_rejects)
+        self._rejected: set[str] = set()  # by this object, since the start of the load if there is one
+        # A load that is continued has rejected some of the open ones: which of them is not known here, so the rows of
+        # all stay until the next load.
+        self._earlier = frozenset(open_rejects)
 
-    def number(self, batch: Batch) -> None:
-        """Copy the batch into a temporary table, as text or in its own types, and number its rows."""
-        as_text = not isinstance(batch.payload, BinaryRows)
-        columns = [(column.name, "text" if as_text else column.type) for column in batch.columns]
-        self._session.create_temporary(NUMBERED, columns)
-        identity = sql.SQL("ALTER TABLE {} ADD COLUMN {} integer GENERATED ALWAYS AS IDENTITY")
-        self._session.connection.execute(identity.format(NUMBERED, NUMBER))
-        copy_rows(self._session, self._target, NUMBERED, batch, as_text=as_text)
+    @property
+    def kept(self) -> str | None:
+        """Keys that the load has rejected, as JSON: their last good version stays in the target. None: no keys."""
+        kept = self._rejected | self._earlier
+        return json.dumps(sorted(kept)) if kept else None
 
-    def number_rows_of(self, table: sql.Identifier) -> int:
-        """Copy the rows of a table and number them; returns their count."""
-        numbering = sql.SQL(
-            "CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT s.*, row_number() OVER ()::integer AS {} FROM {} AS s"
-        )
-        self._session.connection.execute(numbering.format(NUMBERED, NUMBER, table))
-        self._session.connection.execute(sql.SQL("CREATE INDEX ON {} ({})").format(NUMBERED, NUMBER))
-        return self._session.count(NUMBERED)
+    def start_load(self) -> None:
+        """A load begins with its first row."""
+        self._rejected.clear()
+        self._earlier = frozenset[str]()
 
-    def write_fitting(
-        self, count: int, write_range: WriteRange, columns: Sequence[str], table: sql.Identifier
-    ) -> tuple[int, list[Reject]]:
-        """Write every numbered row that fits; returns the rows written and the rejects. The policy may raise."""
-        written = 0
-        rejects: list[Reject] = []
+    def number(self, batch: Batch) -> Numbered:
+        """Copy the batch into a temporary table with the types of the target."""
+        return numbering.number_batch(self._session, self._casts, batch, self._target.key, self._policy.room)
 
-        def attempt(low: int, high: int) -> Exception | None:
-            nonlocal written
+    def number_rows_of(self, table: sql.Identifier) -> Numbered:
+        return numbering.number_rows_of(self._session, table, self._target.key)
+
+    def write_fitting(self, numbered: Numbered, table: sql.Identifier, write: Write) -> list[Reject]:
+        """Write every numbered row that fits to a table; returns the others as rejects. The policy may raise.
+
+        Values that do not fit are known from the conversion. Each violation of a constraint names it, and one
+        statement finds all rows that break it. What cannot be found this way is found by halving.
+        """
+        rejects = self._write_fitting(numbered, table, write)
+        self.expects_rejects = bool(rejects)
+        return rejects
+
+    def _write_fitting(self, numbered: Numbered, table: sql.Identifier, write: Write) -> list[Reject]:
+        rejects = self._reject(numbered, numbering.with_verdicts(self._session, numbered))
+        violations = Violations(self._session, self._target, table, numbered)
+
+        def attempt(low: int, high: int) -> psycopg.Error | None:
             try:
                 with self._session.connection.transaction():
-                    written += write_range(low, high)
+                    write(numbered.rows(low, high))
             except REFUSALS as error:
                 return error
             return None
 
-        for number, error in isolate(1, count, attempt):
-            reject = self._describe(number, error, columns, table)
-            self._policy.judge(reject)
-            rejects.append(reject)
-        return written, rejects
+        while (refusal := attempt(1, numbered.count)) and (found := violations.of(refusal)):
+            rejects += self._reject(numbered, found)
+        if refusal is None:
+            return rejects
+        self._session.connection.execute(sql.SQL("CREATE INDEX ON {} ({})").format(NUMBERED, numbered.number))
+        for number, error in isolate(1, numbered.count, attempt):
+            rejects += self._reject(numbered, [_unfit(number, error)])
+        return rejects
+
+    def healed_by_load(self, table: sql.Identifier) -> list[str]:
+        """Keys of rejects of earlier loads whose rows are staged, and so are written now."""
+        return self._found_in(table, self._open - self._rejected)
 
     def healed(self, table: sql.Identifier) -> list[str]:
         """Keys of earlier rejects whose rows are in this table, and so are written now."""
-        if not self._open_rejects:
+        return self._found_in(table, self._open)
+
+    def _found_in(self, table: sql.Identifier, wanted: Collection[str]) -> list[str]:
+        if not wanted:
             return []
-        statement = sql.SQL("SELECT key FROM (SELECT concat_ws('/', {}) AS key FROM {}) AS k WHERE key = ANY (%s)")
-        found = statement.format(names(self._target.key), table)
-        rows = self._session.connection.execute(found, [self._open_rejects]).fetchall()
-        return [row["key"] for row in rows]
+        forms = [self._target.statements.key_text("s")]
+        if not all(key.startswith("[") for key in wanted):  # an earlier version has stored them
+            forms.append(sql.SQL("concat_ws('/', {})").format(names(self._target.key, "s")))
+        # a merge switches it off, and without it every row would be compared with every key
+        self._session.connection.execute("SET LOCAL enable_hashjoin = on")
+        found: list[str] = []
+        for key in forms:
+            # no parameters: the driver would look for placeholders in the names of columns
+            statement = sql.SQL(
+                "SELECT key FROM (SELECT {} AS key FROM {} AS s) AS k"
+                " WHERE key IN (SELECT json_array_elements_text({}::json))"
+            ).format(key, table, sql.Literal(json.dumps(sorted(wanted))))
+            rows = self._session.connection.execute(statement).fetchall()
+            found += [row["key"] for row in rows]
+        return found
 
-    def cast_columns(self, columns: Sequence[str], table: sql.Identifier) -> sql.Composed:
-        """The columns of the numbered rows, cast to the types of the table: text has no assignment cast."""
-        connection = self._session.connection
-        types = catalog.column_types(connection, NUMBERED)
-        bare = catalog.bare_types(connection, table)
-        return sql.SQL(", ").join(
-            sql.SQL("CAST({} AS {})").format(sql.Identifier(name), raw(bare[name]))
-            if types[name] == "text" and name in bare
-            else sql.Identifier(name)
-            for name in columns
-        )
+    def replaced(self, rejects: Sequence[Reject]) -> list[str]:
+        """Open rejects of the same rows under keys that an earlier version stored."""
+        joined = {"/".join(keys.from_text(reject.key)) for reject in rejects}
+        return sorted(joined & self._open)
 
-    def _describe(self, number: int, error: Exception, columns: Sequence[str], table: sql.Identifier) -> Reject:
-        statement = sql.SQL(
-            "SELECT concat_ws('/', {}) AS key, (to_jsonb(n) - {})::text AS row FROM {} AS n WHERE {} = {}"
-        ).format(names(self._target.key), sql.Literal(NUMBER_NAME), NUMBERED, NUMBER, number)
-        row = self._session.connection.execute(statement).fetchone() or {"key": "", "row": "{}"}
-        sqlstate = getattr(error, "sqlstate", None) or "?????"
-        column = self._failing_column(columns, number, table) or getattr(
-            getattr(error, "diag", None), "column_name", None
-        )
-        where = f"column '{column}'" if column else "the row"
-        return Reject(row["key"], column, sqlstate, f"{where} does not fit: {safe_message(error)}", row["row"])
+    def _reject(self, numbered: Numbered, unfit: Sequence[Unfit]) -> list[Reject]:
+        """Judge these rows and remove them; the policy may raise."""
+        if not unfit:
+            return []
+        described = self._describe(numbered, unfit[: self._policy.room + 1])
+        for reject, _ in described:
+            self._policy.judge(reject)
+        statement = sql.SQL("DELETE FROM {} WHERE {} = ANY (%s::integer[])").format(NUMBERED, numbered.number)
+        self._session.connection.execute(statement, [_array(unfit)])
+        rejects = [_with_standing(reject, is_stored) for reject, is_stored in described]
+        self._open.update(reject.key for reject in rejects)
+        self._rejected.update(reject.key for reject in rejects)
+        return rejects
 
-    def _failing_column(self, columns: Sequence[str], number: int, table: sql.Identifier) -> str | None:
-        """The column whose value alone cannot be stored, if there is one."""
-        connection = self._session.connection
-        types = catalog.column_types(connection, table)
-        for name in columns:
-            statements = (
-                sql.SQL("CREATE TEMP TABLE {} ({} {})").format(PROBE, sql.Identifier(name), raw(types[name])),
-                sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE {} = {}").format(
-                    PROBE, self.cast_columns([name], table), NUMBERED, NUMBER, number
-                ),
-                sql.SQL("DROP TABLE {}").format(PROBE),
+    def _describe(self, numbered: Numbered, unfit: Sequence[Unfit]) -> list[tuple[Reject, bool]]:
+        """The rows as rejects, each with whether the target has a row of its key."""
+        statements, number = self._target.statements, numbered.number_name
+        is_stored: sql.Composable = sql.SQL("false")
+        if self._target.exists:
+            is_stored = sql.SQL("EXISTS (SELECT FROM {} AS t WHERE {})").format(
+                self._target.identifier, statements.same(statements.key)
             )
-            try:
-                with connection.transaction():
-                    for statement in statements:
-                        connection.execute(statement)
-            except psycopg.DataError:
-                return name
-        return None
+        statement = sql.SQL(
+            "SELECT {number} AS number, CASE WHEN num_nulls({key}) = 0 THEN {stored_key} ELSE {sent_key} END AS key,"
+            " (to_jsonb(q.*) - {added}::text[])::text AS row, {is_stored} AS is_stored"
+            " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number} WHERE {number} = ANY ({numbers})"
+        ).format(
+            number=sql.Identifier("s", number),
+            key=names(numbered.key, "s"),
+            stored_key=statements.key_text("s"),
+            sent_key=statements.key_text("q"),
+            is_stored=is_stored,
+            numbered=NUMBERED,
+            sent=numbered.sent,
+            sent_number=sql.Identifier("q", number),
+            added=sql.Literal([number, numbered.verdict_name]),
+            numbers=sql.Literal([one.number for one in unfit]),
+        )
+        found = {row["number"]: row for row in self._session.connection.execute(statement).fetchall()}
+        return [
+            (Reject(row["key"], one.column, one.code, one.reason, row["row"]), row["is_stored"])
+            for one in unfit
+            for row in [found[one.number]]
+        ]
+
+
+def _array(unfit: Sequence[Unfit]) -> str:
+    """The numbers as text: the driver takes long to convert a list."""
+    return "{" + ",".join(str(one.number) for one in unfit) + "}"
+
+
+def _unfit(number: int, error: Exception) -> Unfit:
+    sqlstate = getattr(error, "sqlstate", None) or "?????"
+    column = getattr(getattr(error, "diag", None), "column_name", None)
+    return Unfit(number, column, sqlstate, numbering.does_not_fit(column, safe_message(error)))
+
+
+def _with_standing(reject: Reject, is_stored: bool) -> Reject:
+    standing = "the mart keeps the previous version" if is_stored else "the mart has no row for this key"
+    return replace(reject, reason=f"{reject.reason}; {standing}")

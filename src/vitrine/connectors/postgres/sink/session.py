@@ -1,6 +1,6 @@
 """The connection of a sink, and the transaction of a unit."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import psycopg
@@ -9,17 +9,19 @@ from psycopg.pq import TransactionStatus
 
 from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.statements import create_table
-from vitrine.postgres import TEXT_FORMAT, Connection, connect, no_transaction_timeout, raw, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, answered, connect, no_transaction_timeout, raw, translated
 
 _CODES = {
     "42804": "SCHEMA_CHANGED",
     "42703": "TARGET_SCHEMA",
     "42P01": "TARGET_SCHEMA",
+    "3F000": "TARGET_SCHEMA",
     "55P03": "SINK_LOCKED",
 }
 
 # synchronous_commit is off: a lost commit loses rows and checkpoint together, and the commit that ends the run makes
-# all earlier ones durable. When rows do not fit, the transaction rolls back to the savepoint.
+# all earlier ones durable. With row_security off, a policy raises an error instead of hiding rows. When rows do not
+# fit, the transaction rolls back to the savepoint.
 _BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE;"
     + TEXT_FORMAT
@@ -29,10 +31,18 @@ _BEGIN = (
     SET LOCAL work_mem = '64MB';
     SET LOCAL maintenance_work_mem = '256MB';
     SET LOCAL lock_timeout = '10s';
+    SET LOCAL row_security = off;
     SET LOCAL idle_in_transaction_session_timeout = '10s'
 """
 )
 _SAVEPOINT = "; SAVEPOINT fitting"
+
+
+_READERS_WAIT = "SET LOCAL lock_timeout = '800ms'"
+"""Readers queue behind a waiting ALTER TABLE: it waits for less than a second, then lets them pass."""
+
+_PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0)
+"""Seconds between the attempts to lock the target."""
 
 
 class TargetSession:
@@ -55,8 +65,7 @@ class TargetSession:
         """A transaction with the settings that every unit needs."""
         connection = self.connection
         with self.translated():
-            # in one message, to save round trips
-            connection.execute(_BEGIN + no_transaction_timeout(connection) + _SAVEPOINT)
+            self._begin()
             try:
                 yield connection
             except BaseException:
@@ -65,9 +74,43 @@ class TargetSession:
                 raise
             connection.execute("COMMIT")
 
+    def _begin(self) -> None:
+        # in one message, to save round trips
+        with answered(self.connection, f"target {self._target}"):
+            self.connection.execute(_BEGIN + no_transaction_timeout(self.connection) + _SAVEPOINT)
+
     def roll_back_to_start(self) -> None:
         """Undo what the open transaction did so far."""
         self.connection.execute("ROLLBACK TO SAVEPOINT fitting")
+
+    def alter(self, statement: sql.Composed, wait: Callable[[float], None]) -> None:
+        """Change the target before anything else is written, in a transaction that holds its lock for a moment only."""
+        connection = self.connection
+        opened = connection.info.transaction_status is not TransactionStatus.IDLE
+        if opened and self._has_written():
+            connection.execute(statement)
+            return
+        if opened:
+            connection.execute("COMMIT")
+        for pause in _PAUSES:
+            try:
+                self._alter_now(statement)
+                break
+            except psycopg.errors.LockNotAvailable:
+                wait(pause)
+        else:
+            self._alter_now(statement)
+        if opened:
+            self._begin()
+
+    def _alter_now(self, statement: sql.Composed) -> None:
+        with self.connection.transaction():
+            self.connection.execute(_READERS_WAIT)
+            self.connection.execute(statement)
+
+    def _has_written(self) -> bool:
+        row = self.connection.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS yes").fetchone()
+        return bool(row and row["yes"])
 
     @contextmanager
     def translated(self) -> Generator[None]:

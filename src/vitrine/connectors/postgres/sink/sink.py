@@ -8,6 +8,7 @@ from psycopg import sql
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, ranges
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.sink import staging
+from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import ChangesUnit
 from vitrine.connectors.postgres.sink.copy_in import copy_rows, encode
 from vitrine.connectors.postgres.sink.load import StagedLoad
@@ -49,7 +50,8 @@ class PostgresSink:
         self._newest_by = [name for name in (definition.incremental_key, definition.tie_breaker) if name]
         self._session = TargetSession(job.store_url, job.run.session, str(job.target))
         self._target = TargetTable(self._session, job)
-        self._quarantine = Quarantine(self._session, self._target, job.rejects, list(job.open_rejects))
+        self._casts = Casts(self._target.type_of, self._target.name)
+        self._quarantine = Quarantine(self._session, self._target, self._casts, job.rejects, job.open_rejects)
 
     def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
         facts = self._target.facts
@@ -64,13 +66,13 @@ class PostgresSink:
         )
 
     def encode(self, batch: Batch) -> Batch:
-        return encode(batch, self._target)
+        return encode(batch, self._casts)
 
     @contextmanager
     def unit(self, stamp: Stamp) -> Generator[ChangesUnit]:
         newest_by = self._newest_by if self._definition.options.on_duplicate_key == "last" else None
         with self._session.transaction():
-            yield ChangesUnit(self._session, self._target, self._quarantine, newest_by)
+            yield ChangesUnit(self._session, self._target, self._casts, self._quarantine, newest_by)
 
     def load(self, generation: Generation) -> StagedLoad:
         if self._pipeline_id is None:
@@ -78,6 +80,7 @@ class PostgresSink:
         return StagedLoad(
             self._session,
             self._target,
+            self._casts,
             self._quarantine,
             self._definition,
             self._pipeline_id,
@@ -136,7 +139,7 @@ class PostgresSink:
             if not types:
                 types = self._collected_types(batch)
                 self._session.create_temporary(MEASURED, list(types.items()))
-            copy_rows(self._session, self._target, MEASURED, batch)
+            copy_rows(self._session, self._casts, MEASURED, batch)
         if not types:
             types = {column.name: column.type for column in compare.columns}
             self._session.create_temporary(MEASURED, list(types.items()))

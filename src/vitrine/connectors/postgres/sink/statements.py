@@ -1,12 +1,19 @@
-"""The statements that write rows to a mart, composed from identifiers."""
+"""The statements that write rows to a mart, composed from identifiers.
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+Every name of a column is qualified or stands where only a column can: an alias never competes with a column's name.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from psycopg import sql
 
+from vitrine.connectors.postgres.types import Operator
+
 _DIFFERS = "ROW({ours})::record OPERATOR(pg_catalog.*<>) ROW({theirs})::record"
 """Compares row images: works for json, which has no equality operator, and detects 1.0 changed to 1.00."""
+
+_EQUAL = Operator("pg_catalog", "=")
 
 
 def names(columns: Iterable[str], table: str | None = None) -> sql.Composed:
@@ -28,6 +35,9 @@ class TargetStatements:
     target: sql.Identifier
     key: tuple[str, ...]
     touch: str | None
+    # equality of each column's type: a bare = would be that of another type under our search_path
+    equal: Mapping[str, Operator] = field(default_factory=dict[str, Operator])
+    inexact_key: frozenset[str] = frozenset()  # key columns whose equal values may differ: 1.0 and 1.00
 
     def merge(self, source: sql.Composable, columns: Sequence[str]) -> sql.Composed:
         """Update rows that differ and insert new ones; an equal row is neither written nor locked."""
@@ -38,7 +48,7 @@ class TargetStatements:
         ).format(
             target=self.target,
             source=source,
-            same_key=self._same_key(),
+            same_key=self.same(self.key),
             update=self._update(columns),
             columns=names([*columns, *touched]),
             values=sql.SQL(", ").join(
@@ -47,77 +57,150 @@ class TargetStatements:
         )
 
     def _update(self, columns: Sequence[str]) -> sql.Composable:
-        others = self._others(columns)
-        if not others:
+        changing = self._changing(columns)
+        if not changing:
             return sql.SQL("")
-        assignments = [sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in others]
+        assignments = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("s", name)) for name in changing]
         if self.touch:
             assignments.append(sql.SQL("{} = now()").format(sql.Identifier(self.touch)))
         return sql.SQL("WHEN MATCHED AND {differs} THEN UPDATE SET {assignments}").format(
-            differs=self._differs(columns), assignments=sql.SQL(", ").join(assignments)
+            differs=_differs(changing), assignments=sql.SQL(", ").join(assignments)
         )
 
-    def sorted_by_key(self, table: sql.Identifier) -> sql.Composed:
-        """Rows in key order: a lookup by key then reads each page of the index once."""
-        return sql.SQL("(SELECT * FROM {} ORDER BY {})").format(table, names(self.key))
+    def ordered(
+        self, table: sql.Composable, columns: Sequence[str] | None = None, *, descending: bool = False
+    ) -> sql.Composed:
+        """Rows in the order of these columns, or of the key: a lookup by key then reads each index page once."""
+        direction = sql.SQL(" DESC" if descending else "")
+        by = sql.SQL(", ").join(sql.Identifier("q", name) + direction for name in columns or self.key)
+        return sql.SQL("(SELECT q.* FROM {} AS q ORDER BY {})").format(table, by)
 
-    def delete_vanished(self, staging: sql.Identifier) -> sql.Composed:
-        return sql.SQL(
+    def delete_vanished(self, staging: sql.Identifier, kept: str | None) -> sql.Composed:
+        """Delete rows that are not staged, except those whose keys are in a JSON array."""
+        statement = sql.SQL(
             "DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staging} AS s WHERE {same_key})"
-        ).format(target=self.target, staging=staging, same_key=self._same_key())
+        ).format(target=self.target, staging=staging, same_key=self.same(self.key))
+        if kept is None:
+            return statement
+        excepted = sql.SQL(" AND NOT {} IN (SELECT json_array_elements_text({}::json))")
+        return statement + excepted.format(self.key_text("t"), sql.Literal(kept))
 
     def drop_superseded(self, staging: sql.Identifier, order: Sequence[str]) -> sql.Composed:
         """Keep only the last of several rows with one key, by these columns and then by position."""
-        newest = [sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(name)) for name in order]
+        newest = [sql.SQL("{} DESC NULLS LAST").format(sql.Identifier("q", name)) for name in order]
         return sql.SQL(
-            "DELETE FROM {staging} WHERE ctid IN (SELECT ctid FROM (SELECT ctid, row_number() OVER"
-            " (PARTITION BY {key} ORDER BY {newest}) AS place FROM {staging}) AS s WHERE place > 1)"
-        ).format(staging=staging, key=names(self.key), newest=sql.SQL(", ").join([*newest, sql.SQL("ctid DESC")]))
+            "DELETE FROM {staging} AS t WHERE t.ctid IN (SELECT r.ctid FROM (SELECT q.ctid, row_number() OVER"
+            " (PARTITION BY {key} ORDER BY {newest}) AS place FROM {staging} AS q) AS r WHERE r.place > 1)"
+        ).format(
+            staging=staging, key=names(self.key, "q"), newest=sql.SQL(", ").join([*newest, sql.SQL("q.ctid DESC")])
+        )
 
-    def take_out(self, staging: sql.Identifier, columns: Sequence[str], taken: sql.Identifier) -> sql.Composed:
+    # -- rows that exchange a unique value ------------------------------------------------------------------------
+
+    def take_out(self, source: sql.Composable, columns: Sequence[str], taken: sql.Identifier) -> sql.Composed:
         """Move the target's rows that differ into `taken`, with all columns."""
         return sql.SQL(
-            "WITH gone AS (DELETE FROM {target} AS t USING {staging} AS s WHERE {same_key} AND {differs} RETURNING t.*)"
+            "WITH gone AS (DELETE FROM {target} AS t USING {source} AS s WHERE {same_key} AND {differs} RETURNING t.*)"
             " INSERT INTO {taken} SELECT * FROM gone"
         ).format(
             target=self.target,
-            staging=staging,
-            same_key=self._same_key(),
-            differs=self._differs(columns),
+            source=source,
+            same_key=self.same(self.key),
+            differs=_differs(self._changing(columns)),
             taken=taken,
         )
 
     def put_in(
-        self, staging: sql.Identifier, columns: Sequence[str], taken: sql.Identifier, foreign: Sequence[str]
+        self, source: sql.Composable, columns: Sequence[str], taken: sql.Identifier, foreign: Sequence[str]
     ) -> sql.Composed:
         """Insert the rows of `taken` again with the new values; columns that the query does not set keep theirs."""
         kept = [sql.SQL("now()") if name == self.touch else sql.Identifier("t", name) for name in foreign]
         return sql.SQL(
             "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values}"
-            " FROM {taken} AS t JOIN {staging} AS s ON {same_key}"
+            " FROM {taken} AS t JOIN {source} AS s ON {same_key}"
         ).format(
             target=self.target,
             columns=names([*columns, *foreign]),
             values=sql.SQL(", ").join([*(sql.Identifier("s", name) for name in columns), *kept]),
             taken=taken,
-            staging=staging,
-            same_key=self._same_key(),
+            source=source,
+            same_key=self.same(self.key),
         )
 
-    def bad_keys(self, table: sql.Identifier) -> sql.Composed:
-        """Examples of keys that occur twice or contain a NULL."""
-        incomplete = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self.key)
+    def release(self, source: sql.Composable, unique: Sequence[str], column: str) -> sql.Composed:
+        """Set a column of a unique constraint to NULL where a row will have another value of the constraint."""
         return sql.SQL(
-            "SELECT concat_ws('/', {key}) AS example, {incomplete} AS incomplete FROM {table} GROUP BY {key}"
+            "UPDATE {target} AS t SET {column} = NULL FROM {source} AS s WHERE {same_key} AND {differs}"
+        ).format(
+            target=self.target,
+            column=sql.Identifier(column),
+            source=source,
+            same_key=self.same(self.key),
+            differs=_differs(unique),
+        )
+
+    def has_conflict(self, source: sql.Composable, unique: Sequence[str]) -> sql.Composed:
+        """Whether two rows would have one value of a unique constraint after all rows of the source were merged."""
+        return sql.SQL(
+            "SELECT EXISTS (SELECT FROM {source} AS s JOIN {target} AS t ON {same_value}"
+            " WHERE NOT EXISTS (SELECT FROM {source} AS s WHERE {same_key}))"
+            " OR EXISTS (SELECT FROM {source} AS s WHERE ({complete}) GROUP BY {unique} HAVING count(*) > 1)"
+            " AS conflict"
+        ).format(
+            source=source,
+            target=self.target,
+            same_value=self.same(unique),
+            same_key=self.same(self.key),
+            complete=sql.SQL(" AND ").join(
+                sql.SQL("{} IS NOT NULL").format(sql.Identifier("s", one)) for one in unique
+            ),
+            unique=names(unique, "s"),
+        )
+
+    # -- what is stored -------------------------------------------------------------------------------------------
+
+    def count_altered(self, source: sql.Composable, columns: Sequence[str]) -> sql.Composed:
+        """How many rows of the source the target does not hold as they are."""
+        return sql.SQL(
+            "SELECT count(*) AS rows FROM {source} AS s WHERE NOT EXISTS"
+            " (SELECT FROM {target} AS t WHERE {same_key} AND NOT ({differs}))"
+        ).format(
+            source=source,
+            target=self.target,
+            same_key=self.same(self.key),
+            differs=_differs(columns),
+        )
+
+    def count_unknown(self, source: sql.Composable) -> sql.Composed:
+        """How many rows of the target the source lacks."""
+        return sql.SQL(
+            "SELECT count(*) AS rows FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {source} AS s WHERE {same_key})"
+        ).format(target=self.target, source=source, same_key=self.same(self.key))
+
+    def bad_keys(self, table: sql.Composable) -> sql.Composed:
+        """Examples of keys that occur twice or contain a NULL."""
+        incomplete = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier("q", name)) for name in self.key)
+        return sql.SQL(
+            "SELECT concat_ws('/', {key}) AS example, {incomplete} AS incomplete FROM {table} AS q GROUP BY {key}"
             " HAVING count(*) > 1 OR {incomplete} LIMIT 3"
-        ).format(key=names(self.key), incomplete=incomplete, table=table)
+        ).format(key=names(self.key, "q"), incomplete=incomplete, table=table)
 
-    def _others(self, columns: Sequence[str]) -> list[str]:
-        return [name for name in columns if name not in self.key]
+    def same(self, columns: Sequence[str]) -> sql.Composed:
+        """Whether t, the target, and s, a table of rows, have equal values in these columns."""
+        return sql.SQL(" AND ").join(
+            self.equal.get(name, _EQUAL).between(sql.Identifier("t", name), sql.Identifier("s", name))
+            for name in columns
+        )
 
-    def _differs(self, columns: Sequence[str]) -> sql.Composed:
-        others = self._others(columns)
-        return sql.SQL(_DIFFERS).format(ours=names(others, "t"), theirs=names(others, "s"))
+    def key_text(self, table: str) -> sql.Composed:
+        """The key as Vitrine stores it: a JSON array of texts."""
+        texts = sql.SQL(", ").join(sql.SQL("concat({})").format(sql.Identifier(table, name)) for name in self.key)
+        return sql.SQL("json_build_array({})::text").format(texts)
 
-    def _same_key(self) -> sql.Composed:
-        return sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in self.key)
+    def _changing(self, columns: Sequence[str]) -> list[str]:
+        """The columns that an update sets."""
+        return [name for name in columns if name not in self.key or name in self.inexact_key]
+
+
+def _differs(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(_DIFFERS).format(ours=names(columns, "t"), theirs=names(columns, "s"))

@@ -1,18 +1,24 @@
 """The target table: its catalog entry, creation and extension."""
 
+import logging
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions
-from vitrine.connectors.postgres.sink import catalog
+from vitrine.connectors.postgres.sink import catalog, findings
+from vitrine.connectors.postgres.sink.checks import TargetChecks
+from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import TargetStatements, names
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.jobs import SinkJob
-from vitrine.flow.rows import Column, Finding, bare_type
+from vitrine.flow.rows import Batch, BinaryRows, Column, Finding
 from vitrine.postgres import raw
+
+log = logging.getLogger(__name__)
 
 
 class TargetTable:
@@ -22,12 +28,18 @@ class TargetTable:
         self.name = str(job.target)
         self.schema, _, self.table = job.target.name.partition(".")
         self.identifier = sql.Identifier(self.schema, self.table)
+        self.options = job.options
+        self.log_fields = job.run.log_fields
         self.touch_column = job.options.touch_column
-        self._configured_key = job.definition.key_columns
-        self._options = job.definition.options
+        self.columns_to_keep: dict[str, Any] | None = None  # with the checkpoint; None: no rows are known yet
+        self._written = WrittenColumns(job.facts, job.definition)
+        self._checks = TargetChecks(session, job, self._written)
+        self._definition = job.definition
+        self._lease = job.lease
         self._session = session
         self._facts: catalog.TableFacts | None = None
         self._inspected = False
+        self._prepared: tuple[Sequence[Column], catalog.TableFacts | None] | None = None
 
     # -- catalog --------------------------------------------------------------------------------------------------
 
@@ -55,85 +67,60 @@ class TargetTable:
     @property
     def key(self) -> tuple[str, ...]:
         """As configured, or the primary key; ConfigError if there is neither, or it is not unique."""
-        if finding := self.key_finding():
+        if finding := self._checks.of_key(self.facts, self.known_key):
             raise ConfigError(finding.text, code=finding.code)
         return self.known_key
 
     @property
     def known_key(self) -> tuple[str, ...]:
-        return self._configured_key or (self.facts.primary_key if self.facts else ())
+        return self._definition.key_columns or (self.facts.primary_key if self.facts else ())
 
     @property
     def statements(self) -> TargetStatements:
-        return TargetStatements(self.identifier, self.key, self.touch_column)
+        columns = self.facts.columns if self.facts else {}
+        return TargetStatements(
+            self.identifier,
+            self.key,
+            self.touch_column,
+            {name: column.facts.equal for name, column in columns.items() if column.facts.equal is not None},
+            frozenset(name for name in self.key if name in columns and not columns[name].identical),
+        )
 
     def type_of(self, column: Column) -> str:
         """The type a column has in the target, or will have."""
         return self.facts.types.get(column.name, column.type) if self.facts else column.type
 
     def typed(self, columns: Sequence[Column]) -> list[tuple[str, str]]:
-        return [(column.name, self.type_of(column)) for column in columns]
-
-    def has_types_of(self, columns: Sequence[Column]) -> bool:
-        return all(self.type_of(column) == column.type for column in columns)
-
-    def is_json(self, column: Column) -> bool:
-        return bare_type(self.type_of(column)) in ("json", "jsonb")
+        """Columns as a table is created with them: with the collations of the target, which decide what is equal."""
+        known = self.facts.columns if self.facts else {}
+        collations = {name: f" COLLATE {found.collation}" for name, found in known.items() if found.collation}
+        return [(column.name, self.type_of(column) + collations.get(column.name, "")) for column in columns]
 
     # -- findings -------------------------------------------------------------------------------------------------
 
     def findings(self, columns: Sequence[Column]) -> list[Finding]:
         """Reasons against writing these columns, and warnings."""
-        found = [finding for finding in (self.key_finding(), *self._column_findings(columns)) if finding]
-        for table in self.facts.cascades if self.facts else ():
-            text = (
-                f"{table} refers to the target with ON DELETE CASCADE: when a row disappears from the"
-                " source, its rows there are deleted as well"
-            )
-            found.append(Finding("CASCADE", text))
-        return found
-
-    def key_finding(self) -> Finding | None:
-        facts, key = self.facts, self.known_key
-        if facts is None:
-            text = f"target {self.name} does not exist yet; name key_columns, and it is created with them"
-            return None if key else Finding("KEY_MISSING", text, fatal=True)
-        if not key:
-            text = f"target {self.name} has no primary key; add one, or name key_columns"
-            return Finding("KEY_MISSING", text, fatal=True)
-        if frozenset(key) not in facts.unique:
-            text = (
-                f"key_columns ({', '.join(key)}) of target {self.name} are not covered by a unique index of exactly"
-                " these columns; add one, or correct key_columns"
-            )
-            return Finding("KEY_NOT_UNIQUE", text, fatal=True)
-        return None
-
-    def _column_findings(self, columns: Sequence[Column]) -> list[Finding]:
-        given = [column.name for column in columns]
-        missing = [name for name in self.known_key if given and name not in given]
-        found = [
-            Finding("SCHEMA_CHANGED", f"the rows lack the key column '{name}'", name, fatal=True) for name in missing
-        ]
-        if self.facts is None:
-            return found
-        if self._options.on_schema_change == "fail":
-            found += [_unknown_column(self.name, name) for name in given if name not in self.facts.types]
-        if self.touch_column and self.touch_column not in self.facts.types:
-            text = f"target {self.name} has no column '{self.touch_column}' (touch_column); add it, or drop the option"
-            found.append(Finding("TARGET_SCHEMA", text, self.touch_column, fatal=True))
-        return found
+        return self._checks.all(self.facts, self.known_key, columns)
 
     # -- changes --------------------------------------------------------------------------------------------------
 
+    def accept(self, batch: Batch) -> None:
+        """Compare the columns of rows with those of the last run; ConfigError if they may not differ."""
+        if not batch.count and not isinstance(batch.payload, BinaryRows):
+            return  # the columns that a transform returns are not known without a row
+        _refuse(self._checks.of_drift(self.facts, batch.columns))
+        self.columns_to_keep = self._written.after(batch.columns)
+
     def prepare(self, columns: Sequence[Column]) -> None:
         """Ensure that the table, if it exists, has these columns; ConfigError if they may not be added."""
-        for finding in self._column_findings(columns):
-            raise ConfigError(finding.text, code=finding.code)
+        if self._prepared == (columns, self.facts):
+            return
+        _refuse(self._checks.of_columns(self.facts, self.known_key, columns))
         if self.facts is not None:
             unknown = [column for column in columns if column.name not in self.facts.types]
             if unknown:
                 self._add_columns(unknown)
+        self._prepared = (columns, self.facts)
 
     def create(self, columns: Sequence[Column]) -> None:
         """Create the table with the columns of the query, the key as primary key, and the touch column last."""
@@ -159,7 +146,7 @@ class TargetTable:
             self.refuse_bad_keys(table)
             raise
 
-    def refuse_bad_keys(self, table: sql.Identifier) -> None:
+    def refuse_bad_keys(self, table: sql.Composable) -> None:
         """DataError with examples if a key occurs twice or contains a NULL."""
         rows = self._session.connection.execute(self.statements.bad_keys(table)).fetchall()
         if any(row["incomplete"] for row in rows):
@@ -179,16 +166,20 @@ class TargetTable:
         )
 
     def _add_columns(self, columns: Sequence[Column]) -> None:
+        """Add columns, in a transaction of their own: readers must not wait for the rest of the unit."""
+        actions = [
+            sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(sql.Identifier(column.name), raw(column.type))
+            for column in columns
+        ]
+        statement = sql.SQL("ALTER TABLE {} {}").format(self.identifier, sql.SQL(", ").join(actions))
+        self._session.alter(statement, self._lease.wait)
         for column in columns:
-            statement = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}")
-            added = statement.format(self.identifier, sql.Identifier(column.name), raw(column.type))
-            self._session.connection.execute(added)
+            text = findings.added_column(self.name, column.name, self._definition)
+            log.warning("%s", text, extra={"action": "column_added", **self.log_fields})
         self.inspect()
 
 
-def _unknown_column(target: str, column: str) -> Finding:
-    text = (
-        f"target {target} has no column '{column}'; add it to the table, drop it from the query, or set"
-        " options.on_schema_change: add_columns"
-    )
-    return Finding("TARGET_SCHEMA", text, column, fatal=True)
+def _refuse(found: Sequence[Finding]) -> None:
+    for finding in found:
+        if finding.fatal:
+            raise ConfigError(finding.text, code=finding.code)

@@ -4,7 +4,7 @@ from typing import LiteralString
 
 from psycopg.pq import TransactionStatus
 
-from vitrine.postgres import STABLE_NAMES, STABLE_TIMES, Connection, connect, no_transaction_timeout
+from vitrine.postgres import STABLE_NAMES, STABLE_TIMES, Connection, answered, connect, no_transaction_timeout
 
 # Constant text, sent by the simple protocol; the user's query uses the extended protocol. TimeZone, DateStyle and
 # IntervalStyle stay those of the source, so that the query returns what psql shows. Without row security, a query that
@@ -34,7 +34,8 @@ class ReadOnly:
         self._settings: LiteralString = settings
 
     def __enter__(self) -> Connection:
-        self._connection.execute(begin(self._connection) + self._settings)
+        with answered(self._connection, "source"):
+            self._connection.execute(begin(self._connection) + self._settings)
         return self._connection
 
     def __exit__(self, *exc: object) -> None:

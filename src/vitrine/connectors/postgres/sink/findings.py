@@ -1,0 +1,184 @@
+"""Reasons against writing to a target, and warnings about it, from what the catalog says."""
+
+from collections.abc import Iterator, Sequence
+
+from vitrine.connectors.postgres import PostgresSinkOptions
+from vitrine.connectors.postgres.sink.catalog import ColumnFacts, TableFacts
+from vitrine.connectors.postgres.sink.drift import WrittenColumns
+from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
+from vitrine.model import Definition, Mode
+
+
+def of_key(target: str, facts: TableFacts | None, key: Sequence[str]) -> Finding | None:
+    if facts is None:
+        text = f"target {target} does not exist yet; name key_columns, and it is created with them"
+        return None if key else Finding("KEY_MISSING", text, fatal=True)
+    if not key:
+        text = f"target {target} has no primary key; add one, or name key_columns"
+        return Finding("KEY_MISSING", text, fatal=True)
+    if frozenset(key) not in facts.unique:
+        text = (
+            f"key_columns ({', '.join(key)}) of target {target} are not covered by a unique index of exactly"
+            " these columns, with the default operators of their types; add one, or correct key_columns"
+        )
+        return Finding("KEY_NOT_UNIQUE", text, fatal=True)
+    return None
+
+
+def of_table(target: str, facts: TableFacts, definition: Definition, options: PostgresSinkOptions) -> Iterator[Finding]:
+    """Findings that do not depend on the columns of the rows."""
+    for reference in facts.references:
+        if reference.on_delete:
+            effect = "deleted" if reference.on_delete == "CASCADE" else "changed"
+            text = (
+                f"{reference.table} refers to the target with ON DELETE {reference.on_delete}: when a row disappears"
+                f" from the source, its rows there are {effect} as well"
+            )
+            yield Finding("CASCADE", text)
+    if facts.unlogged:
+        text = f"target {target} is UNLOGGED: a crash of the server empties it; run ALTER TABLE {target} SET LOGGED"
+        yield Finding("UNLOGGED_TARGET", text, fatal=definition.mode is Mode.INCREMENTAL)
+    if facts.row_security:
+        text = (
+            f"row-level security of target {target} applies to the role that writes, so that rows would be hidden from"
+            f" it; give the role BYPASSRLS, or run ALTER TABLE {target} NO FORCE ROW LEVEL SECURITY as its owner"
+        )
+        yield Finding("ROW_SECURITY", text, fatal=True)
+    if facts.rules:
+        text = (
+            f"target {target} has rules ({', '.join(facts.rules)}), which PostgreSQL does not allow for MERGE; drop"
+            " them, or replace them by triggers"
+        )
+        yield Finding("TARGET_RULE", text, fatal=True)
+    if facts.triggers:
+        verb = "fails the run" if options.on_target_trigger == "fail" else "is logged as a warning"
+        names = ", ".join(trigger.name for trigger in facts.triggers)
+        text = (
+            f"target {target} has triggers ({names}): after each write, its rows are read back, and a row that is"
+            f" stored differently {verb} (options.on_target_trigger)"
+        )
+        yield Finding("TARGET_TRIGGER", text)
+    for column in facts.columns.values():
+        if column.facts.foreign_code:
+            text = (
+                f"column '{column.name}' of target {target} is of type {column.type}, whose owner may have attached"
+                " functions that a write would execute with the rights of this role; run ALTER TABLE"
+                f" {target} ALTER COLUMN {column.name} TYPE {column.facts.carrier}"
+            )
+            yield Finding("TYPE_UNTRUSTED", text, column.name, fatal=True)
+
+
+def of_columns(
+    target: str,
+    facts: TableFacts | None,
+    key: Sequence[str],
+    columns: Sequence[Column],
+    definition: Definition,
+    options: PostgresSinkOptions,
+) -> Iterator[Finding]:
+    """Findings about rows of these columns; none are known yet if a transform makes them."""
+    given = [column.name for column in columns]
+    for name in key:
+        if given and name not in given:
+            yield Finding("SCHEMA_CHANGED", f"the rows lack the key column '{name}'", name, fatal=True)
+    if facts is None:
+        return
+    for column in columns:
+        found = facts.columns.get(column.name)
+        if found is None:
+            yield _new_column(target, column.name, definition)
+        elif found.generated:
+            text = (
+                f"column '{column.name}' of target {target} is generated, so it cannot be written; remove it from the"
+                " query, or drop its expression"
+            )
+            yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
+        elif found.always_identity and column.name not in key:
+            text = (
+                f"column '{column.name}' of target {target} is GENERATED ALWAYS AS IDENTITY, so it cannot be updated;"
+                f" remove it from the query, or run ALTER TABLE {target} ALTER COLUMN {column.name} SET GENERATED BY"
+                " DEFAULT"
+            )
+            yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
+        elif column.name in key and (finding := _coarser(target, column, found)):
+            yield finding
+    touch = options.touch_column
+    if touch and touch not in facts.types:
+        text = f"target {target} has no column '{touch}' (touch_column); add it, or drop the option"
+        yield Finding("TARGET_SCHEMA", text, touch, fatal=True)
+
+
+def _new_column(target: str, column: str, definition: Definition) -> Finding:
+    if definition.options.on_schema_change == "fail":
+        text = (
+            f"target {target} has no column '{column}'; add it to the table, drop it from the query, or set"
+            " options.on_schema_change: add_columns"
+        )
+        return Finding("TARGET_SCHEMA", text, column, fatal=True)
+    return Finding("COLUMN_ADDED", added_column(target, column, definition), column)
+
+
+def added_column(target: str, column: str, definition: Definition) -> str:
+    text = f"column '{column}' is added to target {target}"
+    if definition.mode is Mode.FULL:
+        return text
+    return f"{text}; rows that do not change hold NULL in it until the state is reset and everything is read again"
+
+
+def _coarser(target: str, column: Column, stored: ColumnFacts) -> Finding | None:
+    """Keys that differ in the source, but are equal in the target, would overwrite each other."""
+    if not column.identical or stored.identical:
+        return None
+    if not stored.deterministic:
+        text = (
+            f"key column '{column.name}' of target {target} has a nondeterministic collation, under which different"
+            f" keys of the source are equal; run ALTER TABLE {target} ALTER COLUMN {column.name} TYPE {stored.type}"
+            ' COLLATE "C"'
+        )
+        return Finding("KEY_COLLATION", text, column.name, fatal=True)
+    is_number = column.kind is Kind.INTEGER and kind_of(stored.type) in NUMBERS
+    if is_number or bare_type(stored.type) == bare_type(column.type):
+        return None
+    text = (
+        f"key column '{column.name}' of target {target} is of type {stored.type}, for which different values of the"
+        f" source's type {column.type} are equal; run ALTER TABLE {target} ALTER COLUMN {column.name} TYPE"
+        f" {column.type}, or cast the column in the query"
+    )
+    return Finding("KEY_TYPE", text, column.name, fatal=True)
+
+
+def of_drift(
+    target: str, facts: TableFacts, columns: Sequence[Column], written: WrittenColumns, options: PostgresSinkOptions
+) -> Iterator[Finding]:
+    """Findings about columns that the last write had otherwise."""
+    if written.differ(columns) and not options.ignore_removed:
+        text = (
+            f"the columns or types of the rows for target {target} have changed since the last write; if that is right,"
+            " reset the state, or set options.ignore_removed: true"
+        )
+        yield Finding("SCHEMA_CHANGED", text, fatal=True)
+    for name in written.removed(columns) if not options.ignore_removed else ():
+        if name in facts.types:
+            text = (
+                f"column '{name}', which target {target} has from earlier runs, is no longer read: its values would"
+                " become outdated; restore it in the source, drop it from the target, or set options.ignore_removed:"
+                " true"
+            )
+            yield Finding("SCHEMA_CHANGED", text, name, fatal=True)
+
+
+def retyped(target: str, column: Column, before: str, stored: str) -> Finding:
+    text = (
+        f"column '{column.name}' was of type {before} and is now {column.type}, which target {target} cannot store"
+        f" exactly as {stored}; run ALTER TABLE {target} ALTER COLUMN {column.name} TYPE {column.type}, or cast the"
+        " column in the query"
+    )
+    return Finding("SCHEMA_CHANGED", text, column.name, fatal=True)
+
+
+def missing_type(target: str, column: Column) -> Finding:
+    text = (
+        f"column '{column.name}' is of type {column.type}, which is no type of PostgreSQL or of an extension in the"
+        f" database of target {target}; install the extension there, or cast the column in the query"
+    )
+    return Finding("TYPE_MISSING", text, column.name, fatal=True)
