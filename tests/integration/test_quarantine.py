@@ -328,10 +328,11 @@ def test_a_reject_under_a_key_of_an_earlier_version_is_closed(
 def test_a_duplicate_key_is_found_beside_a_rejected_row(
     connection: Connection, settings: Settings, mode: str, ids: str
 ) -> None:
-    connection.execute(
+    statement = (
         "CREATE TABLE ugc.it AS SELECT n, id, CASE WHEN n = 4 THEN 1e30 ELSE n END AS it"
-        f" FROM unnest(ARRAY[{ids}]) WITH ORDINALITY AS v(id, n)"  # pyright: ignore[reportArgumentType]
+        f" FROM unnest(ARRAY[{ids}]) WITH ORDINALITY AS v(id, n)"
     )
+    connection.execute(statement.encode())
     connection.execute("CREATE TABLE analytics.sorted (id integer PRIMARY KEY, n integer, it numeric(5))")
     cursor = {"incremental_key": "n", "incremental_id_key": "id"} if mode == "incremental" else {}
     pipeline = create_pipeline(connection, settings, mode, "SELECT id, n::integer AS n, it FROM ugc.it", **cursor)

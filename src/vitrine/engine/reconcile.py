@@ -16,7 +16,7 @@ from vitrine.flow.throttle import Throttle
 from vitrine.model import Definition
 from vitrine.settings import Settings
 
-LIMITING_FINDINGS = frozenset({"ROW_SECURITY", "NULL_CURSOR"})
+LIMITING_FINDINGS = frozenset({"ROW_SECURITY", "NULL_CURSOR", "NULL_CURSOR_UNKNOWN"})
 """Codes of findings about rows that the source does not return, and which therefore are not compared."""
 
 KEYS_NAMED = 5
@@ -178,7 +178,8 @@ class _Sides:
         if unknown := len(self._quarantined) - len(wanted.skipped):
             yield f"{unknown} of the keys in quarantine have an ambiguous text, so their rows are compared"
         if self._plan.incremental and definition.options.on_null_cursor == "ignore":
-            yield f"rows with NULL in '{definition.incremental_key}' are not compared (options.on_null_cursor: ignore)"
+            names = " or ".join(f"'{name}'" for name in self._plan.order)
+            yield f"rows with NULL in {names} are not compared (options.on_null_cursor: ignore)"
         stored = [column.name for column in self._plan.target.columns]
         names = [column.name for column in produced]
         if only_stored := [name for name in stored if name not in names]:

@@ -170,7 +170,7 @@ class Sink(Writer, Protocol):
         ...
 
     def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest] | None:
-        """Digests of the target or, given rows, of these rows as the target would store them; nothing is stored.
+        """Digests of the target or, given rows, of these rows as they are; nothing is stored.
 
         None: the caller fetches the rows instead.
         """

@@ -9,7 +9,7 @@ from vitrine.connectors.postgres import formats, ranges
 from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.connectors.postgres.types import Operator
 from vitrine.errors import ConfigError
-from vitrine.flow.rows import Column, Lane, Read
+from vitrine.flow.rows import Column, Finding, Lane, Read
 from vitrine.model import Cursor
 from vitrine.postgres import Connection, raw
 
@@ -161,9 +161,15 @@ def _later(pairs: Sequence[tuple[Term, sql.Composable]]) -> sql.Composed:
 
 def refuse_unordered(column: SourceColumn) -> None:
     """ConfigError for a column whose values have no order."""
-    if column.facts.greater is None:
-        raise ConfigError(
-            f"column '{column.name}' is of type {column.facts.declared}, which has no order, so it cannot be a key or"
-            " cursor; choose another column, or cast it to text in the query",
-            code="KEY_TYPE",
-        )
+    if finding := unordered(column):
+        raise ConfigError(finding.text, code=finding.code)
+
+
+def unordered(column: SourceColumn) -> Finding | None:
+    if column.facts.greater is not None:
+        return None
+    text = (
+        f"column '{column.name}' is of type {column.facts.declared}, which has no order, so it cannot be a key or"
+        " cursor; choose another column, or cast it to text in the query"
+    )
+    return Finding("KEY_TYPE", text, column.name, fatal=True)

@@ -12,7 +12,7 @@ from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.findings import CursorFindings
-from vitrine.connectors.postgres.source.ordered import OrderedQuery
+from vitrine.connectors.postgres.source.ordered import OrderedQuery, unordered
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
 from vitrine.connectors.postgres.source.relations import Relations
@@ -152,11 +152,16 @@ class PostgresSource:
     def _findings(self) -> tuple[Finding, ...]:
         found, cursor = self._query.relations.findings(), self._definition.incremental_key
         if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
-            return found
+            return found + self._unordered(*self._definition.key_columns)
+        found += self._unordered(cursor, self._definition.tie_breaker)
         # a run counts them in its own snapshot
         if not self._is_run and self._definition.options.on_null_cursor == "fail":
             found += self._query.hidden_null_findings()
         return found + self._cursor_findings.of(cursor)
+
+    def _unordered(self, *names: str | None) -> tuple[Finding, ...]:
+        found = (unordered(column) for column in self._query.columns if column.name in names)
+        return tuple(finding for finding in found if finding)
 
 
 class _Cut:

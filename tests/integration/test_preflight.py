@@ -1,0 +1,219 @@
+"""What the catalog can tell is said before a row moves: by `validate`, and when a pipeline is created or changed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from tests.helpers.processes import free_port
+from tests.helpers.running import create, succeed
+from vitrine import revisions
+from vitrine.api.app import create_app
+from vitrine.engine import plan, validation
+from vitrine.errors import ConfigError
+from vitrine.model import Definition
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.store import pipelines
+
+BASE: dict[str, Any] = {
+    "name": "under_test",
+    "source_query": "SELECT * FROM content.t",
+    "target_table": "analytics.t",
+    "key_columns": ["id"],
+}
+INCREMENTAL: dict[str, Any] = {"mode": "incremental", "incremental_key": "code"}
+
+# (what is wrong, statements before, fields of the definition, what the refusal or the warning names)
+REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
+    (
+        "the target lacks a column",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text); CREATE TABLE analytics.t (id integer PRIMARY KEY)",
+        {},
+        "no column 'code'",
+    ),
+    (
+        "a cursor that does not grow with time",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text)",
+        INCREMENTAL,
+        "incremental_key 'code' is of type text",
+    ),
+    (
+        "a column twice",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text)",
+        {"source_query": "SELECT id, code, id AS code FROM content.t"},
+        "column 'code' appears twice",
+    ),
+    (
+        "a key that the query does not return",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text)",
+        {"key_columns": ["number"]},
+        "'number'",
+    ),
+    (
+        "no key at all",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text); CREATE TABLE analytics.t (id integer, code text)",
+        {"key_columns": []},
+        "no primary key",
+    ),
+    (
+        "a key that is not unique in the target",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text); CREATE TABLE analytics.t (id integer, code text)",
+        {},
+        "key_columns (id)",
+    ),
+    (
+        "a key without an order",
+        "CREATE TABLE content.t (id json, code text)",
+        {},
+        "column 'id' is of type json",
+    ),
+    ("no source table", "SELECT 1", {}, "content.t"),
+    (
+        "a column that is not there",
+        "CREATE TABLE content.t (id integer PRIMARY KEY)",
+        {"source_query": "SELECT id, code FROM content.t"},
+        "code",
+    ),
+]
+
+
+def definition(**fields: Any) -> Definition:
+    return Definition.model_validate(BASE | fields)
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[TestClient]:
+    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.mark.promise("J31")
+@pytest.mark.parametrize(
+    ("before", "fields", "named"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_what_every_run_would_hit_is_refused_by_validate_and_by_create(
+    connection: Connection, settings: Settings, client: TestClient, before: str, fields: dict[str, Any], named: str
+) -> None:
+    connection.execute(before.encode())
+    with pytest.raises(ConfigError) as refused:
+        validation.validate(definition(**fields), settings)
+    assert named in str(refused.value)
+    answer = client.post("/pipelines", json=BASE | fields)
+    assert (answer.status_code, answer.json()["code"]) == (422, refused.value.code), answer.json()
+    assert named in answer.json()["detail"]
+    assert answer.json()["detail"].endswith("To store it anyway, add ?validate=false")
+    assert pipelines.list_page(connection) == []
+    assert client.post("/pipelines?validate=false", json=BASE | fields).status_code == 201
+
+
+def test_a_type_that_only_the_source_has_is_carried_as_text(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TYPE content.mood AS ENUM ('sad', 'glad'); CREATE TYPE content.pair AS (a int, b text)")
+    connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY, mood content.mood, pair content.pair)")
+    report = validation.validate(definition(), settings)
+    assert [(column.type, column.declared) for column in report.columns[1:]] == [
+        ("text", "content.mood"),
+        ("jsonb", "content.pair"),
+    ]
+
+
+def test_warnings_are_part_of_the_answer(connection: Connection, client: TestClient) -> None:
+    connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY, code timestamptz)")
+    options = {"lookback": "90m"}
+    created = client.post("/pipelines", json={**BASE, **INCREMENTAL, "options": options})
+    assert created.status_code == 201
+    assert any("longer than 90m" in warning for warning in created.json()["warnings"])
+    changed = client.patch("/pipelines/under_test", json={"options": {"lookback": "2h"}})
+    assert changed.status_code == 200
+    assert any("longer than 2h" in warning for warning in changed.json()["warnings"])
+
+
+def test_a_source_that_does_not_respond_is_a_warning(connection: Connection, settings: Settings) -> None:
+    unreachable = SecretStr(f"postgresql://nobody@127.0.0.1:{free_port()}/x")
+    without_source = settings.model_copy(update={"sources": {"default": unreachable}})
+    with TestClient(create_app(without_source)) as client:
+        created = client.post("/pipelines", json=BASE)
+    assert created.status_code == 201
+    (warning,) = created.json()["warnings"]
+    assert warning.startswith("not validated: source: ")
+
+
+def test_a_database_that_takes_too_long_is_not_waited_for(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY)")
+    with connection.transaction():
+        connection.execute("LOCK TABLE content.t")
+        (warning,) = validation.preflight(plan.check(definition(), settings), seconds=0.5)
+    assert warning == "not validated: source or target did not respond within 0.5 s"
+
+
+def test_a_change_that_source_and_target_do_not_judge_is_stored_unasked(
+    connection: Connection, settings: Settings, client: TestClient
+) -> None:
+    create(connection, settings, **BASE)
+    for fields in (
+        {"enabled": False},
+        {"schedule_interval": "1h"},
+        {"batch_size": 7},
+        {"options": {"max_rows_per_second": 9}},
+    ):
+        answer = client.patch("/pipelines/under_test", json=fields)
+        assert (answer.status_code, answer.json()["warnings"]) == (200, []), answer.json()
+    refused = client.patch("/pipelines/under_test", json={"source_query": "SELECT id FROM content.t"})
+    assert refused.status_code == 422
+    assert "content.t" in refused.json()["detail"]
+    path = "/pipelines/under_test?validate=false"
+    assert client.patch(path, json={"source_query": "SELECT id FROM content.t"}).status_code == 200
+
+
+def test_no_transaction_of_the_store_is_open_while_source_and_target_are_asked(
+    connection: Connection, settings: Settings, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY)")
+    seen: list[int] = []
+
+    def watched(checked: plan.CheckedDefinition) -> tuple[str, ...]:
+        row = connection.execute(
+            "SELECT count(*) AS n FROM pg_stat_activity"
+            " WHERE application_name = 'vitrine:api' AND xact_start IS NOT NULL"
+        ).fetchone()
+        seen.append(row["n"] if row else -1)
+        return ()
+
+    monkeypatch.setattr(validation, "preflight", watched)
+    client.post("/pipelines", json=BASE)
+    client.patch("/pipelines/under_test", json={"source_query": "SELECT id FROM content.t"})
+    assert seen == [0, 0]
+
+
+def test_documents_that_are_stored_already_are_not_asked_about_again(
+    connection: Connection, settings: Settings
+) -> None:
+    create(connection, settings, **BASE)
+    other = {**BASE, "name": "other", "target_table": "analytics.other"}
+    documents = [("a.yaml", {**BASE, "description": "new"}), ("b.yaml", other), ("c.yaml", {"name": "?"})]
+    assert [origin for origin, _ in revisions.new_work(connection, documents)] == ["b.yaml"]
+
+
+def test_nothing_is_applied_if_one_document_is_refused(connection: Connection, settings: Settings) -> None:
+    documents = [("a.yaml", BASE), ("b.yaml", {**BASE, "name": "b", "target_table": "analytics.b"})]
+    with pytest.raises(ConfigError, match=r"b\.yaml: the reason") as refused:
+        revisions.apply_all(connection, settings, documents, None, {"b.yaml": "the reason"})
+    assert refused.value.code == "NOT_APPLIED"
+    assert pipelines.list_page(connection) == []
+
+
+@pytest.mark.parametrize(("mode", "covers"), [("full", "everything"), ("incremental", "inserts and updates")])
+def test_freshness_says_which_changes_it_covers(
+    connection: Connection, settings: Settings, client: TestClient, mode: str, covers: str
+) -> None:
+    cursor = {"incremental_key": "modified"} if mode == "incremental" else {}
+    query = "SELECT id, title, modified FROM content.film_work"
+    fields = {"source_query": query, "target_table": "analytics.films", "mode": mode, **cursor}
+    films = create(connection, settings, **BASE | fields)
+    succeed(connection, settings, films)
+    for path in ("/pipelines/under_test", "/pipelines/under_test/status"):
+        answer = client.get(path).json()
+        assert answer["freshness_covers"] == covers
+        assert answer["fresh_as_of"] is not None
