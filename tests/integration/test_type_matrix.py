@@ -7,7 +7,8 @@ import pytest
 
 from tests import type_matrix
 from tests.helpers import kinds
-from tests.type_matrix import EXACT, LANES, Examiner, Lane
+from tests.helpers.kinds import Kind
+from tests.type_matrix import EXACT, LANES, ROLES, Cell, Examiner, Lane, Role
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 
@@ -39,11 +40,13 @@ def test_every_type_is_carried_as_the_page_says(
 ) -> None:
     """Every type as a column; as key and as cursor every third one in each lane, and all of them in three lanes."""
     examiner = Examiner(connection, settings)
-    found = {(kind, "column"): cell for kind, cell in examiner.columns(examiner.kinds, lane).items()}
+    found: dict[tuple[Kind, Role], Cell] = {
+        (kind, "column"): cell for kind, cell in examiner.columns(examiner.kinds, lane).items()
+    }
     place = list(LANES).index(lane)
     for number, kind in enumerate(examiner.kinds):
         if number % len(LANES) == place:
-            found |= {(kind, role): examiner.cell(kind, role, lane) for role in ("key", "cursor")}
+            found |= {(kind, role): examiner.cell(kind, role, lane) for role in ROLES[1:]}
     written = type_matrix.cells(page)
     differing = [
         f"{kind.name} as {role}: {cell} instead of {written[kind.name, role, lane]}"
