@@ -35,7 +35,9 @@ from vitrine.store.migrate import migrate
 RUNNERS, WRITERS = 3, 6
 ROOT = Path(__file__).parents[2]
 
-EXPECTED_CODES = frozenset({None, "TRANSIENT", "LEASE_EXPIRED", "CRASH_LOOP", "RELEASED"})
+EXPECTED_CODES = frozenset(
+    {None, "TRANSIENT", "LEASE_EXPIRED", "CRASH_LOOP", "RELEASED", "BATCHES_LOST", "CONNECTION_LIMIT"}
+)
 """Error codes that these faults may cause; any other is a defect."""
 
 

@@ -486,6 +486,7 @@ def test_a_request_while_running_starts_exactly_one_more_run(
         "pipeline_id": str(taken.pipeline_id),
         "pipeline": genres,
         "state": "pending",
+        "promised_at": None,
         "run": None,
     }
     pipelines.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)

@@ -21,8 +21,6 @@ from vitrine.model import Definition
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
-pytestmark = pytest.mark.promise("K2")
-
 FIELDS: dict[str, Any] = {
     "name": "under_test",
     "source_query": "SELECT id, title FROM content.v",
@@ -237,6 +235,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.promise("G14", "K2")
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_definition_is_refused_with_the_way_that_leads_to_it(
     connection: Connection, settings: Settings, case: str
@@ -291,6 +290,7 @@ HONEST = {
 }
 
 
+@pytest.mark.promise("K2")
 @pytest.mark.parametrize("case", HONEST)
 def test_an_honest_definition_is_read(connection: Connection, settings: Settings, case: str) -> None:
     connection.execute(raw(HONEST[case]))
@@ -299,6 +299,7 @@ def test_an_honest_definition_is_read(connection: Connection, settings: Settings
     assert reconcile.compare(Definition.model_validate(FIELDS), settings).equal
 
 
+@pytest.mark.promise("K2")
 def test_an_allowed_relation_is_read_with_everything_behind_it(connection: Connection, settings: Settings) -> None:
     connection.execute(
         "CREATE VIEW content.inner_view AS SELECT id, pay::text AS title FROM secret.salaries, pg_sleep(0);"
@@ -312,11 +313,13 @@ def test_an_allowed_relation_is_read_with_everything_behind_it(connection: Conne
     assert succeed(connection, allowing(settings, "content.v"), films).counts.read == 1
 
 
+@pytest.mark.promise("K2")
 def test_a_query_reads_allowed_schemas_only_whatever_relations_are_allowed(settings: Settings) -> None:
     own = allowing(settings, "secret.salaries")
     assert refusal(own, source_query="SELECT id FROM secret.salaries").code == "SCHEMA"
 
 
+@pytest.mark.promise("G15", "K2")
 @pytest.mark.parametrize("kind", ["view", "function"])
 def test_a_definition_that_changes_after_validate_fails_the_run(
     connection: Connection, settings: Settings, kind: str
@@ -344,6 +347,7 @@ def test_a_definition_that_changes_after_validate_fails_the_run(
     assert connection.execute("SELECT * FROM analytics.films ORDER BY id").fetchall() == before
 
 
+@pytest.mark.promise("K2")
 def test_a_view_that_is_redefined_between_two_snapshots_fails_the_run(
     connection: Connection, settings: Settings, database_url: str, threads: ThreadPoolExecutor
 ) -> None:
@@ -363,6 +367,7 @@ def test_a_view_that_is_redefined_between_two_snapshots_fails_the_run(
     assert connection.execute("SELECT to_regclass('analytics.films') AS t").fetchone() == {"t": None}
 
 
+@pytest.mark.promise("K2")
 def test_a_view_cannot_be_redefined_between_its_check_and_its_read(
     connection: Connection, settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +390,7 @@ def test_a_view_cannot_be_redefined_between_its_check_and_its_read(
     assert blocked[:2] == ["content.v", "content.w"]
 
 
+@pytest.mark.promise("K2")
 def test_a_materialized_view_that_is_replaced_after_its_check_is_checked_again(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +414,7 @@ def test_a_materialized_view_that_is_replaced_after_its_check_is_checked_again(
     assert "content.v reads secret.salaries" in str(second)
 
 
+@pytest.mark.promise("K2")
 def test_a_type_that_the_query_names_is_inspected(connection: Connection, settings: Settings) -> None:
     connection.execute(
         """
@@ -422,6 +429,26 @@ def test_a_type_that_the_query_names_is_inspected(connection: Connection, settin
     validation.validate(Definition.model_validate(harmless), settings)
 
 
+@pytest.mark.promise("K2")
+@pytest.mark.parametrize("column", ["content.mood", "content.mood[]", "content.felt"])
+def test_a_cast_of_a_column_is_inspected_although_no_query_names_it(
+    connection: Connection, settings: Settings, column: str
+) -> None:
+    connection.execute(
+        """
+        CREATE TYPE content.felt AS (mood content.mood);
+        CREATE FUNCTION content.f(content.mood) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RETURN 'x'; END $$
+        """
+    )
+    connection.execute(raw(f"CREATE TABLE content.v (id integer PRIMARY KEY, title {column})"))
+    validation.validate(Definition.model_validate(FIELDS), settings)
+    connection.execute("CREATE CAST (content.mood AS text) WITH FUNCTION content.f(content.mood) AS IMPLICIT")
+    refused = refusal(settings)
+    assert "content.v uses type content.mood, which calls content.f(content.mood)" in str(refused)
+    validation.validate(Definition.model_validate(FIELDS | {"source_query": FILMS}), settings)
+
+
+@pytest.mark.promise("K2")
 def test_a_virtual_column_is_inspected(connection: Connection, settings: Settings) -> None:
     if connection.info.server_version < 180_000:
         pytest.skip("virtual generated columns need PostgreSQL 18")
@@ -439,6 +466,7 @@ def test_a_virtual_column_is_inspected(connection: Connection, settings: Setting
     assert "content.v: function 'repeat' is not on the list" in str(failed)
 
 
+@pytest.mark.promise("K2")
 def test_a_plain_table_costs_one_query_of_the_catalog(settings: Settings) -> None:
     checked = policy.read_only("SELECT * FROM content.film_work, ugc.likes", ("content", "ugc"))
     relations = Relations(checked, PostgresSettings(), PostgresSourceOptions())
@@ -454,6 +482,7 @@ def test_a_plain_table_costs_one_query_of_the_catalog(settings: Settings) -> Non
     assert len(executed) == 2  # the lock, and the query
 
 
+@pytest.mark.promise("K2")
 def test_rights_on_single_columns_are_enough_for_a_table_but_not_for_a_view(
     connection: Connection, settings: Settings, database_url: str
 ) -> None:

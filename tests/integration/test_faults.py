@@ -394,7 +394,8 @@ def test_a_transform_that_fails_leaves_nothing_of_its_batch(
         assert count_events(connection) == 200
         assert states.load(connection, events.id).position.cursor == ("2024-01-01 00:03:20+00", "200")
     connection.execute("UPDATE ugc.events SET note = '250' WHERE id = 250")
-    assert succeed(connection, settings, events).counts.read == 300
+    read = succeed(connection, settings, events).counts.read
+    assert read == (300 if mode == "incremental" else 300 + 500)  # another load follows the one that had failed
     assert count_events(connection) == 500
 
 

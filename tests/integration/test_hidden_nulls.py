@@ -10,8 +10,6 @@ from vitrine.model import Definition
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 
-pytestmark = pytest.mark.promise("J33")
-
 FIELDS: dict[str, Any] = {
     "name": "under_test",
     "source_query": "SELECT id, note, modified FROM ugc.events WHERE modified >= $1",
@@ -43,6 +41,7 @@ def warnings(settings: Settings, **fields: Any) -> tuple[str, ...]:
     return validation.validate(Definition.model_validate(FIELDS | fields), settings).warnings
 
 
+@pytest.mark.promise("J33")
 def test_hidden_rows_fail_the_first_load_with_their_number(connection: Connection, settings: Settings) -> None:
     failed = run(connection, settings, create(connection, settings, **FIELDS)).error
     assert failed is not None
@@ -50,6 +49,7 @@ def test_hidden_rows_fail_the_first_load_with_their_number(connection: Connectio
     assert str(failed).startswith("2 row(s) of the source have NULL in 'modified'")
 
 
+@pytest.mark.promise("J33")
 def test_hidden_rows_fail_an_incremental_run_after_the_others_are_written(
     connection: Connection, settings: Settings
 ) -> None:
@@ -67,6 +67,7 @@ def test_hidden_rows_fail_an_incremental_run_after_the_others_are_written(
     assert stored(connection) == 10
 
 
+@pytest.mark.promise("J33")
 def test_hidden_rows_are_ignored_where_the_pipeline_says_so(connection: Connection, settings: Settings) -> None:
     events = create(connection, settings, **FIELDS, options={"on_null_cursor": "ignore"})
     succeed(connection, settings, events)
@@ -74,6 +75,7 @@ def test_hidden_rows_are_ignored_where_the_pipeline_says_so(connection: Connecti
     assert warnings(settings, options={"on_null_cursor": "ignore"}) == ()
 
 
+@pytest.mark.promise("J33")
 def test_validate_counts_hidden_rows(settings: Settings) -> None:
     assert warnings(settings) == ("2 row(s) of the source have NULL in 'modified' and are not in the mart",)
 
@@ -86,6 +88,7 @@ OTHER_USES = [
 ]
 
 
+@pytest.mark.promise("J33")
 @pytest.mark.parametrize("query", OTHER_USES)
 def test_validate_warns_where_hidden_rows_cannot_be_counted(
     connection: Connection, settings: Settings, query: str
@@ -98,6 +101,7 @@ def test_validate_warns_where_hidden_rows_cannot_be_counted(
         assert warnings(settings, source_query=query) == ()
 
 
+@pytest.mark.promise("J33")
 def test_rows_are_not_counted_where_the_column_is_declared_not_null(connection: Connection, settings: Settings) -> None:
     # rows that contradict the declaration show that none was counted
     connection.execute(
@@ -106,6 +110,7 @@ def test_rows_are_not_counted_where_the_column_is_declared_not_null(connection: 
     succeed(connection, settings, create(connection, settings, **FIELDS))
 
 
+@pytest.mark.promise("J33")
 def test_an_outer_join_makes_a_declared_column_null(connection: Connection, settings: Settings) -> None:
     connection.execute("UPDATE ugc.events SET modified = now()")
     connection.execute("ALTER TABLE ugc.events ALTER COLUMN modified SET NOT NULL")
@@ -116,6 +121,7 @@ def test_an_outer_join_makes_a_declared_column_null(connection: Connection, sett
     assert str(failed).startswith("1 row(s) of the source have NULL")
 
 
+@pytest.mark.promise("J33")
 def test_a_comparison_reports_hidden_rows(settings: Settings) -> None:
     built = plan.build_comparison(Definition.model_validate(FIELDS), settings)
     try:

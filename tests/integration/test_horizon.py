@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.events import create_events, fill_events
 from tests.helpers.ratings import create_ratings, is_right, rate
-from tests.helpers.running import run, succeed
+from tests.helpers.running import allowing, run, succeed
 from vitrine.connectors.postgres.source import horizon
 from vitrine.engine.validation import validate
 from vitrine.errors import ConfigError
@@ -167,6 +167,7 @@ def test_rows_that_no_session_of_the_database_writes_need_a_lookback(
 ) -> None:
     fill_events(connection, 5)
     connection.execute(raw(f"{FOREIGN_SERVER}; {definition}"))
+    settings = allowing(settings, "ugc.remote")
     query = f"SELECT id, note, modified FROM ugc.{relation} WHERE modified >= $1"
     events = create_events(connection, settings, "incremental", source_query=query)
     refused = run(connection, settings, events).error
@@ -200,7 +201,8 @@ def test_validate_names_the_relation_that_makes_the_run_fail(connection: Connect
             "key_columns": ["id"],
         }
     )
-    assert any("materialized view ugc.kept" in warning for warning in validate(definition, settings).warnings)
+    with pytest.raises(ConfigError, match=r"materialized view ugc\.kept"):
+        validate(definition, settings)
 
 
 @pytest.mark.promise("J6")

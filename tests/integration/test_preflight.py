@@ -70,12 +70,77 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         {},
         "column 'id' is of type json",
     ),
+    (
+        "J31: a type that is not assigned to the target's",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code integer)",
+        {},
+        "column 'code' has type text",
+    ),
+    (
+        "J14: keys that are equal only in the target",
+        "CREATE TABLE content.t (id text PRIMARY KEY); CREATE TABLE analytics.t (id numeric PRIMARY KEY)",
+        {},
+        "key column 'id'",
+    ),
+    (
+        "J28: a generated column of the target",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code integer);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code integer GENERATED ALWAYS AS (id) STORED)",
+        {},
+        "column 'code'",
+    ),
+    (
+        "J28: an identity of the target",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code integer);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code integer GENERATED ALWAYS AS IDENTITY)",
+        {},
+        "column 'code'",
+    ),
     ("no source table", "SELECT 1", {}, "content.t"),
     (
         "a column that is not there",
         "CREATE TABLE content.t (id integer PRIMARY KEY)",
         {"source_query": "SELECT id, code FROM content.t"},
         "code",
+    ),
+]
+
+WARNED: list[tuple[str, str, dict[str, Any], str]] = [
+    (
+        "J31: numeric into integer",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code numeric);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code integer)",
+        {},
+        "column 'code'",
+    ),
+    (
+        "J31: timestamptz into date",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code timestamptz);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code date)",
+        {},
+        "column 'code'",
+    ),
+    (
+        "J31: text into varchar",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code text);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code varchar(3))",
+        {},
+        "column 'code'",
+    ),
+    ("J8: a local time", "CREATE TABLE content.t (id integer PRIMARY KEY, code timestamp)", INCREMENTAL, "'code'"),
+    (
+        "J19: a sequence with CACHE",
+        "CREATE SEQUENCE content.s CACHE 10;"
+        " CREATE TABLE content.t (id integer PRIMARY KEY, code integer DEFAULT nextval('content.s'))",
+        INCREMENTAL,
+        "sequence content.s",
+    ),
+    (
+        "J33: NULL hidden by the query",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code timestamptz); INSERT INTO content.t VALUES (1)",
+        {**INCREMENTAL, "source_query": "SELECT * FROM content.t WHERE code >= $1"},
+        "'code'",
     ),
 ]
 
@@ -107,6 +172,15 @@ def test_what_every_run_would_hit_is_refused_by_validate_and_by_create(
     assert answer.json()["detail"].endswith("To store it anyway, add ?validate=false")
     assert pipelines.list_page(connection) == []
     assert client.post("/pipelines?validate=false", json=BASE | fields).status_code == 201
+
+
+@pytest.mark.promise("J31")
+@pytest.mark.parametrize(("before", "fields", "named"), [case[1:] for case in WARNED], ids=[case[0] for case in WARNED])
+def test_what_some_rows_may_hit_is_a_warning_that_names_it(
+    connection: Connection, settings: Settings, before: str, fields: dict[str, Any], named: str
+) -> None:
+    connection.execute(before.encode())
+    assert any(named in warning for warning in validation.validate(definition(**fields), settings).warnings)
 
 
 def test_a_type_that_only_the_source_has_is_carried_as_text(connection: Connection, settings: Settings) -> None:

@@ -102,11 +102,6 @@ def created(connection: Connection, settings: Settings, **fields: Any) -> Pipeli
     return create(connection, settings, **definition(**fields).model_dump(exclude={"type"}, mode="json"))
 
 
-def unchanged(rows: Any) -> Any:
-    """A transform."""
-    return rows
-
-
 def reconciled(settings: Settings, connection: Connection, pipeline: Pipeline) -> reconcile.Comparison:
     """As the command does it."""
     return reconcile.compare(pipeline.definition, settings, runs.context(connection, pipeline.id).open_rejects)
@@ -302,10 +297,6 @@ def test_what_only_one_side_has_and_what_is_ignored_is_named(connection: Connect
         "column(s) note, seen are not compared: only the target has them",
         "column(s) extra are not compared: only the source has them",
     )
-
-
-def unchanged(rows: Any) -> Any:
-    return rows
 
 
 @pytest.mark.promise("J31")

@@ -14,8 +14,6 @@ from vitrine.model import Definition
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
-pytestmark = pytest.mark.promise("J34")
-
 FIELDS: dict[str, Any] = {
     "name": "under_test",
     "source_query": "SELECT id, title, modified FROM content.film_work",
@@ -54,6 +52,7 @@ def films(connection: Connection) -> list[dict[str, Any]]:
     return connection.execute("SELECT * FROM analytics.films ORDER BY id").fetchall()
 
 
+@pytest.mark.promise("J34")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_policy_that_is_enabled_between_two_runs_fails_the_second(
     connection: Connection, guarded: Settings, mode: str
@@ -73,6 +72,7 @@ def test_a_policy_that_is_enabled_between_two_runs_fails_the_second(
         validation.validate(Definition.model_validate(FIELDS), guarded)
 
 
+@pytest.mark.promise("J34")
 def test_a_policy_that_is_enabled_between_two_snapshots_fails_the_run(
     connection: Connection, guarded: Settings, database_url: str
 ) -> None:
@@ -88,6 +88,7 @@ def test_a_policy_that_is_enabled_between_two_snapshots_fails_the_run(
     assert failed.code == "ROW_SECURITY"
 
 
+@pytest.mark.promise("J34")
 @pytest.mark.parametrize("setting", ["on", "off"])
 def test_a_pipeline_may_respect_a_policy_and_says_so(connection: Connection, guarded: Settings, setting: str) -> None:
     connection.execute(POLICY)
@@ -102,6 +103,7 @@ def test_a_pipeline_may_respect_a_policy_and_says_so(connection: Connection, gua
     assert [finding.code for finding in built.source.findings] == ["ROW_SECURITY"]
 
 
+@pytest.mark.promise("J34")
 def test_policies_do_not_apply_to_an_owner_or_to_a_role_that_bypasses_them(
     connection: Connection, settings: Settings, guarded: Settings
 ) -> None:
@@ -112,6 +114,7 @@ def test_policies_do_not_apply_to_an_owner_or_to_a_role_that_bypasses_them(
     assert validation.validate(Definition.model_validate(FIELDS), guarded).warnings == ()
 
 
+@pytest.mark.promise("J34")
 def test_a_policy_behind_a_view_applies_to_the_owner_of_the_view(connection: Connection, guarded: Settings) -> None:
     connection.execute(POLICY)
     connection.execute("DROP ROLE IF EXISTS lender")
@@ -138,7 +141,7 @@ def test_a_policy_behind_a_view_applies_to_the_owner_of_the_view(connection: Con
         connection.execute("DROP OWNED BY lender; DROP ROLE lender")
 
 
-@pytest.mark.promise("K2")
+@pytest.mark.promise("J34", "K2")
 def test_a_policy_that_is_respected_is_inspected(connection: Connection, guarded: Settings) -> None:
     connection.execute(POLICY)
     definition = Definition.model_validate(FIELDS | RESPECT)

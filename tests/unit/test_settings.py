@@ -298,3 +298,12 @@ def test_a_file_named_env_is_read_for_connectors_as_well(monkeypatch: pytest.Mon
 def test_the_passwords_of_every_url_are_known_for_redaction() -> None:
     settings = load(database_url="postgresql://a:p%40ss@db/x", sources={"ugc": "postgresql://b:word@db/y"})
     assert set(settings.passwords()) == {"p%40ss", "p@ss", "word"}
+
+
+@pytest.mark.parametrize("given", ["films", "content.", ".films", "a.b.c"])
+def test_an_allowed_relation_needs_its_schema(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("VITRINE_ALLOWED_RELATIONS", f"content.films, {given}")
+    with pytest.raises(ConfigError, match="VITRINE_ALLOWED_RELATIONS is not valid: give each relation"):
+        postgres_settings(load())
+    monkeypatch.setenv("VITRINE_ALLOWED_RELATIONS", "content.films, ugc.v")
+    assert postgres_settings(load()).allowed_relations == ("content.films", "ugc.v")

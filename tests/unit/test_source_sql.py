@@ -77,6 +77,7 @@ ACCEPTED = [
     "SELECT 'it''s', E'tab\\t', U&'\\0061', $$dollar$$, x'ff', 1e3, -1, true, NULL FROM content.film_work",
     'SELECT "Ünïcode"."select" FROM content."Ünïcode"',
     "TABLE content.film_work",
+    "SELECT jsonb_populate_record(NULL::content.film_work, f.extra) FROM content.film_work f",
     "SELECT id FROM content.film_work; -- the end",
 ]
 
@@ -199,6 +200,9 @@ REFUSED = [
     ("SELECT (SELECT x.lo_unlink) FROM generate_series(1, 1) x", "FUNC"),
     ("SELECT f.pg_restore_relation_stats FROM content.film_work f", "FUNC"),
     ("SELECT x.pg_sleep FROM CAST(0.3 AS float8) x", "NODE"),
+    # a row type whose domains are checked by functions, without its name
+    ("SELECT jsonb_populate_record(f, '{}') FROM content.film_work f", "FUNC"),
+    ("SELECT json_populate_recordset(base => f, from_json => '[]') FROM content.film_work f", "FUNC"),
     # G6: more than one statement
     ("SELECT 1; SELECT 2", "MULTIPLE_STATEMENTS"),
     ("SELECT 1;/* */DELETE FROM content.film_work", "MULTIPLE_STATEMENTS"),

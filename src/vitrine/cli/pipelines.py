@@ -44,12 +44,13 @@ def _listed_row(one: "Listed", settings: "Settings", wide: bool) -> tuple[str, .
 
 def status(name: Name) -> None:
     """Status, freshness, checkpoint and last runs of one pipeline."""
-    from vitrine.store import pipelines, runs
+    from vitrine.store import pipelines, rejects, runs
     from vitrine.store import state as states
 
     settings = building.service_settings()
     with building.connect_store(settings) as store:
         pipeline = pipelines.get(store, name)
+        quarantined = rejects.count_open(store, pipeline.id)
         state = states.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
@@ -65,6 +66,8 @@ def status(name: Name) -> None:
         output.show(f"checkpoint: {' / '.join(state.position.cursor)}")
     if state.horizon_blocker:
         output.show(f"held back by {state.horizon_blocker}, open for {state.horizon_lag_seconds:.0f} s")
+    if quarantined:
+        output.show(f"in quarantine: {quarantined:,} row(s); see vitrine rejects {pipeline.name}")
     _show_runs(history, settings)
 
 

@@ -135,9 +135,10 @@ def _claim(store: "Connection", settings: "Settings", name: str, options: "RunOp
 
 def _summary(name: str, executed: "Executed") -> str:
     counts = executed.counts
+    quarantined = f", {counts.rejected:,} quarantined" if counts.rejected else ""
     return (
         f"{name}: {executed.outcome}, {counts.read:,} rows read, {counts.written:,} written, {counts.deleted:,} deleted"
-        f" in {executed.seconds:.2f} s"
+        f"{quarantined} in {executed.seconds:.2f} s"
     )
 
 

@@ -156,6 +156,9 @@ def _resumable(plan: Plan, state: State) -> Load | None:
 def _run_changes(
     plan: Plan, state: State, mark: Watermark | None, checkpoint: Checkpoint, control: RunControl
 ) -> Outcome:
+    if not plan.target.exists and state.identity is None:
+        # transforms have dropped every row so far: reading all of them again is safe whatever the checkpoint was
+        state = replace(state, position=Position())
     _check_state(plan, state)
     if state.generation is not None:
         _discard(plan, state.generation, checkpoint)

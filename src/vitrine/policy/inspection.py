@@ -106,6 +106,10 @@ CLOCKS = frozenset(
 # Their input functions read the catalog: 'secret.t'::regclass reveals whether that table exists.
 CATALOG_TYPE_PREFIXES = ("reg", "pg_", "aclitem")
 
+ROW_BUILDERS = frozenset(
+    {"json_populate_record", "json_populate_recordset", "jsonb_populate_record", "jsonb_populate_recordset"}
+)
+
 # Columns that a function in FROM has without declaring them; no function has one of these names.
 BUILT_IN_COLUMNS = frozenset({"key", "value", "ordinality"})
 
@@ -158,6 +162,7 @@ class Inspection:
                 self._note_column(names_of(node.fields))
             case pb.FuncCall():
                 self._check_function(names_of(node.funcname))
+                self._check_row_type(node)
             case pb.A_Expr():
                 self._check_operator(names_of(node.name))
             case pb.SubLink():
@@ -208,6 +213,16 @@ class Inspection:
         *schema, function = names
         if schema not in ([], ["pg_catalog"]) or function not in ALLOWED_FUNCTIONS:
             raise function_refused(".".join(names))
+
+    def _check_row_type(self, call: pb.FuncCall) -> None:
+        """A function that builds a row executes the constraints of its type, which must therefore have a name."""
+        name = names_of(call.funcname)[-1]
+        if name in ROW_BUILDERS and (not call.args or call.args[0].WhichOneof("node") != "type_cast"):
+            raise ConfigError(
+                f"the row that {name} fills has no named type; write its first argument as NULL::schema.type, and see"
+                f" {GUIDE}",
+                code="FUNC",
+            )
 
     def _check_value_function(self, operation: pb.SQLValueFunctionOp) -> None:
         if operation not in CLOCKS:

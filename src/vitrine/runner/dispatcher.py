@@ -133,7 +133,7 @@ class PipelineDispatcher:
         metrics.run_started(claim.definition.name)
         reach("after_claim")
         with Link(self._settings.store_url, name=f"{claim.session}:run") as store:
-            executed = self._executor.execute(claim, store, _Hangs(self, on_hang), watch)
+            executed = self._executor.execute(claim, store, _Hangs(self, on_hang), watch, can_queue=retry)
             verdict = judge(executed, claim.attempt, retry=retry, delays=self._delays)
             reach("before_finish")
             try:

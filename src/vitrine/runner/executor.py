@@ -41,12 +41,14 @@ class Executed:
     batch_seq: int | None = None  # of the last batch that the run saved; None: it did not finish
 
 
-def wait_before(failures: int, error: VitrineError, waits: Sequence[float] = WAITS) -> float | None:
+def wait_before(
+    failures: int, error: VitrineError, waits: Sequence[float] = WAITS, *, can_queue: bool = True
+) -> float | None:
     """Seconds before the next attempt after so many failures in a row; None when the run should end.
 
-    A run that lacks a connection ends at once, because it must not hold others while it waits.
+    A run that lacks a connection ends at once if it `can_queue`: it must not hold others while it waits.
     """
-    if error.code == CONNECTION_LIMIT:
+    if error.code == CONNECTION_LIMIT and can_queue:
         return None
     if failures > len(waits) or (is_final(error) and not isinstance(error, RelationMissing)):
         return None
@@ -61,15 +63,18 @@ class PipelineExecutor:
         self._stop = stop
         self._waits = waits
 
-    def execute(self, claim: Claim, store: Link, hangs: HangHandler, watch: Watch | None = None) -> Executed:
+    def execute(
+        self, claim: Claim, store: Link, hangs: HangHandler, watch: Watch | None = None, *, can_queue: bool = True
+    ) -> Executed:
         """Never raises for a failure of the run itself: the error is part of the result.
 
-        A run that hangs does not return from here; `hangs` is called, from another thread.
+        `can_queue`: a run that lacks a connection can be started again later. A run that hangs does not return from
+        here; `hangs` is called, from another thread.
         """
         started = time.monotonic()
         checkpoint = StoreCheckpoint(claim, store)
         with RunnerControl(claim, self._settings, store, self._stop, hangs, watch) as control:
-            ended = self._run(claim, store, checkpoint, control)
+            ended = self._run(claim, store, checkpoint, control, can_queue=can_queue)
             error = ended if isinstance(ended, VitrineError) else None
             # the timeout is the reason, whatever the cancelled call raised
             error = (control.overdue or error) if error is not None else None
@@ -80,7 +85,7 @@ class PipelineExecutor:
         return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0, batch_seq)
 
     def _run(
-        self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl
+        self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl, *, can_queue: bool
     ) -> Outcome | VitrineError:
         """Repeat attempts, each from the stored state, while another one may help; progress resets their count."""
         failures, fields = 0, claim.log_fields()
@@ -95,7 +100,7 @@ class PipelineExecutor:
             if not isinstance(ended, VitrineError):
                 return ended
             failures = 1 if checkpoint.moved > before else failures + 1
-            seconds = wait_before(failures, ended, self._waits)
+            seconds = wait_before(failures, ended, self._waits, can_queue=can_queue)
             if seconds is None:
                 return ended
             log.warning(

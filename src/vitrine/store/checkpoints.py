@@ -210,6 +210,7 @@ class StoreCheckpoint:
             position=stored.position,
             cursor_types=stored.cursor_types,
             generation=_generation(stored, row) if stored.generation_open else None,
+            published=_still_published(self._state.published, stored),
             identity=stored.identity,
             facts=stored.facts,
         )
@@ -224,6 +225,12 @@ def hold(connection: Connection, claim: Claim) -> None:
 
 def lease_lost(claim: Claim) -> LeaseLost:
     return LeaseLost(f"another runner has taken over pipeline '{claim.definition.name}'; this run writes nothing more")
+
+
+def _still_published(published: Generation | None, stored: states.StoredState) -> Generation | None:
+    """None if the load is under construction again: a crashed server has lost the commit that published it."""
+    is_lost = published is not None and stored.generation_open and stored.generation == published.number
+    return None if is_lost else published
 
 
 def _generation(stored: states.StoredState, row: DictRow) -> Generation:

@@ -473,6 +473,10 @@ UPDATE etl.etl_rejects SET closed_at = now()
 SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, row, created_at FROM etl.etl_rejects
  WHERE pipeline_id = %(id)s AND closed_at IS NULL ORDER BY id LIMIT %(limit)s;
 
+-- count_rejects --
+-- How many rows of a pipeline are in quarantine
+SELECT count(*) AS rows FROM etl.etl_rejects WHERE pipeline_id = %(id)s AND closed_at IS NULL;
+
 -- list_open_generations --
 -- Loads under construction; staged rows of any other load can be removed
 SELECT pipeline_id, generation FROM etl.etl_state WHERE generation_open;

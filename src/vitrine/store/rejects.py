@@ -9,7 +9,7 @@ from vitrine.flow import keys
 from vitrine.flow.rows import Reject
 from vitrine.model import Claim, PipelineId
 from vitrine.postgres import Connection
-from vitrine.store.database import execute, fetch_all
+from vitrine.store.database import execute, fetch_all, fetch_one
 
 
 def store_rejects(connection: Connection, claim: Claim, rejects: Sequence[Reject], healed: Sequence[str]) -> None:
@@ -38,3 +38,8 @@ def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100)
     """Rows in quarantine, oldest first; keys as a person reads them."""
     rows = fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)
     return [row | {"key": keys.readable(row["key"])} for row in rows]
+
+
+def count_open(connection: Connection, pipeline_id: PipelineId) -> int:
+    row = fetch_one(connection, "count_rejects", id=pipeline_id)
+    return row["rows"] if row else 0

@@ -12,8 +12,8 @@ from vitrine.settings import ConnectorSettings, split_list
 
 
 def _qualified(names: tuple[str, ...]) -> tuple[str, ...]:
-    if any(not all(name.partition(".")) for name in names):
-        raise ValueError("give each relation with its schema, such as content.films")
+    if any(name.count(".") != 1 or not all(name.partition(".")) for name in names):
+        raise ValueError("give each relation as schema.name, such as content.films")
     return names
 
 

@@ -109,7 +109,7 @@ _CATALOG = """
            (SELECT x.extname FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid
              WHERE d.classid = 'pg_catalog.pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e') AS extension,
            en.nspname AS equal_schema, eo.oprname AS equal_name,
-           gn.nspname AS greater_schema, go.oprname AS greater_name,
+           gn.nspname AS greater_schema, gr.oprname AS greater_name,
            ln.nspname AS at_least_schema, lo.oprname AS at_least_name,
            EXISTS (SELECT FROM pg_catalog.pg_amproc p
                     WHERE p.amprocfamily = c.opcfamily AND p.amproclefttype = c.opcintype AND p.amprocnum = 4
@@ -133,8 +133,8 @@ _CATALOG = """
              ORDER BY o.opcintype = t.oid DESC, o.opcintype LIMIT 1) AS c ON true
       LEFT JOIN pg_catalog.pg_operator eo ON eo.oid = c.equal
       LEFT JOIN pg_catalog.pg_namespace en ON en.oid = eo.oprnamespace
-      LEFT JOIN pg_catalog.pg_operator go ON go.oid = c.greater
-      LEFT JOIN pg_catalog.pg_namespace gn ON gn.oid = go.oprnamespace
+      LEFT JOIN pg_catalog.pg_operator gr ON gr.oid = c.greater
+      LEFT JOIN pg_catalog.pg_namespace gn ON gn.oid = gr.oprnamespace
       LEFT JOIN pg_catalog.pg_operator lo ON lo.oid = c.at_least
       LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = lo.oprnamespace
 """

@@ -9,7 +9,7 @@ from psycopg.rows import DictRow
 
 from vitrine.connectors.postgres import types
 from vitrine.errors import ConfigError
-from vitrine.flow.rows import Column, bare_type
+from vitrine.flow.rows import Column, Finding, bare_type
 from vitrine.postgres import Connection, raw
 
 # Every value survives these casts; a modifier of the target is judged on its own. The documents of json and jsonb are
@@ -131,6 +131,33 @@ class Casts:
 
     def of(self, connection: Connection, columns: Sequence[Column]) -> list[Conversion]:
         """How each column is converted; ConfigError where PostgreSQL has no assignment cast."""
+        conversions = self._conversions(connection, columns)
+        for one in conversions:
+            if not one.facts.allowed:
+                raise ConfigError(self._refusal(one), code="SCHEMA_CHANGED")
+        return conversions
+
+    def findings(self, connection: Connection, columns: Sequence[Column]) -> list[Finding]:
+        """Columns that cannot be written, and those whose type may not hold every value."""
+        found: list[Finding] = []
+        for one in self._conversions(connection, columns):
+            if not one.facts.allowed:
+                found.append(Finding("SCHEMA_CHANGED", self._refusal(one), one.name, fatal=True))
+            elif one.is_checked:
+                text = (
+                    f"column '{one.name}' of {self._target} is of type {one.target}, which cannot hold every value of"
+                    f" the source's {one.source}: a row that would be changed does not fit (options.on_reject)"
+                )
+                found.append(Finding("NARROWER_COLUMN", text, one.name))
+        return found
+
+    def _refusal(self, one: Conversion) -> str:
+        return (
+            f"column '{one.name}' has type {one.source}, which PostgreSQL does not assign to type"
+            f" {one.target} of {self._target}; cast it in the query, or change the column's type"
+        )
+
+    def _conversions(self, connection: Connection, columns: Sequence[Column]) -> list[Conversion]:
         kinds = [(self.sent_as(column), self._type_of(column)) for column in columns]
         pairs = tuple(
             (target if is_enum_as_text(column, target) else source, target)
@@ -138,18 +165,10 @@ class Casts:
         )
         if pairs not in self._known:
             self._known[pairs] = describe(connection, pairs)
-        conversions = [
+        return [
             Conversion(column, source, target, facts)
             for column, (source, target), facts in zip(columns, kinds, self._known[pairs], strict=True)
         ]
-        for one in conversions:
-            if not one.facts.allowed:
-                raise ConfigError(
-                    f"column '{one.name}' has type {one.source}, which PostgreSQL does not assign to type"
-                    f" {one.target} of {self._target}; cast it in the query, or change the column's type",
-                    code="SCHEMA_CHANGED",
-                )
-        return conversions
 
 
 def is_enum_as_text(column: Column, target: str) -> bool:

@@ -101,11 +101,12 @@ _FACTS = """
                        'modifier', a.atttypmod, 'nullable', NOT a.attnotnull, 'generated', a.attgenerated <> '',
                        'always_identity', a.attidentity = 'a', 'deterministic', coalesce(l.collisdeterministic, true),
                        'collation', CASE WHEN a.attcollation <> t.typcollation
-                                         THEN format('%%I.%%I', l.collnamespace::regnamespace::name, l.collname) END)
+                                         THEN format('%%I.%%I', n.nspname, l.collname) END)
                      ORDER BY a.attnum)
               FROM pg_attribute a
               JOIN pg_type t ON t.oid = a.atttypid
               LEFT JOIN pg_collation l ON l.oid = a.attcollation
+              LEFT JOIN pg_namespace n ON n.oid = l.collnamespace
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
            (SELECT jsonb_agg(jsonb_build_object(
                        'primary', i.indisprimary, 'deferrable', NOT i.indimmediate,
@@ -115,18 +116,19 @@ _FACTS = """
               FROM pg_index i
               JOIN pg_class x ON x.oid = i.indexrelid
              CROSS JOIN LATERAL (
-                   SELECT jsonb_agg(a.attname ORDER BY place) AS columns,
-                          jsonb_agg(jsonb_build_array(n.nspname, p.oprname) ORDER BY place) AS operators,
-                          jsonb_agg(coalesce(l.collisdeterministic, true) ORDER BY place) AS deterministic
+                   SELECT jsonb_agg((SELECT a.attname FROM pg_attribute a
+                                      WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum) ORDER BY place) AS columns,
+                          jsonb_agg((SELECT jsonb_build_array(n.nspname, p.oprname)
+                                       FROM pg_opclass o
+                                       JOIN pg_amop m ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
+                                        AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
+                                       JOIN pg_operator p ON p.oid = m.amopopr
+                                       JOIN pg_namespace n ON n.oid = p.oprnamespace
+                                      WHERE o.oid = k.class) ORDER BY place) AS operators,
+                          jsonb_agg(coalesce((SELECT l.collisdeterministic FROM pg_collation l
+                                               WHERE l.oid = k.sorted_by), true) ORDER BY place) AS deterministic
                      FROM unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[])
                           WITH ORDINALITY AS k(attnum, class, sorted_by, place)
-                     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                     JOIN pg_opclass o ON o.oid = k.class
-                     JOIN pg_amop m ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
-                      AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
-                     JOIN pg_operator p ON p.oid = m.amopopr
-                     JOIN pg_namespace n ON n.oid = p.oprnamespace
-                     LEFT JOIN pg_collation l ON l.oid = k.sorted_by
                     WHERE k.place <= i.indnkeyatts) AS k
              WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid) AS uniques,
            (SELECT jsonb_agg(jsonb_build_object(
@@ -158,7 +160,7 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
         if row is None:
             return None
         described: list[dict[str, Any]] = row["columns"] or []
-        facts = types.describe(connection, [(column.pop("oid"), column.pop("modifier")) for column in described])
+        facts = _types(connection, [(column.pop("oid"), column.pop("modifier")) for column in described])
     columns = {
         column["name"]: ColumnFacts(**column, facts=known) for column, known in zip(described, facts, strict=True)
     }
@@ -173,6 +175,21 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
         row_security=row["row_security"],
         deferrable=row["deferrable"],
     )
+
+
+_FIRST_OWN_OID = 16384
+"""Types below it come with the server, and are the same in every database of its version."""
+
+_built_in: dict[tuple[int, int, int], TypeFacts] = {}
+
+
+def _types(connection: Connection, wanted: Sequence[tuple[int, int]]) -> list[TypeFacts]:
+    """The facts of types; those of built-in types are asked for once per process, because every run needs them."""
+    version = connection.info.server_version
+    unknown = sorted({one for one in wanted if (version, *one) not in _built_in})
+    known = dict(zip(unknown, types.describe(connection, unknown), strict=True))
+    _built_in.update({(version, *one): facts for one, facts in known.items() if one[0] < _FIRST_OWN_OID})
+    return [known.get(one) or _built_in[version, *one] for one in wanted]
 
 
 def _unique(index: Mapping[str, Any], columns: Mapping[str, ColumnFacts]) -> UniqueFacts:

@@ -172,7 +172,8 @@ class Quarantine:
         statement = sql.SQL(
             "SELECT {number} AS number, CASE WHEN num_nulls({key}) = 0 THEN {stored_key} ELSE {sent_key} END AS key,"
             " (to_jsonb(q.*) - {added}::text[])::text AS row, {is_stored} AS is_stored"
-            " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number} WHERE {number} = ANY ({numbers})"
+            " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number}"
+            " WHERE {number} = ANY ({numbers}::integer[])"
         ).format(
             number=sql.Identifier("s", number),
             key=names(numbered.key, "s"),
@@ -183,7 +184,7 @@ class Quarantine:
             sent=numbered.sent,
             sent_number=sql.Identifier("q", number),
             added=sql.Literal([number, numbered.verdict_name]),
-            numbers=sql.Literal([one.number for one in unfit]),
+            numbers=sql.Literal(_array(unfit)),
         )
         found = {row["number"]: row for row in self._session.connection.execute(statement).fetchall()}
         return [

@@ -24,6 +24,7 @@ from vitrine.flow.rows import (
     Column,
     Compare,
     Digest,
+    Finding,
     Generation,
     Lane,
     Position,
@@ -62,8 +63,15 @@ class PostgresSink:
             lanes=self.lanes,
             columns=tuple(Column(name, type_name) for name, type_name in stored),
             identity=facts.identity if facts else None,
-            findings=tuple(self._target.findings(columns)),
+            findings=tuple(self._findings(columns)),
         )
+
+    def _findings(self, columns: Sequence[Column]) -> list[Finding]:
+        found = self._target.findings(columns)
+        if self._target.facts is None or any(finding.fatal for finding in found):
+            return found  # a type that the target's database lacks has no casts
+        with self._session.translated():
+            return found + self._casts.findings(self._session.connection, columns)
 
     def encode(self, batch: Batch) -> Batch:
         return encode(batch, self._casts)

@@ -19,7 +19,8 @@ RELATIONS = """
            EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 'v') AS is_computed,
            ARRAY(SELECT format('%%s.%%s', s.nspname, f.relname) FROM members m JOIN pg_class f ON f.oid = m.oid
                    JOIN pg_namespace s ON s.oid = f.relnamespace
-                  WHERE m.root = c.oid AND f.relkind = 'f' ORDER BY 1) AS foreign_tables
+                  WHERE m.root = c.oid AND f.relkind = 'f' ORDER BY 1) AS foreign_tables,
+           EXISTS (SELECT FROM pg_cast k WHERE k.castfunc >= 16384) AS has_casts
       FROM wanted w JOIN pg_class c ON c.oid = w.oid JOIN pg_namespace n ON n.oid = c.relnamespace
      ORDER BY schema, name
 """
@@ -36,6 +37,26 @@ RELATION_DEFINITIONS = """
     SELECT p.polrelid, p.tableoid, p.oid, 'SELECT ' || pg_get_expr(p.polqual, p.polrelid), true
       FROM pg_policy p WHERE p.polrelid = ANY (%(oids)s::oid[]) AND p.polcmd IN ('r', '*') AND p.polqual IS NOT NULL
                          AND %(respect)s
+"""
+
+# A cast is executed without being named, by operators, to_jsonb and others: every function that casts a value of a
+# relation from or to another type. Those of an extension are a superuser's.
+CASTS = """
+    WITH RECURSIVE made_of AS (
+        SELECT a.attrelid AS relation, a.atttypid AS type FROM pg_attribute a
+         WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND a.atttypid >= 16384
+         UNION
+        SELECT m.relation, p.part FROM made_of m JOIN pg_type t ON t.oid = m.type CROSS JOIN LATERAL (
+            SELECT unnest(ARRAY[t.typbasetype, t.typelem])
+             UNION ALL
+            SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0
+        ) AS p (part) WHERE p.part >= 16384
+    )
+    SELECT m.relation, format_type(m.type, NULL) AS type, k.castfunc AS function
+      FROM made_of m JOIN pg_cast k ON m.type IN (k.castsource, k.casttarget) JOIN pg_proc p ON p.oid = k.castfunc
+     WHERE k.castfunc >= 16384
+       AND NOT EXISTS (SELECT FROM pg_depend d JOIN pg_roles r ON r.oid = p.proowner AND r.rolsuper
+                        WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
 """
 
 # Defaults of arguments are inserted when a call is planned, so they are not in the text of the caller.
@@ -64,13 +85,17 @@ NAMED_TYPES = """
       JOIN pg_namespace n ON n.nspname = a.schema JOIN pg_type t ON t.typnamespace = n.oid AND t.typname = a.name
 """
 
-# Base type, element, fields and subtype of each type; the function that makes a value of a range canonical
+# Base type, element, fields and subtype of each type; functions that make a range canonical, and that cast its values
 TYPES = """
     SELECT t.oid, format_type(t.oid, NULL) AS name,
            ARRAY(SELECT part FROM unnest(ARRAY[t.typbasetype, t.typelem, r.rngsubtype]
                      || ARRAY(SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0)
                  ) AS part WHERE part >= 16384) AS parts,
-           ARRAY(SELECT r.rngcanonical::oid WHERE r.rngcanonical <> 0) AS functions
+           ARRAY(SELECT r.rngcanonical::oid WHERE r.rngcanonical <> 0)
+           || ARRAY(SELECT k.castfunc FROM pg_cast k JOIN pg_proc p ON p.oid = k.castfunc
+                     WHERE t.oid IN (k.castsource, k.casttarget) AND k.castfunc >= 16384 AND NOT EXISTS (
+                         SELECT FROM pg_depend d JOIN pg_roles o ON o.oid = p.proowner AND o.rolsuper
+                          WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')) AS functions
       FROM pg_type t LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid)
      WHERE t.oid = ANY (%(oids)s::oid[]) ORDER BY name
 """
