@@ -147,18 +147,20 @@ class Subject:
     def reconciled(self) -> str:
         """What reconcile finds."""
         assert self._pipeline is not None
-        if not self._exists():
+        if not self.exists:
             return "source = target"
         return reconcile.compare(self._pipeline.definition, self._settings).sentence()
 
     def images(self) -> dict[int, str]:
         """Every row of the mart as text."""
-        if not self._exists():
+        if not self.exists:
             return {}
         statement = sql.SQL("SELECT {} AS id, CAST(t AS text) AS image FROM {} AS t")
         rows = self._control.execute(statement.format(sql.Identifier(ROW_ID), _TARGET)).fetchall()
         return {row["id"]: row["image"] for row in rows}
 
-    def _exists(self) -> bool:
+    @property
+    def exists(self) -> bool:
+        """Whether there is a mart."""
         row = self._control.execute("SELECT to_regclass(%s) IS NOT NULL AS yes", [TARGET]).fetchone()
         return bool(row and row["yes"])

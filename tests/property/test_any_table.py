@@ -31,7 +31,7 @@ from vitrine.errors import VitrineError
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
-STEPS_OF_THE_MACHINE = 450
+STEPS_OF_THE_MACHINE = 300
 
 # Refusals after a change of the table: of the run that finds it, before it writes
 DRIFT_CODES = frozenset({"SCHEMA_CHANGED", "TARGET_SCHEMA", "COLUMNS"})
@@ -245,7 +245,7 @@ class AnyTable(RuleBasedStateMachine):
         if _alter(source, alteration, self.world.kinds):
             source.touch()
             self.drifted = True
-            self.vanished |= not before.keys() <= source.columns.keys()
+            self.vanished |= self._subject.exists and not before.keys() <= source.columns.keys()
             self.retyped |= any(source.columns.get(name, kind) != kind for name, kind in before.items())
 
     # -- ends of runs -------------------------------------------------------------------------------------------------
