@@ -53,7 +53,7 @@ def test_every_type_is_carried_as_the_page_says(
         for (kind, role), cell in found.items()
         if cell != written[kind.name, role, lane]
     ]
-    assert differing == [], "run `make types` and read the difference"
+    assert not differing, "\n".join(["run `make types` and read the difference:", *differing])
 
 
 @pytest.mark.promise("K1")
