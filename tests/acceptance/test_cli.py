@@ -93,6 +93,18 @@ def test_nothing_is_applied_if_one_file_is_invalid(command: Command, files: Path
     assert pipelines.list_page(connection) == []
 
 
+def test_nothing_is_applied_if_a_source_refuses_a_definition_unless_it_is_not_asked(
+    command: Command, files: Path, connection: Connection
+) -> None:
+    (files / "films.yaml").write_text(GENRES.replace("genres", "films").replace("content.genre", "content.nothing"))
+    text = refused(command("apply", str(files)))
+    assert text.startswith("nothing was applied:\n  films.yaml: ")
+    assert "content.nothing" in text
+    assert text.endswith("To store it anyway, give --no-validate")
+    assert pipelines.list_page(connection) == []
+    assert "films: created\n" in ok(command("apply", "--no-validate", str(files)))
+
+
 @pytest.mark.promise("D15")
 def test_a_file_that_is_not_yaml_is_reported_with_its_line(
     command: Command, files: Path, connection: Connection

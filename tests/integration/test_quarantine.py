@@ -220,7 +220,8 @@ def test_a_number_out_of_the_target_s_range_is_a_reject_in_every_lane(
     add_transform(monkeypatch, kind, function)
     connection.execute("CREATE TABLE ugc.it AS SELECT n AS id FROM generate_series(1, 5) n")
     connection.execute("CREATE TABLE analytics.sorted (id integer PRIMARY KEY, single real, whole integer)")
-    pipeline = create_pipeline(connection, settings, mode, "SELECT id FROM ugc.it", python_task="change")
+    # one row a batch: one number out of range makes the frame of its whole batch travel as text
+    pipeline = create_pipeline(connection, settings, mode, "SELECT id FROM ugc.it", python_task="change", batch_size=1)
     succeed(connection, settings, pipeline)
     assert quarantined(connection, pipeline) == {"1": "22003", "2": "22003", "3": "22003", "5": "22003"}
     assert stored(connection) == [{"id": 4, "single": None, "whole": -(2**31)}]

@@ -102,6 +102,11 @@ def created(connection: Connection, settings: Settings, **fields: Any) -> Pipeli
     return create(connection, settings, **definition(**fields).model_dump(exclude={"type"}, mode="json"))
 
 
+def unchanged(rows: Any) -> Any:
+    """A transform."""
+    return rows
+
+
 def reconciled(settings: Settings, connection: Connection, pipeline: Pipeline) -> reconcile.Comparison:
     """As the command does it."""
     return reconcile.compare(pipeline.definition, settings, runs.context(connection, pipeline.id).open_rejects)

@@ -51,6 +51,7 @@ class TypeFacts:
     greater: Operator | None
     at_least: Operator | None
     send: sql.Identifier | None  # the function that returns the image of a value; None: there is none
+    polymorphic: bool  # the operators take any enum, array or range: a domain over one must be cast to it first
     identical: bool  # equal values have equal images, provided that their collation is deterministic
     collatable: bool
     foreign_code: bool  # its owner, who is not a superuser, may have attached functions that a write would execute
@@ -144,9 +145,12 @@ _NAMES = """
       FROM unnest(%(oids)s::oid[], %(modifiers)s::integer[]) WITH ORDINALITY AS w(oid, modifier, place) ORDER BY place
 """
 
-# Their text names an object of one database; their binary format is its number there
-_CATALOG_NAMES = frozenset(
+# The text of reg… names an object of one database, and its binary format is the object's number there. PostgreSQL does
+# not accept the binary format of an empty vector.
+_AS_TEXT = frozenset(
     {
+        "int2vector",
+        "oidvector",
         "regclass",
         "regcollation",
         "regconfig",
@@ -192,7 +196,7 @@ def _plan(oid: int, modifier: int, known: Mapping[int, DictRow]) -> _Plan:
         return _Plan((base, base_modifier), (TEXT_OID, UNSET), Form.TEXT, foreign_code)
     declared = (base, base_modifier)
     element = row["element"]
-    if not element:
+    if not element or row["name"] in _AS_TEXT:
         carrier, form = _scalar(row, base_modifier)
         return _Plan(declared, carrier, form, foreign_code or _has_code(row))
     element_base, element_modifier, element_is_domain = _base_of(element, base_modifier, known)
@@ -227,7 +231,7 @@ def _scalar(row: DictRow, modifier: int) -> tuple[tuple[int, int], Form]:
         return (JSONB_OID, UNSET), Form.JSON
     # only a superuser can create a base type; a range may have functions of its owner
     is_carried = (row["kind"] == "b" and (built_in or row["extension"])) or (row["kind"] in "rm" and built_in)
-    if is_carried and row["has_binary"] and not (built_in and row["name"] in _CATALOG_NAMES):
+    if is_carried and row["has_binary"] and not (built_in and row["name"] in _AS_TEXT):
         return (row["oid"], modifier), Form.SAME
     return (TEXT_OID, UNSET), Form.TEXT
 
@@ -246,23 +250,39 @@ def _all_trusted(oid: int, known: Mapping[int, DictRow]) -> bool:
 
 
 def _facts(plan: _Plan, declared: str, bare: str, carrier: str, known: Mapping[int, DictRow]) -> TypeFacts:
-    row = known.get(plan.declared[0]) if plan.form is not Form.JSON else None  # a record has no order in the mart
-    extension = known[plan.carrier[0]]["extension"] if plan.carrier[0] in known else None
+    row = _ordered(plan, known)
     return TypeFacts(
         declared=declared,
         bare=bare,
         carrier=carrier,
         carrier_oid=plan.carrier[0],
         form=plan.form,
-        extension=extension,
+        extension=_extension(plan.carrier[0], known),
         equal=_operator(row, "equal"),
         greater=_operator(row, "greater"),
         at_least=_operator(row, "at_least"),
         send=sql.Identifier(row["send_schema"], row["send_name"]) if row and row["send_name"] else None,
+        polymorphic=bool(row and (row["element"] or row["kind"] in "erm")),
         identical=bool(row and row["identical"]),
         collatable=bool(row and row["collatable"]),
         foreign_code=plan.foreign_code,
     )
+
+
+def _extension(oid: int, known: Mapping[int, DictRow]) -> str | None:
+    row = known.get(oid)
+    if row is None:
+        return None
+    return row["extension"] or (_extension(row["element"], known) if row["element"] else None)
+
+
+def _ordered(plan: _Plan, known: Mapping[int, DictRow]) -> DictRow | None:
+    """The type whose operators order the values; None if they have no order in source and mart."""
+    row = known.get(plan.declared[0]) if plan.form is not Form.JSON else None  # a record has none in the mart
+    if row is not None and row["element"]:
+        element = known.get(_base_of(row["element"], UNSET, known)[0])
+        return row if element is not None and element["equal_name"] is not None else None
+    return row
 
 
 def _operator(row: DictRow | None, name: str) -> Operator | None:

@@ -39,7 +39,10 @@ class Term:
 
     @property
     def expression(self) -> sql.Composable:
-        return self._of(sql.Identifier("q", self.column.name))
+        value: sql.Composable = sql.Identifier("q", self.column.name)
+        if self.column.facts.polymorphic:
+            value = sql.SQL("CAST({} AS {})").format(value, raw(self.column.facts.bare))
+        return self._of(value)
 
     def literal(self, text: str) -> sql.Composable:
         return self._of(sql.SQL("CAST({} AS {})").format(sql.Literal(text), raw(self.column.facts.bare)))
