@@ -1,7 +1,5 @@
 """The comparison behind the property tests finds every kind of difference."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.helpers.kinds import BY_NAME
@@ -12,7 +10,7 @@ COLUMNS = {"id": BY_NAME["bigint"], "number": BY_NAME["numeric"]}
 
 
 @pytest.fixture
-def oracle(database_url: str, connection: Connection) -> Iterator[Oracle]:
+def oracle(database_url: str, connection: Connection) -> Oracle:
     connection.execute(
         "CREATE TABLE ugc.given (id bigint, number numeric); INSERT INTO ugc.given VALUES (1, 1.0), (2, NULL);"
         "CREATE TABLE analytics.given AS SELECT * FROM ugc.given"
@@ -20,7 +18,7 @@ def oracle(database_url: str, connection: Connection) -> Iterator[Oracle]:
     compared = Oracle(database_url, connection, "analytics.given")
     compared.expect("SELECT * FROM ugc.given", COLUMNS)
     assert compared.differences("id") == []
-    yield compared
+    return compared
 
 
 @pytest.mark.parametrize(
