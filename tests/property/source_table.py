@@ -25,6 +25,9 @@ _RESPELLED = {
     "text, nondeterministic ICU collation": "upper({0})",
 }
 
+# Values that the table does not take; an index over an array of elements without order takes none
+_REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.UndefinedFunction)
+
 Change = tuple[str, sql.Composable]
 """A column and its value; literals, because an argument would need a placeholder, and a name may look like one."""
 
@@ -88,7 +91,7 @@ class SourceTable:
             sql.SQL(", ").join(map(sql.Identifier, [ROW_ID, *(name for name, _ in given)])),
             sql.SQL(", ").join([sql.Literal(self._rows), *(value for _, value in given)]),
         )
-        with suppress(psycopg.DataError, psycopg.IntegrityError):
+        with suppress(*_REFUSED):
             self._writer.execute(statement)
 
     def update(self, place: int, row: Mapping[str, str | None]) -> None:
@@ -120,7 +123,7 @@ class SourceTable:
         statement = sql.SQL(
             "UPDATE {0} SET {2} WHERE {1} = (SELECT {1} FROM {0} WHERE {1} >= {3} ORDER BY 1 LIMIT 1)"
         ).format(self.identifier, _ID, sql.SQL(", ").join(assigned), sql.Literal(place))
-        with suppress(psycopg.DataError, psycopg.IntegrityError):
+        with suppress(*_REFUSED):
             self._writer.execute(statement)
 
     def _values(self, row: Mapping[str, str | None]) -> list[Change]:

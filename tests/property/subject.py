@@ -64,6 +64,11 @@ class Subject:
         names = ", ".join(sql.Identifier(name).as_string(None) for name in self._named)
         return f"SELECT {'*' if self.shape.star else names} FROM {table}"
 
+    @property
+    def lacks_columns(self) -> bool:
+        """Whether the query names a column that is not there any more."""
+        return not self.shape.star and not set(self._named) <= self.source.columns.keys()
+
     def close(self) -> None:
         self.stop()
         self.source.close()

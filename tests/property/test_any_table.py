@@ -120,7 +120,7 @@ class AnyTable(RuleBasedStateMachine):
         self.world = world
         self.subject: Subject | None = None
         self.drifted = False  # the table has changed since the pipeline was created
-        self.vanished = False  # so that a column of the query is not there any more
+        self.vanished = False  # so that a column of SELECT * is not there any more
         self.retyped = False  # so that a column of the query has another type
         self.replanned = False  # other steps since the last write: they may leave a column out deliberately
 
@@ -245,7 +245,8 @@ class AnyTable(RuleBasedStateMachine):
         if _alter(source, alteration, self.world.kinds):
             source.touch()
             self.drifted = True
-            self.vanished |= self._subject.exists and not before.keys() <= source.columns.keys()
+            is_seen = self._subject.shape.star and self._subject.exists
+            self.vanished |= is_seen and not before.keys() <= source.columns.keys()
             self.retyped |= any(source.columns.get(name, kind) != kind for name, kind in before.items())
 
     # -- ends of runs -------------------------------------------------------------------------------------------------
@@ -311,7 +312,7 @@ class AnyTable(RuleBasedStateMachine):
 
     def _check_refusal(self, error: VitrineError) -> None:
         # a column that a query names: the server's own message is clear
-        is_named = self.vanished and not self._subject.shape.star and "(42703)" in str(error)
+        is_named = self._subject.lacks_columns and "(42703)" in str(error)
         # jsonpath and tsquery report a value that they cannot read as an error of syntax
         does_not_fit = "does not fit" in str(error) or "(42601)" in str(error)
         is_reject = self.retyped and does_not_fit
