@@ -165,8 +165,8 @@ _INTERNAL = (
     _same("cid", "0", "3", "4294967295"),
     _same("tid", "(0,1)", "(7,3)", "(4294967295,65535)", nth=lambda number: f"(0,{number})"),
     _same("refcursor", "", "a", "\\N"),
-    _same("int2vector", "1 2", "", "-3"),
-    _same("oidvector", "1 2", "", "4294967295"),
+    Kind("int2vector", "int2vector", "text", ("1 2", "", "-3")),
+    Kind("oidvector", "oidvector", "text", ("1 2", "", "4294967295")),
     Kind("aclitem", "aclitem", "text", ("postgres=r/postgres", "=w/postgres", "postgres=a/postgres")),
 )
 _REGISTERED = tuple(
