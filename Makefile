@@ -74,6 +74,15 @@ mutants: $(DEV) ## Remove each protection in a scratch copy; the test that the t
 guarantees: $(DEV) ## Write docs/guarantees-tests.md, the tests behind each promise, from the marks in the tests
 	$(BIN)/python -m tests.guarantees
 
+.PHONY: types
+types: $(DEV) ## Write docs/types.md, how every type is carried, from runs on the embedded PostgreSQL
+	$(BIN)/python -m tests.type_matrix
+
+.PHONY: property
+property: $(DEV) ## Tables of any shape under changes and crashes, STEPS=10000 SEED=1: every mart equals its query, or the run is refused
+	VITRINE_TEST_STEPS=$(or $(STEPS),10000) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_any_table.py
+	VITRINE_TEST_STEPS=$$(($(or $(STEPS),10000) / 10)) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_mart_equals_source.py
+
 .PHONY: chaos
 chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 SEED=1; every mart must be right
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))

@@ -5,10 +5,9 @@ are interrupted at chosen points, and changes of the definition. After every suc
 rows that were committed before the run began and have not changed since. If nothing was written during the run, the
 mart must equal its query.
 
-`VITRINE_TEST_STEPS=20000 pytest tests/property` takes other steps every time, and shrinks a failure.
+`make property STEPS=10000` takes other steps every time, and shrinks a failure.
 """
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,20 +16,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import NAMESPACE_OID, UUID, uuid5
-from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from psycopg import sql
 
 from tests.helpers import journal
 from tests.helpers.running import create, differences
 from tests.property.conftest import STEPS
+from tests.property.driving import drive
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
 from vitrine import registry, revisions
-from vitrine.connectors.postgres.source import horizon
+from vitrine.connectors.postgres.source import horizon, lineage
 from vitrine.errors import TransitionRefused
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -45,7 +43,6 @@ from vitrine.store import state as states
 if TYPE_CHECKING:
     import polars as pl
 
-STEPS_OF_AN_EXAMPLE = 30
 STEPS_OF_A_MACHINE = 270
 TARGET = "analytics.subject"
 
@@ -571,28 +568,9 @@ def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]
         yield world
 
 
-def drive(name: str, machine: Any) -> None:
-    """Run a machine: the same steps every time, or with VITRINE_TEST_STEPS more and other ones."""
-    longer = os.environ.get("VITRINE_TEST_STEPS")
-    run_state_machine_as_test(
-        machine if longer else seed(crc32(name.encode()))(machine),
-        settings=settings(
-            max_examples=int(longer or STEPS_OF_A_MACHINE) // STEPS_OF_AN_EXAMPLE + 1,
-            stateful_step_count=STEPS_OF_AN_EXAMPLE,
-            deadline=None,
-            derandomize=not longer,
-            database=None,
-            print_blob=True,
-            report_multiple_bugs=False,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-            phases=(Phase.generate, Phase.shrink) if longer else (Phase.generate,),  # shrinking takes minutes
-        ),
-    )
-
-
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_mart_equals_its_source_when_the_writers_have_ended(machine: type[MartMachine], world: World) -> None:
-    drive(machine.__name__, lambda: machine(world))
+    drive(machine.__name__, lambda: machine(world), steps=STEPS_OF_A_MACHINE)
 
 
 @pytest.mark.parametrize("machine", [TimeCopy, NumberRows])
@@ -601,7 +579,7 @@ def test_without_the_horizon_rows_are_lost(
 ) -> None:
     """The machine can detect a loss: a checkpoint that does not wait for open transactions loses their rows."""
 
-    def read(connection: Connection) -> horizon.Horizon:
+    def read(connection: Connection, relations: lineage.Relations = ()) -> horizon.Horizon:
         row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
         assert row is not None
         world.at("horizon")
@@ -609,4 +587,6 @@ def test_without_the_horizon_rows_are_lost(
 
     monkeypatch.setattr(horizon, "read", read)
     with pytest.raises(MartIsWrong):
-        drive(f"{machine.__name__} without the horizon", lambda: machine(world, margins=False))
+        drive(
+            f"{machine.__name__} without the horizon", lambda: machine(world, margins=False), steps=STEPS_OF_A_MACHINE
+        )

@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers import journal
-from vitrine.connectors.postgres.source import horizon
+from vitrine.connectors.postgres.source import horizon, lineage
 from vitrine.flow.protocols import Transaction
 from vitrine.flow.rows import Entry, Saved
 from vitrine.postgres import Connection, connect
@@ -154,8 +154,8 @@ def opened(url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
 def _report_points(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     read, save = horizon.read, StoreCheckpoint.save
 
-    def reading(connection: Connection) -> horizon.Horizon:
-        seen = read(connection)
+    def reading(connection: Connection, relations: lineage.Relations = ()) -> horizon.Horizon:
+        seen = read(connection, relations)
         world.at("horizon")
         return seen
 

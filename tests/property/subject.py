@@ -1,0 +1,171 @@
+"""The pipeline over a source table of any shape, and its mart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from tests.helpers.lanes import TASKS
+from tests.helpers.oracle import Oracle
+from tests.helpers.running import create, once_read, run
+from tests.property.shapes import ROW_ID, Lane, Shape
+from tests.property.source_table import SourceTable
+from vitrine import revisions
+from vitrine.engine import reconcile
+from vitrine.errors import VitrineError
+from vitrine.model import Pipeline
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+
+TARGET = "analytics.subject"
+_TARGET = sql.Identifier("analytics", "subject")
+RETRIES = (0.1, 0.3, 0.6)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a pipeline reads: nothing of it may change the result."""
+
+    lane: Lane
+    batch_size: int
+    snapshot_max_age: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: with an error, or with this many changes of the mart."""
+
+    error: VitrineError | None
+    changes: int
+
+
+class Subject:
+    """One source table, its pipeline and its mart."""
+
+    def __init__(self, control: Connection, settings: Settings, shape: Shape, pace: Pace) -> None:
+        url = settings.store_url
+        self.shape = shape
+        self.source = SourceTable(url, control, shape)
+        self._control = control
+        self._settings = settings
+        self._pace = pace
+        self._pipeline: Pipeline | None = None
+        self._oracle = Oracle(url, control, TARGET)
+        self._named = tuple(self.source.columns)  # by a query without *
+
+    @property
+    def lane(self) -> Lane:
+        return self._pace.lane
+
+    @property
+    def query(self) -> str:
+        table = self.source.identifier.as_string(None)
+        names = ", ".join(sql.Identifier(name).as_string(None) for name in self._named)
+        return f"SELECT {'*' if self.shape.star else names} FROM {table}"
+
+    @property
+    def lacks_columns(self) -> bool:
+        """Whether the query names a column that is not there any more."""
+        return not self.shape.star and not set(self._named) <= self.source.columns.keys()
+
+    def close(self) -> None:
+        self.stop()
+        self.source.close()
+
+    # -- the pipeline -------------------------------------------------------------------------------------------------
+
+    def start(self) -> VitrineError | None:
+        """Create the pipeline for the present columns, with a new mart; returns the error if it is refused."""
+        self.stop()
+        self._named = tuple(self.source.columns)
+        cursor: dict[str, Any] = {}
+        if self.shape.cursor is not None:
+            cursor = {"mode": "incremental", "incremental_key": self.shape.cursor, "incremental_id_key": ROW_ID}
+        try:
+            self._pipeline = create(
+                self._control,
+                self._settings,
+                source_query=self.query,
+                target_table=TARGET,
+                key_columns=list(self.shape.key),
+                python_task=TASKS[self._pace.lane],
+                batch_size=self._pace.batch_size,
+                options=self._options(),
+                **cursor,
+            )
+        except VitrineError as exc:
+            return exc
+        return None
+
+    def stop(self) -> None:
+        self._pipeline = None
+        self._control.execute("DELETE FROM etl.etl_pipelines")  # whatever its status
+        self._control.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(_TARGET))
+
+    def change(self, pace: Pace) -> None:
+        assert self._pipeline is not None
+        self._pace = pace
+        fields = {
+            "python_task": TASKS[pace.lane],
+            "batch_size": pace.batch_size,
+            "options": {"snapshot_max_age": pace.snapshot_max_age},
+        }
+        revisions.change(self._control, self._settings, self._pipeline.id, fields, state="keep")
+
+    def run(self, after: int = 0, action: Callable[[], object] | None = None, *, retry: bool = False) -> Ended:
+        """Run once; the action happens when so many rows have been read."""
+        assert self._pipeline is not None
+        executed = run(
+            self._control,
+            self._settings,
+            self._pipeline,
+            watch=once_read(after, action) if action is not None else None,
+            waits=RETRIES if retry else (),
+        )
+        return Ended(executed.error, executed.counts.written + executed.counts.deleted)
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"snapshot_max_age": self._pace.snapshot_max_age, "max_delete_ratio": 1}
+        options["on_schema_change"] = "add_columns" if self.shape.adds_columns else "fail"
+        if self.shape.monotonic:
+            options["cursor_is_monotonic"] = True
+        if self.shape.has_clock():
+            options["horizon_margin"] = "0s"
+        return options
+
+    # -- the mart -----------------------------------------------------------------------------------------------------
+
+    def differences(self, *, retyped: bool) -> list[str]:
+        """Rows and values that differ; `retyped` marts keep their types when the source's types change."""
+        if self.is_blind:
+            return [f"row {key} is extra" for key in self.images()]
+        present = self.source.columns
+        self._oracle.expect(self.query, present if self.shape.star else {name: present[name] for name in self._named})
+        return self._oracle.differences(ROW_ID, retyped=retyped)
+
+    @property
+    def is_blind(self) -> bool:
+        """A transform defines the columns with its first row: without any, no mart is created and no change is seen."""
+        return self.lane != "copy" and self.source.is_empty
+
+    def reconciled(self) -> str:
+        """What reconcile finds."""
+        assert self._pipeline is not None
+        if not self.exists:
+            return "source = target"
+        return reconcile.compare(self._pipeline.definition, self._settings).sentence()
+
+    def images(self) -> dict[int, str]:
+        """Every row of the mart as text."""
+        if not self.exists:
+            return {}
+        statement = sql.SQL("SELECT {} AS id, CAST(t AS text) AS image FROM {} AS t")
+        rows = self._control.execute(statement.format(sql.Identifier(ROW_ID), _TARGET)).fetchall()
+        return {row["id"]: row["image"] for row in rows}
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a mart."""
+        row = self._control.execute("SELECT to_regclass(%s) IS NOT NULL AS yes", [TARGET]).fetchone()
+        return bool(row and row["yes"])
