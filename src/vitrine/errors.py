@@ -80,3 +80,8 @@ def group_of(sqlstate: str | None) -> type[VitrineError]:
     if sqlstate in _MISSING_STATES:
         return RelationMissing
     return DataError if sqlstate[:2] in _DATA_CLASSES else ConfigError
+
+
+def is_failure(exc: BaseException) -> bool:
+    """Whether user code or a library failed; polars raises panics that are not an Exception."""
+    return isinstance(exc, Exception) or type(exc).__name__ == "PanicException"

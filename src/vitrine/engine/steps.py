@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from vitrine.copytext import frame_of, frames, rows_of, text_of, values
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, is_failure
 from vitrine.flow.protocols import Transformer
 from vitrine.flow.rows import Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
 from vitrine.model import Row
@@ -76,7 +76,7 @@ class _Step:
         try:
             return self._run(given)
         except BaseException as exc:
-            if not _is_failure(exc):
+            if not is_failure(exc):
                 raise
             key = self._key_at(self._first_failing(again()))
             if isinstance(exc, values.UnreadableValue):
@@ -100,7 +100,7 @@ class _Step:
         try:
             self._run(given)
         except BaseException as exc:
-            if not _is_failure(exc):
+            if not is_failure(exc):
                 raise
             return True
         return False
@@ -180,7 +180,17 @@ class FrameStep(_Step):
         return self._task(given)
 
     def _key_at(self, given: Any) -> str:
-        return "/".join(values.field_of(given[name][0]) if name in given.columns else "?" for name in self._key)
+        return "/".join(_field_at(given, name) if name in given.columns else "?" for name in self._key)
+
+
+def _field_at(frame: Any, name: str) -> str:
+    """The first value of a column; a frame may hold times that Python cannot."""
+    try:
+        return values.field_of(frame[name][0])
+    except BaseException as exc:
+        if not is_failure(exc):
+            raise
+        return "?"
 
 
 def conversion(lane: Lane) -> Transformer:
@@ -192,11 +202,6 @@ def conversion(lane: Lane) -> Transformer:
     if lane is Lane.TEXT:
         return lambda batch: replace(batch, payload=TextRows(text_of(batch), batch.count))
     raise ConfigError(f"rows cannot be converted to lane {lane}", code="NO_LANE")
-
-
-def _is_failure(exc: BaseException) -> bool:
-    """Whether the function failed; polars raises panics that are not an Exception."""
-    return isinstance(exc, Exception) or type(exc).__name__ == "PanicException"
 
 
 def _columns(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from vitrine import metrics
 from vitrine.engine import plan
 from vitrine.engine.plan import Known
-from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_final
+from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -138,6 +138,8 @@ def _capture_errors(step: Callable[[], Result], claim: Claim) -> Result | Vitrin
         return step()
     except VitrineError as exc:
         return exc
-    except Exception as exc:  # user code and drivers may raise anything
+    except BaseException as exc:  # user code and drivers may raise anything
+        if not is_failure(exc):
+            raise
         log.exception("unexpected error", extra={"action": "unexpected_error", **claim.log_fields()})
         return VitrineError(f"unexpected {type(exc).__name__}; the runner's log has the details", code="UNEXPECTED")

@@ -60,11 +60,16 @@ CASTS = """
 """
 
 # Defaults of arguments are inserted when a call is planned, so they are not in the text of the caller.
+# Without the functions that PostgreSQL makes for every range type: their code is its own
 FUNCTIONS = """
     SELECT p.tableoid AS class, p.oid, p.oid::regprocedure::text AS signature, p.prokind::text AS kind,
            p.prosecdef AS definer, pg_get_userbyid(p.proowner) AS owner, pg_get_function_sqlbody(p.oid) AS body,
            'SELECT ' || pg_get_expr(p.proargdefaults, 0) AS defaults, coalesce(p.proconfig, '{}') AS settings
-      FROM pg_proc p WHERE p.oid = ANY (%(oids)s::oid[]) ORDER BY signature
+      FROM pg_proc p WHERE p.oid = ANY (%(oids)s::oid[])
+       AND NOT (p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'internal') AND p.prosrc IN (
+           'range_constructor2', 'range_constructor3',
+           'multirange_constructor0', 'multirange_constructor1', 'multirange_constructor2'))
+     ORDER BY signature
 """
 
 # A role may attach any function that it may execute to an operator. Trusted: members of a superuser's extension, and
