@@ -176,10 +176,8 @@ TEXT_FORMAT = STABLE_NAMES + ";" + STABLE_TIMES
 
 
 def no_transaction_timeout(connection: Connection) -> LiteralString:
-    """Statements that lift the role's limits from a transaction: a run has its own."""
-    if connection.info.server_version < 170_000:
-        return "; SET LOCAL statement_timeout = 0"
-    return "; SET LOCAL statement_timeout = 0; SET LOCAL transaction_timeout = 0"
+    """Lifts the limit of the role from a transaction: a run has its own limits."""
+    return "" if connection.info.server_version < 170_000 else "; SET LOCAL transaction_timeout = 0"
 
 
 def raw(text: str) -> sql.SQL:

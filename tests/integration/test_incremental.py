@@ -345,6 +345,10 @@ def test_another_cursor_type_under_an_old_checkpoint_fails(
     connection.execute("ALTER TABLE ugc.ratings ALTER modified TYPE timestamp USING modified AT TIME ZONE 'UTC'")
     failed = run(connection, settings, ratings).error
     assert failed is not None
+    assert failed.code == "SCHEMA_CHANGED"
+    connection.execute("UPDATE etl.etl_state SET sink_facts = '{}'")  # an earlier version did not record the columns
+    failed = run(connection, settings, ratings).error
+    assert failed is not None
     assert failed.code == "STATE_MISMATCH"
 
 

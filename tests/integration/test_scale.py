@@ -37,6 +37,12 @@ MANY = """
 """
 
 
+def scanned(plan: Any) -> set[str]:
+    """Tables that a plan reads from their first row to their last."""
+    tables = {plan["Relation Name"]} if plan["Node Type"] == "Seq Scan" else set[str]()
+    return tables.union(*(scanned(inner) for inner in plan.get("Plans", ())))
+
+
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("waiting", [0, 1, 5000])
 @pytest.mark.parametrize("full", [[], ["billing"]], ids=["unlimited", "limited"])
@@ -51,7 +57,7 @@ def test_a_claim_among_ten_thousand_pipelines_uses_the_index(
     assert explained is not None
     plan = explained["QUERY PLAN"][0]["Plan"]
     assert "'Index Name': 'claimable'" in str(plan)
-    assert "Seq Scan" not in str(plan)
+    assert "etl_pipelines" not in scanned(plan)  # etl_installation has one row
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 100
 
 

@@ -118,6 +118,11 @@ ENCODABLE = (
 )
 
 
+def _carried(name: str) -> sql.Composable:
+    value = sql.Identifier("s", name)
+    return sql.SQL("to_jsonb({})").format(value) if name == "place" else value
+
+
 def changed(connection: Connection, target: str, query: LiteralString = EVERYTHING) -> list[int]:
     """Keys of the rows that are missing in the target, or have a column with another text."""
     names = [column.name for column in connection.execute(f"SELECT * FROM ({query}) AS q LIMIT 0").description or ()]
@@ -127,7 +132,7 @@ def changed(connection: Connection, target: str, query: LiteralString = EVERYTHI
         " WHERE ROW({})::text IS DISTINCT FROM ROW({})::text ORDER BY s.id"
     ).format(
         sql.Identifier(schema, table),
-        sql.SQL(", ").join(sql.Identifier("s", name) for name in names),
+        sql.SQL(", ").join(_carried(name) for name in names),
         sql.SQL(", ").join(sql.Identifier("t", name) for name in names),
     )
     return [row["id"] for row in connection.execute(statement)]
@@ -142,6 +147,7 @@ def test_values_that_a_transform_does_not_change_arrive_exactly(
 ) -> None:
     if target == "there":
         connection.execute("CREATE TABLE analytics.everything (LIKE ugc.everything INCLUDING INDEXES, extra integer)")
+        connection.execute("ALTER TABLE analytics.everything ALTER place TYPE jsonb USING NULL")
     cursor: dict[str, Any] = {"options": {"cursor_is_monotonic": True}}
     if mode == "incremental":
         cursor |= {"mode": "incremental", "incremental_key": "id", "incremental_id_key": "id"}
@@ -165,8 +171,8 @@ def test_values_that_a_transform_does_not_change_arrive_exactly(
         " AND s.attrelid = 'ugc.everything'::regclass AND t.attrelid = 'analytics.everything'::regclass"
         " AND (s.atttypid, s.atttypmod) IS DISTINCT FROM (t.atttypid, t.atttypmod) ORDER BY 1"
     ).fetchall()
-    # for a column with a domain, PostgreSQL reports only the type behind the domain
-    assert [row["attname"] for row in types] == (["best", "score"] if target == "missing" else [])
+    own = ["best", "mood", "moods", "place", "score", "scores"]
+    assert [row["attname"] for row in types] == (own if target == "missing" else ["place"])
 
 
 @pytest.mark.usefixtures("_every_type")
@@ -387,7 +393,7 @@ def test_a_paused_full_load_of_a_reader_continues_where_it_stopped(connection: C
 
     first = succeed(connection, settings, pipeline, watch=pause)
     assert first.outcome is Outcome.PAUSED
-    second = succeed(connection, settings, pipeline)
+    second = succeed(connection, settings, pipeline, resume=True)
     assert (first.counts.read + second.counts.read, second.outcome) == (9, Outcome.FINISHED)
     assert numbers_in_mart(connection) == list(range(1, 10))
 

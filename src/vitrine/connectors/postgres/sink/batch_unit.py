@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from psycopg import sql
 
+from vitrine.connectors.postgres.sink import encodings
 from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
@@ -48,6 +49,8 @@ class BatchUnit:
             self._target.restore(facts)
             self._undo()
             self.result = result
+            if isinstance(refusal, encodings.REFUSALS):
+                raise encodings.refusal(self.transaction, batch, self._target.name) from refusal
             if not self._target.exists and refusal.diag.column_name in self._target.key:
                 raise self._target.null_key() from refusal
             self._prepare(batch)

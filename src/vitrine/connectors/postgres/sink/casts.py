@@ -95,7 +95,7 @@ class Conversion:
 
     def assigned(self, value: sql.Composable) -> sql.Composable:
         """The value for an INSERT: an enum that the source carries as text has no assignment cast."""
-        if self.is_needed and is_enum_as_text(self.column, self.target):
+        if self.is_needed and has_declared_type(self.column, self.target):
             return sql.SQL("CAST({} AS {})").format(value, raw(self.target))
         return value
 
@@ -160,7 +160,7 @@ class Casts:
     def _conversions(self, connection: Connection, columns: Sequence[Column]) -> list[Conversion]:
         kinds = [(self.sent_as(column), self._type_of(column)) for column in columns]
         pairs = tuple(
-            (target if is_enum_as_text(column, target) else source, target)
+            (target if has_declared_type(column, target) else source, target)
             for column, (source, target) in zip(columns, kinds, strict=True)
         )
         if pairs not in self._known:
@@ -171,9 +171,9 @@ class Casts:
         ]
 
 
-def is_enum_as_text(column: Column, target: str) -> bool:
-    """Whether the source carries an enum as text, and the target has that enum: an earlier version created it."""
-    return column.declared == target and column.type in ("text", "text[]")
+def has_declared_type(column: Column, target: str) -> bool:
+    """Whether the target has the type that the column only carries, such as an enum: an earlier version created it."""
+    return column.declared == target and column.type != "jsonb"
 
 
 def describe(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[CastFacts]:

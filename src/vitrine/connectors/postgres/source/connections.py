@@ -11,7 +11,8 @@ from vitrine.postgres import STABLE_NAMES, STABLE_TIMES, Connection, answered, c
 # a policy would shorten is an error.
 BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL row_security = off;" + STABLE_NAMES
 TIMEOUTS = """
-    ; SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10min'
+    ; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;
+    SET LOCAL idle_in_transaction_session_timeout = '10min'
 """
 
 _UTC = frozenset({"UTC", "Etc/UTC"})
