@@ -116,7 +116,7 @@ def test_a_pipeline_survives_a_pause_and_a_killed_runner_and_is_proven(
 
     dying = {"VITRINE_TESTING": "1", "VITRINE_FAILPOINTS": "before_checkpoint=kill@3"}
     with runner(variables | dying) as victim:
-        pipelines.request_run(connection, ratings.id, trigger="api")
+        pipelines.request_run(connection, ratings.id, trigger="api", resume=True)
         wait_until(lambda: victim.process.poll() is not None, 60, "a runner that is killed")
         assert victim.process.returncode == -signal.SIGKILL
     assert documents.rows("mem:ratings") == {}

@@ -70,7 +70,7 @@ def test_the_page_has_every_type_that_a_column_can_have(connection: Connection, 
     rows = connection.execute(
         "SELECT typname AS name, format_type(oid, NULL) AS type FROM pg_type"
         " WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype IN ('b', 'r', 'm')"
-        "   AND (typcategory <> 'A' OR typname LIKE '%%vector') AND typname <> ALL (%s)",
+        "   AND (typcategory <> 'A' OR typname IN ('int2vector', 'oidvector')) AND typname <> ALL (%s)",
         [list(NOT_FOR_COLUMNS)],
     ).fetchall()
     listed = {kind.type.split("(")[0] for kind in kinds.ALL} | {kind.type for kind in kinds.ALL}
