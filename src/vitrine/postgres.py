@@ -18,20 +18,15 @@ from vitrine.errors import CONNECTION_LIMIT, ConfigError, DataError, TransientEr
 Connection = psycopg.Connection[DictRow]
 
 
-# Defaults of roles and databases that single statements depend on; set only where they differ, so that a pooled session
-# keeps its own
+# Single statements depend on these; a role or a database may have other defaults
 _SESSION = """
-    SELECT pg_catalog.set_config(name, wanted, false)
-      FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
-                   ('default_transaction_deferrable', 'off'), ('idle_session_timeout', '0')) AS s(name, wanted)
-     WHERE pg_catalog.current_setting(name) <> wanted
+    SET default_transaction_isolation = 'read committed';
+    SET default_transaction_read_only = off;
+    SET default_transaction_deferrable = off;
+    SET idle_session_timeout = 0
 """
 # The driver reads times in no other format
-_READABLE_TIMES = """
-    SELECT pg_catalog.set_config('DateStyle', 'ISO', false), pg_catalog.set_config('IntervalStyle', 'postgres', false)
-     WHERE (pg_catalog.current_setting('DateStyle') LIKE 'ISO%'
-            AND pg_catalog.current_setting('IntervalStyle') = 'postgres') IS NOT TRUE
-"""
+_READABLE_TIMES = "; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'"
 
 
 def connect(url: str, *, name: str, side: str = "database", own_times: bool = False) -> Connection:
@@ -56,7 +51,7 @@ def connect(url: str, *, name: str, side: str = "database", own_times: bool = Fa
         )
         try:
             with answered(connection, side):
-                connection.execute(_SESSION if own_times else _SESSION + ";" + _READABLE_TIMES)
+                connection.execute(_SESSION if own_times else _SESSION + _READABLE_TIMES)
         except BaseException:
             connection.close()
             raise

@@ -1,82 +1,19 @@
-"""Types of PostgreSQL: what the catalog says about each, and how Vitrine carries its values."""
+"""Asks the catalog about types: how each is carried, compared and ordered."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from psycopg import sql
 from psycopg.rows import DictRow
 
-from vitrine.postgres import Connection, raw
+from vitrine.connectors.postgres import built_in
+from vitrine.connectors.postgres.type_facts import UNSET, Form, Operator, TypeFacts, output_text
+from vitrine.postgres import Connection
+
+__all__ = ["UNSET", "Form", "Operator", "TypeFacts", "describe", "from_catalog", "output_text"]
 
 TEXT_OID, JSONB_OID, RECORD_OID, RECORD_ARRAY_OID = 25, 3802, 2249, 2287
 TEXT_ARRAY_OID = 1009
-
-UNSET = -1
-"""The modifier of a type without length, scale or precision."""
-
-
-class Form(StrEnum):
-    """How a value becomes the type that carries it, in the session of its own database."""
-
-    SAME = "same"
-    CAST = "cast"
-    TEXT = "text"
-    JSON = "json"
-
-
-@dataclass(frozen=True)
-class Operator:
-    """An operator by its full name: a bare one would resolve to that of another type under our search_path."""
-
-    schema: str
-    name: str
-
-    def between(self, left: sql.Composable, right: sql.Composable) -> sql.Composed:
-        return sql.SQL("{} OPERATOR({}.{}) {}").format(left, sql.Identifier(self.schema), raw(self.name), right)
-
-
-@dataclass(frozen=True)
-class TypeFacts:
-    """A type as its database describes it, and the type that carries its values."""
-
-    declared: str  # in its own database, with length or scale; qualified unless it belongs to pg_catalog
-    bare: str  # the same without length or scale: a cast to it changes no value
-    carrier: str  # the type in a batch and in a created mart
-    carrier_oid: int  # how COPY BINARY encodes it
-    form: Form
-    extension: str | None  # the carrier belongs to this extension; None: to pg_catalog
-    # operators of the default btree operator class; None: values of the type have no order
-    equal: Operator | None
-    greater: Operator | None
-    at_least: Operator | None
-    send: sql.Identifier | None  # the function that returns the image of a value; None: there is none
-    polymorphic: bool  # the operators take any enum, array or range: a domain over one must be cast to it first
-    identical: bool  # equal values have equal images, provided that their collation is deterministic
-    collatable: bool
-    foreign_code: bool  # its owner, who is not a superuser, may have attached functions that a write would execute
-
-    @property
-    def is_flattened(self) -> bool:
-        return self.form is not Form.SAME
-
-    def carried(self, value: sql.Composable) -> sql.Composable:
-        """The value as its carrier, to be evaluated by the reader of its own database."""
-        match self.form:
-            case Form.SAME:
-                return value
-            case Form.CAST:
-                return sql.SQL("CAST({} AS {})").format(value, raw(self.carrier))
-            case Form.TEXT:
-                return output_text(value)
-            case Form.JSON:
-                return sql.SQL("to_jsonb({})").format(value)
-
-
-def output_text(value: sql.Composable) -> sql.Composed:
-    """The text that the type's output function returns: a cast to text may be defined to return another one."""
-    return sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE concat({0}) END").format(value)
-
 
 # Every type that the wanted ones are made of: base types of domains, elements of arrays. Only arrays have the subscript
 # handler of this name; point and others have an element type without being arrays. A type is trusted if its owner
@@ -169,6 +106,14 @@ _AS_TEXT = frozenset(
 
 def describe(connection: Connection, wanted: Sequence[tuple[int, int]]) -> list[TypeFacts]:
     """The facts of types, given as oid and modifier; the transaction's search_path must be pg_catalog."""
+    known = {one: facts for one in wanted if (facts := built_in.facts(*one)) is not None}
+    unknown = list(dict.fromkeys(one for one in wanted if one not in known))
+    known |= zip(unknown, from_catalog(connection, unknown), strict=True)
+    return [known[one] for one in wanted]
+
+
+def from_catalog(connection: Connection, wanted: Sequence[tuple[int, int]]) -> list[TypeFacts]:
+    """The facts as the catalog has them."""
     if not wanted:
         return []
     rows = connection.execute(_CATALOG, {"oids": [oid for oid, _ in wanted]}).fetchall()

@@ -164,11 +164,24 @@ class Casts:
             for column, (source, target) in zip(columns, kinds, strict=True)
         )
         if pairs not in self._known:
-            self._known[pairs] = describe(connection, pairs)
+            is_same = all(source == target for source, target in pairs)
+            self._known[pairs] = [_same(source) for source, _ in pairs] if is_same else describe(connection, pairs)
         return [
             Conversion(column, source, target, facts)
             for column, (source, target), facts in zip(columns, kinds, self._known[pairs], strict=True)
         ]
+
+
+_LENGTH = re.compile(r"\([-\d, ]+\)")
+# Without its length, the first name of each pair means a length of one
+_BARE = {"character": "bpchar", "bit": '"bit"', "character[]": "bpchar[]", "bit[]": '"bit"[]'}
+
+
+def _same(name: str) -> CastFacts:
+    """An assignment between equal types; most marts have no other, so that nothing is asked."""
+    bare = _LENGTH.sub("", name)
+    bare = "interval" if bare.startswith("interval ") else _BARE.get(bare, bare)
+    return CastFacts(allowed=True, exact=True, equal=None, is_reversible=True, bare=bare, declared=name)
 
 
 def has_declared_type(column: Column, target: str) -> bool:

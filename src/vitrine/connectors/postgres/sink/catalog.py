@@ -160,7 +160,7 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
         if row is None:
             return None
         described: list[dict[str, Any]] = row["columns"] or []
-        facts = _types(connection, [(column.pop("oid"), column.pop("modifier")) for column in described])
+        facts = types.describe(connection, [(column.pop("oid"), column.pop("modifier")) for column in described])
     columns = {
         column["name"]: ColumnFacts(**column, facts=known) for column, known in zip(described, facts, strict=True)
     }
@@ -175,21 +175,6 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
         row_security=row["row_security"],
         deferrable=row["deferrable"],
     )
-
-
-_FIRST_OWN_OID = 16384
-"""Types below it come with the server, and are the same in every database of its version."""
-
-_built_in: dict[tuple[int, int, int], TypeFacts] = {}
-
-
-def _types(connection: Connection, wanted: Sequence[tuple[int, int]]) -> list[TypeFacts]:
-    """The facts of types; those of built-in types are asked for once per process, because every run needs them."""
-    version = connection.info.server_version
-    unknown = sorted({one for one in wanted if (version, *one) not in _built_in})
-    known = dict(zip(unknown, types.describe(connection, unknown), strict=True))
-    _built_in.update({(version, *one): facts for one, facts in known.items() if one[0] < _FIRST_OWN_OID})
-    return [known.get(one) or _built_in[version, *one] for one in wanted]
 
 
 def _unique(index: Mapping[str, Any], columns: Mapping[str, ColumnFacts]) -> UniqueFacts:

@@ -131,11 +131,13 @@ class SourceQuery:
         """The topmost node of the planner's plan."""
         text = self.bound(checkpoint)
         if text not in self._nodes:
-            statement = sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw(text))
             with self.reading() as connection:
-                row = connection.execute(statement).fetchone()
-            self._nodes[text] = row["QUERY PLAN"][0]["Plan"] if row else {}
+                self._explain(connection, text)
         return self._nodes[text]
+
+    def _explain(self, connection: Connection, text: str) -> None:
+        row = connection.execute(sql.SQL("EXPLAIN (FORMAT JSON) {}").format(raw(text))).fetchone()
+        self._nodes[text] = row["QUERY PLAN"][0]["Plan"] if row else {}
 
     def null_cursor(self, column: str, count: int, *, complete: bool = False) -> DataError:
         remedy = "" if complete else "; give them a value, or set options.on_null_cursor: ignore"
@@ -217,6 +219,8 @@ class SourceQuery:
             # the type of `$1` follows from its context
             self._described = described = copy_out.prepare(connection, self._query.text)
             facts = types.describe(connection, [(column.type_oid, column.modifier) for column in described])
+            if not self._query.uses_checkpoint:
+                self._explain(connection, self._query.text)  # in the same transaction, which was checked already
         names = [column.name for column in described]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"source query: column '{repeated[0]}' appears twice; rename one with AS", code="COLUMNS")
