@@ -21,6 +21,7 @@ from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.engine import plan
 from vitrine.engine.reconcile import compare
+from vitrine.engine.validation import validate
 from vitrine.flow.rows import Lane as FlowLane
 from vitrine.flow.rows import Read
 from vitrine.flow.throttle import Throttle
@@ -369,6 +370,16 @@ def test_a_query_returns_what_psql_shows(
     assert compare(pipeline.definition, settings).equal
 
 
+@pytest.mark.promise("J15")
+def test_validate_names_the_settings_that_a_query_runs_under(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE content.keyed (k integer PRIMARY KEY)")
+    pipeline = keyed(connection, settings)
+    assert validate(pipeline.definition, settings).warnings == ()
+    set_for_database(connection, TimeZone="Europe/Moscow")
+    (warning,) = validate(pipeline.definition, settings).warnings
+    assert "TimeZone Europe/Moscow, DateStyle ISO, MDY, IntervalStyle postgres" in warning
+
+
 ODD_LIMITS = [
     {"default_transaction_isolation": "serializable"},
     {"default_transaction_isolation": "repeatable read", "default_transaction_deferrable": "on"},
@@ -522,9 +533,11 @@ def test_a_key_whose_type_is_flattened_keeps_the_order_of_the_source(
 
 
 @pytest.mark.promise("K1")
-def test_a_key_without_an_order_is_refused_by_name(connection: Connection, settings: Settings) -> None:
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+def test_a_key_without_an_order_is_refused_by_name(mode: str, connection: Connection, settings: Settings) -> None:
     connection.execute("CREATE TABLE content.keyed (k json, n integer)")
-    executed = run(connection, settings, keyed(connection, settings))
+    cursor = {"incremental_key": "n", "incremental_id_key": "n"} if mode == "incremental" else {}
+    executed = run(connection, settings, keyed(connection, settings, mode=mode, **cursor))
     assert executed.error is not None
     assert executed.error.code == "KEY_TYPE"
     assert "'k'" in str(executed.error)

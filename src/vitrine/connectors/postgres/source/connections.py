@@ -17,8 +17,8 @@ TIMEOUTS = """
 
 _UTC = frozenset({"UTC", "Etc/UTC"})
 _TIMES = """
-    SELECT current_setting('TimeZone') AS zone, current_setting('DateStyle') AS style,
-           current_setting('IntervalStyle') AS span
+    SELECT current_setting('TimeZone') AS "TimeZone", current_setting('DateStyle') AS "DateStyle",
+           current_setting('IntervalStyle') AS "IntervalStyle"
 """
 
 
@@ -52,7 +52,7 @@ class SourceConnections:
         self._name = name
         self._querying: Connection | None = None
         self._streaming: Connection | None = None
-        self._has_own_times: bool | None = None
+        self._times: dict[str, str] | None = None
 
     def idle(self) -> Connection:
         """A connection for queries: the existing one, or another while that one streams rows."""
@@ -65,13 +65,18 @@ class SourceConnections:
         return self._querying
 
     @property
+    def times(self) -> dict[str, str]:
+        """The settings of a session that change the text of a time; asked once."""
+        if self._times is None:
+            self._times = self.idle().execute(_TIMES).fetchone() or {}
+        return self._times
+
+    @property
     def has_own_times(self) -> bool:
-        """Whether the text of a time differs here from that under STABLE_TIMES; asked once."""
-        if self._has_own_times is None:
-            row = self.idle().execute(_TIMES).fetchone() or {}
-            same = row.get("zone") in _UTC and str(row.get("style")).startswith("ISO") and row.get("span") == "postgres"
-            self._has_own_times = not same
-        return self._has_own_times
+        """Whether the text of a time differs here from that under STABLE_TIMES."""
+        times = self.times
+        is_ours = times["DateStyle"].startswith("ISO") and times["IntervalStyle"] == "postgres"
+        return times["TimeZone"] not in _UTC or not is_ours
 
     def reading(self) -> ReadOnly:
         """For the user's query."""

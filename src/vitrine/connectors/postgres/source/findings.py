@@ -65,3 +65,12 @@ class CursorFindings:
             text = f"options.cursor_disorder: a row more than {disorder} below the highest number may never be read"
             findings.append(Finding("CURSOR_DISORDER", text, column=column.name))
         return tuple(findings)
+
+
+def of_settings(connections: SourceConnections) -> tuple[Finding, ...]:
+    """The settings that a query may depend on, unless they are those that most servers have."""
+    if not connections.has_own_times:
+        return ()
+    named = ", ".join(f"{name} {value}" for name, value in connections.times.items())
+    text = f"the query runs under the settings of its own database, as in psql: {named}"
+    return (Finding("SOURCE_SETTINGS", text),)

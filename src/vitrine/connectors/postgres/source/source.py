@@ -10,6 +10,7 @@ from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.source import cursor_codec as codec
+from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.findings import CursorFindings
 from vitrine.connectors.postgres.source.ordered import OrderedQuery, unordered
@@ -150,12 +151,16 @@ class PostgresSource:
     # -- what validate reports ------------------------------------------------------------------------------------
 
     def _findings(self) -> tuple[Finding, ...]:
-        found, cursor = self._query.relations.findings(), self._definition.incremental_key
-        if self._definition.mode is not Mode.INCREMENTAL or cursor is None:
-            return found + self._unordered(*self._definition.key_columns)
-        found += self._unordered(cursor, self._definition.tie_breaker)
-        # a run counts them in its own snapshot
-        if not self._is_run and self._definition.options.on_null_cursor == "fail":
+        definition, cursor = self._definition, self._definition.incremental_key
+        found = self._query.relations.findings() + self._unordered(*definition.key_columns)
+        if definition.mode is Mode.INCREMENTAL:
+            found += self._unordered(cursor, definition.tie_breaker)
+        if self._is_run:
+            return found  # the others are warnings, and a run counts hidden NULLs in its own snapshot
+        found += findings.of_settings(self._connections)
+        if definition.mode is not Mode.INCREMENTAL or cursor is None:
+            return found
+        if definition.options.on_null_cursor == "fail":
             found += self._query.hidden_null_findings()
         return found + self._cursor_findings.of(cursor)
 
