@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import control, films, growth, increments, latency, loads, machine, quarantine, report, server, setup
+from bench import (
+    batches,
+    control,
+    films,
+    growth,
+    increments,
+    latency,
+    loads,
+    machine,
+    quarantine,
+    report,
+    server,
+    setup,
+)
 from bench.comparison import compare
 from bench.comparison import report as comparison_report
 from bench.comparison.interval import ENOUGH_ROUNDS
@@ -30,6 +43,7 @@ WORKLOADS: dict[str, Workload] = {
     "M1": films.film_dim,  # and M2, which runs the same pipeline again
     "T1": lambda setup: [loads.row_transform(setup)],
     "T2": lambda setup: [loads.frame_transform(setup)],
+    "B1": lambda setup: [batches.default_batch(setup)],
     "Q1": lambda setup: [quarantine.rejects(setup)],
     "S1": lambda setup: [latency.small_change(setup)],
     "G1": lambda setup: growth.ten_times(setup, large=False),
