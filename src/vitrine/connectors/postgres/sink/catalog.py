@@ -112,26 +112,26 @@ _FACTS = """
                        'primary', i.indisprimary, 'deferrable', NOT i.indimmediate,
                        'nulls_distinct', NOT i.indnullsnotdistinct,
                        'columns', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN k.columns END,
-                       'name', x.relname, 'operators', k.operators, 'deterministic', k.deterministic))
+                       'name', x.relname, 'classes', k.classes, 'deterministic', k.deterministic))
               FROM pg_index i
               JOIN pg_class x ON x.oid = i.indexrelid
              CROSS JOIN LATERAL (
                    SELECT jsonb_agg((SELECT a.attname FROM pg_attribute a
                                       WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum) ORDER BY place) AS columns,
-                          jsonb_agg((SELECT jsonb_build_array(n.nspname, p.oprname)
-                                       FROM pg_opclass o
-                                       JOIN pg_amop m ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
-                                        AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
-                                       JOIN pg_operator p ON p.oid = m.amopopr
-                                       JOIN pg_namespace n ON n.oid = p.oprnamespace
-                                      WHERE o.oid = k.class) ORDER BY place) AS operators,
+                          jsonb_agg(k.class::bigint ORDER BY place) AS classes,
                           jsonb_agg(coalesce((SELECT l.collisdeterministic FROM pg_collation l
                                                WHERE l.oid = k.sorted_by), true) ORDER BY place) AS deterministic
                      FROM unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[])
                           WITH ORDINALITY AS k(attnum, class, sorted_by, place)
                     WHERE k.place <= i.indnkeyatts) AS k
              WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid) AS uniques,
-           (SELECT jsonb_agg(jsonb_build_object(
+           c.relhastriggers OR c.relhasrules AS is_watched
+      FROM pg_class c WHERE c.oid = to_regclass(%s)
+"""
+
+# Foreign keys and deferrable constraints have triggers of their own; most marts have neither
+_WATCHERS = """
+    SELECT (SELECT jsonb_agg(jsonb_build_object(
                        'name', f.conname, 'table', f.conrelid::regclass::text, 'on_delete',
                        CASE f.confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'd' THEN 'SET DEFAULT'
                                           ELSE '' END,
@@ -151,6 +151,20 @@ _FACTS = """
       FROM pg_class c WHERE c.oid = to_regclass(%s)
 """
 
+# Of operator classes that do not come with the server; in the others, equality is that of the type
+_OPERATORS = """
+    SELECT o.oid::bigint AS class, n.nspname AS schema, p.oprname AS name
+      FROM pg_opclass o
+      JOIN pg_amop m ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
+       AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
+      JOIN pg_operator p ON p.oid = m.amopopr
+      JOIN pg_namespace n ON n.oid = p.oprnamespace
+     WHERE o.oid = ANY (%s::oid[])
+"""
+_FIRST_OWN_OID = 16384
+_EQUAL = Operator("pg_catalog", "=")
+_UNWATCHED: dict[str, Any] = {"referring": None, "triggers": None, "rules": None, "deferrable": False}
+
 
 def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None:
     """The table, or None if it does not exist. Type names are schema-qualified, inside a transaction or outside."""
@@ -159,6 +173,9 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
         row = connection.execute(_FACTS, [name_of(table)]).fetchone()
         if row is None:
             return None
+        watched = connection.execute(_WATCHERS, [name_of(table)]).fetchone() if row["is_watched"] else None
+        row |= watched or _UNWATCHED
+        operators = _operators(connection, row["uniques"] or ())
         described: list[dict[str, Any]] = row["columns"] or []
         facts = types.describe(connection, [(column.pop("oid"), column.pop("modifier")) for column in described])
     columns = {
@@ -167,7 +184,7 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
     return TableFacts(
         identity=row["identity"],
         columns=columns,
-        uniques=tuple(_unique(index, columns) for index in row["uniques"] or ()),
+        uniques=tuple(_unique(index, columns, operators) for index in row["uniques"] or ()),
         references=tuple(Reference(**one | {"columns": tuple(one["columns"])}) for one in row["referring"] or ()),
         triggers=tuple(Trigger(**trigger) for trigger in row["triggers"] or ()),
         rules=tuple(row["rules"] or ()),
@@ -177,9 +194,18 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
     )
 
 
-def _unique(index: Mapping[str, Any], columns: Mapping[str, ColumnFacts]) -> UniqueFacts:
+def _operators(connection: Connection, uniques: Sequence[Mapping[str, Any]]) -> dict[int, Operator]:
+    """The operators by which indexes find values equal, by class; those that are missing are PostgreSQL's own."""
+    own = sorted({oid for index in uniques for oid in index["classes"] if oid >= _FIRST_OWN_OID})
+    rows = connection.execute(_OPERATORS, [own]).fetchall() if own else []
+    return {row["class"]: Operator(row["schema"], row["name"]) for row in rows}
+
+
+def _unique(
+    index: Mapping[str, Any], columns: Mapping[str, ColumnFacts], operators: Mapping[int, Operator]
+) -> UniqueFacts:
     names: list[str] = index["columns"] or []
-    operators: list[tuple[str, str]] = index["operators"] if names else []
+    classes: list[int] = index["classes"] if names else []
     deterministic: list[bool] = index["deterministic"] if names else []
     return UniqueFacts(
         name=index["name"],
@@ -188,8 +214,8 @@ def _unique(index: Mapping[str, Any], columns: Mapping[str, ColumnFacts]) -> Uni
         deferrable=index["deferrable"],
         nulls_distinct=index["nulls_distinct"],
         same_equality=all(
-            columns[name].facts.equal == Operator(*operator) and columns[name].deterministic == same
-            for name, operator, same in zip(names, operators, deterministic, strict=True)
+            columns[name].facts.equal == operators.get(oid, _EQUAL) and columns[name].deterministic == same
+            for name, oid, same in zip(names, classes, deterministic, strict=True)
         ),
     )
 

@@ -78,6 +78,8 @@ class Outside:
 
 def outside(connection: Connection, relations: Relations) -> Outside | None:
     """A foreign table or materialized view behind the query, if there is any."""
+    if not relations:
+        return None
     row = connection.execute(_BEHIND + _OUTSIDE, _names(relations)).fetchone()
     if row is None:
         return None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from psycopg import errors, sql
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
-from vitrine.connectors.postgres.source import copy_out
+from vitrine.connectors.postgres.source import catalog, copy_out
 from vitrine.connectors.postgres.source.definitions import Name, Rules, Walk, Way
 from vitrine.errors import ConfigError, TransientError
 from vitrine.flow.rows import Finding
@@ -28,6 +28,7 @@ class Relations:
             frozenset(settings.allowed_source_schemas), frozenset(settings.allowed_relations), self._respect
         )
         self._limited: tuple[str, ...] = ()
+        self.are_plain = False  # as of the last check: tables without children, and nothing behind them
 
     def check(self, connection: Connection) -> None:
         """Call it first in a transaction that plans or executes the query; ConfigError names what is refused."""
@@ -35,6 +36,9 @@ class Relations:
             connection.execute("SET LOCAL row_security = on")
         # locked before the first statement that takes the snapshot, so that the snapshot shows what will be executed
         unlocked = _lock(connection, sorted(self._query.relations))
+        self.are_plain = not unlocked and self._are_plain(connection)
+        if self.are_plain:
+            return
         walk = Walk(connection, self._rules)
         found = walk.start(self._query.relations, self._query.types)
         walk.run()
@@ -45,6 +49,14 @@ class Relations:
         elif guarded:
             self._refuse_row_security(connection, guarded)
         self._refuse_unlocked(connection, walk, unlocked, {(row["schema"], row["name"]): row["oid"] for row in found})
+
+    def _are_plain(self, connection: Connection) -> bool:
+        relations = sorted(self._query.relations)
+        if self._respect or self._query.types or not relations:
+            return False
+        arguments = {"schemas": [schema for schema, _ in relations], "names": [name for _, name in relations]}
+        row = connection.execute(catalog.PLAIN, arguments).fetchone()
+        return row is not None and row["tables"] == len(relations)
 
     def findings(self) -> tuple[Finding, ...]:
         """What `validate` and `reconcile` report about the last check."""

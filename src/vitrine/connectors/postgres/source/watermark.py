@@ -103,7 +103,9 @@ class Watermarks:
 
     def _read_horizon(self) -> horizon.Horizon:
         """The horizon; logs a warning if it holds the checkpoint back for longer than the margin does."""
-        seen = horizon.read(self._connections.idle(), self._relations)
+        # nothing stands behind a plain table
+        relations = () if self._query.relations.are_plain else self._relations
+        seen = horizon.read(self._connections.idle(), relations)
         if seen.lag > max(self._options.horizon_margin, SHORTEST_STALL):
             log.warning(
                 "the checkpoint waits for a transaction that has been open for %d s (%s); rows are still written, but"
