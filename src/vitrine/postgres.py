@@ -1,10 +1,12 @@
 """Connections to PostgreSQL, and the translation of its errors into our groups."""
 
+import itertools
 import os
 import re
 import socket
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import LiteralString, cast
 
@@ -76,9 +78,7 @@ def answered(connection: Connection, side: str) -> Generator[None]:
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as own:
             own.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(ANSWER_SECONDS, cut)
-    timer.daemon = True
-    timer.start()
+    entry = _deadlines.add(time.monotonic() + ANSWER_SECONDS, cut)
     try:
         yield
     except (psycopg.Error, VitrineError) as exc:
@@ -90,7 +90,48 @@ def answered(connection: Connection, side: str) -> Generator[None]:
             code=CONNECTION_LIMIT,
         ) from exc
     finally:
-        timer.cancel()
+        _deadlines.remove(entry)
+
+
+class _Deadlines:
+    """Calls functions when their time has come, all in one thread: every transaction has a deadline for its start."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._entries: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._numbers = itertools.count()
+        self._process = 0  # whose thread is running: a fork has none
+
+    def add(self, at: float, call: Callable[[], None]) -> int:
+        number = next(self._numbers)
+        self._entries[number] = at, call
+        if self._process != os.getpid() or len(self._entries) == 1:
+            self._wake()
+        return number
+
+    def remove(self, number: int) -> None:
+        self._entries.pop(number, None)
+
+    def _wake(self) -> None:
+        if self._process != os.getpid():
+            self._process, self._changed = os.getpid(), threading.Condition()
+            threading.Thread(target=self._run, name="deadlines", daemon=True).start()
+        with self._changed:
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            entries = list(self._entries.items())
+            now = time.monotonic()
+            for number, (at, call) in entries:
+                if at <= now and self._entries.pop(number, None) is not None:
+                    call()
+            following = min((at for _, (at, _) in entries if at > now), default=now + ANSWER_SECONDS)
+            with self._changed:
+                self._changed.wait(following - now)
+
+
+_deadlines = _Deadlines()
 
 
 _MORE_CONNECTIONS = "; allow more connections, or fewer runs at once (VITRINE_SOURCE_CONNECTIONS, --concurrency)"
