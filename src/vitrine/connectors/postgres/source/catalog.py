@@ -3,12 +3,10 @@
 # The relations that are tables without anything that reading them would execute or hide, nor children: most queries
 # read no others, and this answer is faster than the following ones
 PLAIN = """
-    SELECT count(*) AS tables
-      FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS a (schema, name)
-      JOIN pg_namespace n ON n.nspname = a.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = a.name
-     WHERE c.relkind = 'r' AND NOT c.relhassubclass AND NOT c.relrowsecurity
-       AND NOT EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.attgenerated = 'v')
-       AND NOT EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.atttypid >= 16384)
+    SELECT count(*) AS tables FROM pg_class c
+     WHERE c.oid = ANY (%s::regclass[]) AND c.relkind = 'r' AND NOT c.relhassubclass AND NOT c.relrowsecurity
+       AND NOT EXISTS (SELECT FROM pg_attribute a
+                        WHERE a.attrelid = c.oid AND (a.attgenerated = 'v' OR a.atttypid >= 16384))
 """
 
 # Reading a table reads its partitions and children, in whatever schema: the owner of the table attached them.

@@ -54,8 +54,8 @@ class Relations:
         relations = sorted(self._query.relations)
         if self._respect or self._query.types or not relations:
             return False
-        arguments = {"schemas": [schema for schema, _ in relations], "names": [name for _, name in relations]}
-        row = connection.execute(catalog.PLAIN, arguments).fetchone()
+        names = [sql.Identifier(*one).as_string(connection) for one in relations]
+        row = connection.execute(catalog.PLAIN, [names]).fetchone()
         return row is not None and row["tables"] == len(relations)
 
     def findings(self) -> tuple[Finding, ...]:
