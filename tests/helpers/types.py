@@ -37,7 +37,7 @@ def create_caseless(connection: Connection, *, extension: bool = True) -> None:
         " STRICT AS 'SELECT pg_catalog.bttextcmp(pg_catalog.lower($1::text), pg_catalog.lower($2::text))'",
         *(
             f"CREATE OPERATOR public.{sign} (LEFTARG = public.caseless, RIGHTARG = public.caseless,"
-            f" FUNCTION = public.caseless_{name}{', MERGES' if name == 'eq' else ''})"
+            f" FUNCTION = public.caseless_{name}{', COMMUTATOR = OPERATOR(public.=), MERGES' if name == 'eq' else ''})"
             for name, sign in _COMPARED
         ),
         "CREATE OPERATOR CLASS public.caseless_ops DEFAULT FOR TYPE public.caseless USING btree AS"
