@@ -10,8 +10,9 @@ from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.types import create_caseless, create_nondeterministic_collation
 from vitrine.connectors.postgres.sink.catalog import describe
 from vitrine.connectors.postgres.sink.statements import TargetStatements
-from vitrine.engine import validation
+from vitrine.engine import plan, validation
 from vitrine.errors import ConfigError
+from vitrine.flow.rows import Column, Stamp
 from vitrine.model import Definition, Pipeline
 from vitrine.postgres import TEXT_FORMAT, Connection, raw
 from vitrine.settings import Settings
@@ -159,3 +160,19 @@ def test_a_unique_index_with_other_operators_does_not_cover_the_key(connection: 
     with pytest.raises(ConfigError) as refused:
         validation.validate(definition, settings)
     assert refused.value.code == "KEY_NOT_UNIQUE"
+
+
+@pytest.mark.promise("J3")
+def test_rows_are_deleted_and_fetched_by_the_operator_of_their_key(connection: Connection, settings: Settings) -> None:
+    create_caseless(connection)
+    codes = create_codes(connection, settings, "full", "public.caseless", "Alpha", "Beta")
+    prepared = plan.build_comparison(codes.definition, settings)
+    try:
+        sink = prepared.plan.sink
+        key = (Column("code", "text"),)
+        assert sum(batch.count for batch in sink.fetch([("ALPHA",)], key)) == 1
+        with sink.unit(Stamp(1, 1, 1)) as unit:
+            unit.delete([("ALPHA",)])
+    finally:
+        prepared.close()
+    assert stored(connection) == ["Beta"]

@@ -205,7 +205,7 @@ def test_warnings_are_part_of_the_answer(connection: Connection, client: TestCli
 
 
 def test_a_source_that_does_not_respond_is_a_warning(connection: Connection, settings: Settings) -> None:
-    unreachable = SecretStr(f"postgresql://nobody@127.0.0.1:{free_port()}/x")
+    unreachable = SecretStr(f"postgresql://reader@127.0.0.1:{free_port()}/x")
     without_source = settings.model_copy(update={"sources": {"default": unreachable}})
     with TestClient(create_app(without_source)) as client:
         created = client.post("/pipelines", json=BASE)

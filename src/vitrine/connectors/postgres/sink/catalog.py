@@ -85,6 +85,11 @@ class TableFacts:
         return {column.name: column.type for column in self.columns.values() if not column.generated}
 
     @cached_property
+    def equality(self) -> dict[str, Operator | None]:
+        """The operators by which values of each column are equal; None: the type has none."""
+        return {column.name: column.facts.equal for column in self.columns.values()}
+
+    @cached_property
     def unique(self) -> frozenset[frozenset[str]]:
         """Column sets that identify a row."""
         return frozenset(frozenset(one.columns) for one in self.uniques if one.columns and one.same_equality)

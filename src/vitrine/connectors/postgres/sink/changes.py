@@ -48,7 +48,7 @@ class ChangesUnit(BatchUnit):
             return
         key = [Column(name, facts.types[name]) for name in self._target.key]
         statement = sql.SQL("DELETE FROM {} AS t WHERE {}").format(
-            self._target.identifier, ranges.condition("t", key, keys)
+            self._target.identifier, ranges.condition("t", key, keys, facts.equality)
         )
         self._add(Counts(deleted=self.transaction.execute(statement).rowcount))
 

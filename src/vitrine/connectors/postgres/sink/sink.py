@@ -116,7 +116,7 @@ class PostgresSink:
                 for column in columns
             ),
             self._target.identifier,
-            ranges.condition("t", key, only),
+            ranges.condition("t", key, only, facts.equality),
             sql.SQL(", ").join(ranges.order_by("t", key)),
         )
         data, count = bytearray(), 0

@@ -46,9 +46,12 @@ class StagingUnit(BatchUnit):
     def delete(self, keys: Sequence[Key]) -> None:
         if not keys or self._load.is_fresh:
             return
-        types = catalog.column_types(self.transaction, self._table)
-        key = [Column(name, types[name]) for name in self._target.key]
-        statement = sql.SQL("DELETE FROM {} AS t WHERE {}").format(self._table, ranges.condition("t", key, keys))
+        facts = catalog.describe(self.transaction, self._table)
+        if facts is None:
+            return
+        key = [Column(name, facts.types[name]) for name in self._target.key]
+        wanted = ranges.condition("t", key, keys, facts.equality)
+        statement = sql.SQL("DELETE FROM {} AS t WHERE {}").format(self._table, wanted)
         self._add_staged(-self.transaction.execute(statement).rowcount)
 
     def _prepare(self, batch: Batch) -> None:
