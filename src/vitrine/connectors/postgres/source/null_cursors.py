@@ -22,55 +22,41 @@ class HiddenNulls:
     """Rows that the filter by the checkpoint hides because their cursor is NULL."""
 
     def __init__(self, text: str, column: str) -> None:
-        self._column = column
+        self.column = column
         self._query: Unfiltered = policy.without_checkpoint_filter(text, column)
 
-    def count(self, connection: Connection, bound: str) -> int | None:
-        """In the transaction's snapshot; None where it is unknown. `bound` is the query with a value for `$1`."""
-        if not self._may_be(connection, self._query.text or bound):
-            return 0
+    def count(self, connection: Connection) -> int | None:
+        """In the transaction's snapshot; None where it is unknown."""
         if self._query.text is None:
             return None
         statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL").format(
-            raw(self._query.text), sql.Identifier("q", self._column)
+            raw(self._query.text), sql.Identifier("q", self.column)
         )
         row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
 
-    def refuse(self, connection: Connection, bound: str) -> None:
+    def refuse(self, connection: Connection) -> None:
         """DataError if there are any."""
-        if found := self.count(connection, bound):
+        if found := self.count(connection):
             raise DataError(
-                f"{found} row(s) of the source have NULL in '{self._column}' and the query's condition on $1 hides"
+                f"{found} row(s) of the source have NULL in '{self.column}' and the query's condition on $1 hides"
                 " them; give them a value, or set options.on_null_cursor: ignore",
                 code="NULL_CURSOR",
             )
 
-    def finding(self, connection: Connection, bound: str) -> tuple[Finding, ...]:
+    def finding(self, connection: Connection) -> tuple[Finding, ...]:
         """What `validate` and `reconcile` report."""
-        found = self.count(connection, bound)
+        found = self.count(connection)
         if found is None:
             text = (
-                f"rows of the source with NULL in '{self._column}' would not be noticed, because the query uses $1 in"
-                f" another way than `WHERE {self._column} >= $1`; make the column NOT NULL, or write the query so"
+                f"rows of the source with NULL in '{self.column}' would not be noticed, because the query uses $1 in"
+                f" another way than `WHERE {self.column} >= $1`; make the column NOT NULL, or write the query so"
             )
-            return (Finding("NULL_CURSOR_UNKNOWN", text, self._column),)
+            return (Finding("NULL_CURSOR_UNKNOWN", text, self.column),)
         if not found:
             return ()
-        text = f"{found} row(s) of the source have NULL in '{self._column}' and are not in the mart"
-        return (Finding("NULL_CURSOR", text, self._column),)
-
-    def _may_be(self, connection: Connection, text: str) -> bool:
-        """Whether the column may be NULL, as far as its declaration says; cheaper than a count."""
-        if self._query.adds_nulls:
-            return True
-        statement = sql.SQL("SELECT {} FROM ({}) AS q LIMIT 0").format(sql.Identifier("q", self._column), raw(text))
-        with connection.cursor(binary=True) as cursor:
-            result = cursor.execute(statement).pgresult
-            if result is None or not result.ftable(0):
-                return True
-            table, number = result.ftable(0), result.ftablecol(0)
-        return not is_required(connection, table, number)
+        text = f"{found} row(s) of the source have NULL in '{self.column}' and are not in the mart"
+        return (Finding("NULL_CURSOR", text, self.column),)
 
 
 def is_required(connection: Connection, table: int, number: int) -> bool:

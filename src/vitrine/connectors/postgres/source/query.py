@@ -153,31 +153,27 @@ class SourceQuery:
 
     def may_be_null(self, column: str) -> bool:
         """Whether the query may return NULL in a column; False only if the catalog proves it."""
+        with translated("source"), self._connections.formatting() as connection:
+            return self._may_be_null(connection, column)
+
+    def _may_be_null(self, connection: Connection, column: str) -> bool:
         described = self._described[self.index(column)]
         if not described.table_oid or policy.without_checkpoint_filter(self.text, column).adds_nulls:
             return True
-        with translated("source"), self._connections.formatting() as connection:
-            return not is_required(connection, described.table_oid, described.number)
-
-    def hidden_nulls(self) -> int | None:
-        """Rows that are in no read because their cursor is NULL; None where the query does not show it."""
-        if self._hidden is None:
-            return 0
-        bound = self.bound(None)
-        with self.reading() as connection:
-            return self._hidden.count(connection, bound)
+        return not is_required(connection, described.table_oid, described.number)
 
     def hidden_null_findings(self) -> tuple[Finding, ...]:
-        if self._hidden is None:
+        hidden = self._hidden
+        if hidden is None or not self.may_be_null(hidden.column):
             return ()
-        bound = self.bound(None)
         with self.reading() as connection:
-            return self._hidden.finding(connection, bound)
+            return hidden.finding(connection)
 
     def refuse_hidden_nulls(self, connection: Connection) -> None:
         """DataError if rows of the snapshot were not read because their cursor is NULL."""
-        if self._hidden is not None:
-            self._hidden.refuse(connection, self.bound(None))
+        hidden = self._hidden
+        if hidden is not None and self._may_be_null(connection, hidden.column):
+            hidden.refuse(connection)
 
     def badly_encoded(self) -> str | None:
         """The first column with text that UTF-8 cannot hold."""
