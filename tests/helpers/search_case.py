@@ -11,7 +11,8 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 
 from tests.helpers.search_proxy import SearchProxy
-from vitrine.connectors.elasticsearch.decoding import MISSING, NumberText, text_of_value
+from vitrine.connectors.elasticsearch.decoding import MISSING, text_of_value
+from vitrine.connectors.elasticsearch.exact_json import NumberText
 from vitrine.connectors.elasticsearch.ids import id_of
 from vitrine.flow.rows import Column, Key
 from vitrine.testing import REFUSED, SAMPLES, Fault, Texts
@@ -34,7 +35,9 @@ class Search:
         try:
             with urllib.request.urlopen(request, timeout=30) as reply:
                 return json.loads(
-                    reply.read(), parse_float=NumberText, parse_int=lambda text: int(text) if text != "-0" else NumberText(text)
+                    reply.read(),
+                    parse_float=NumberText,
+                    parse_int=lambda text: int(text) if text != "-0" else NumberText(text),
                 )
         except HTTPError as exc:
             if exc.code == 404 and missing is not None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 _POLL_SECONDS = 0.02
-_PRODUCT = {"X-Elastic-Product": "Elasticsearch", "Content-Type": "application/json"}
+_PRODUCT = {"x-elastic-product": "Elasticsearch", "content-type": "application/json"}
 
 
 @dataclass
@@ -64,8 +64,7 @@ class Request:
             connection.request(self.method, self.path, self.body if body is None else body, headers)
             reply = connection.getresponse()
             data = reply.read()
-            kept = {name: value for name, value in reply.getheaders() if name.lower() in ("content-type", "x-elastic-product")}
-            return Reply(reply.status, data, kept)
+            return Reply(reply.status, data, {name.lower(): value for name, value in reply.getheaders()})
         finally:
             connection.close()
 
@@ -107,7 +106,8 @@ class SearchProxy:
                 data = reply.data()
                 self.send_response(reply.status)
                 for name, value in (_PRODUCT | reply.headers).items():
-                    self.send_header(name, value)
+                    if name not in ("content-length", "transfer-encoding"):
+                        self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 with suppress(OSError):

@@ -178,7 +178,7 @@ class Bulk:
         self, operations: Operations, place: int, status: int, result: dict[str, Any], again: list[int]
     ) -> None:
         kind, reason = described(result)
-        if status in (429, 503):
+        if status in (429, 503) and kind != "cluster_block_exception":
             again.append(place)
         elif status == 409:
             raise self._requests.conflict()

@@ -11,9 +11,7 @@ from vitrine.model import Mode
 _TEXTS = frozenset({Kind.TEXT, Kind.UUID, Kind.OTHER, Kind.INTERVAL, Kind.TIME})
 
 
-def findings_about(
-    job: Job, found: Found, definition: IndexDefinition, columns: Sequence[Column]
-) -> Iterator[Finding]:
+def findings_about(job: Job, found: Found, definition: IndexDefinition, columns: Sequence[Column]) -> Iterator[Finding]:
     yield from _about_key(job, columns)
     yield from definition.findings
     live = found.live

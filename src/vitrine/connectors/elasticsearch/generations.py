@@ -5,20 +5,16 @@ request to an index that was published, replaced or deleted in the meantime find
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-from vitrine.connectors.elasticsearch.definition import IndexDefinition
+from elasticsearch import Elasticsearch
+
+from vitrine.connectors.elasticsearch.definition import OWN_META, IndexDefinition
 from vitrine.connectors.elasticsearch.requests import Requests
 from vitrine.errors import ConfigError, TransientError, VitrineError
 from vitrine.flow.rows import Column
-
-MARK = "vitrine"
-"""The key in `_meta` of an index."""
-
-_LOADING = {"index.number_of_replicas": 0, "index.refresh_interval": "-1"}
-"""Settings of an index that no reader sees yet."""
 
 _FIELDS = "*.aliases,*.mappings,*.settings.index.uuid"
 
@@ -54,6 +50,11 @@ class StoredIndex:
     @property
     def write_alias(self) -> str:
         return f"{self.name}__write"
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it was never published."""
+        return self.mark is not None and self.mark.published is None and self.aliases <= {self.load_alias}
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -119,18 +120,8 @@ class Generations:
         self.name = name
 
     def find(self) -> Found:
-        names = [self.name, f"{self.name}__g*"]
-        reply = self._requests.call(
-            lambda client: client.indices.get(
-                index=names,
-                ignore_unavailable=True,
-                allow_no_indices=True,
-                expand_wildcards=["open", "closed", "hidden"],
-                filter_path=_FIELDS,
-            ).body
-        )
         own = re.compile(re.escape(self.name) + r"__g[0-9]+")
-        found = (_index_of(name, described) for name, described in cast(dict[str, Any], reply).items())
+        found = described_indexes(self._requests, [self.name, f"{self.name}__g*"])
         return Found(
             self.name, tuple(one for one in found if own.fullmatch(one.name) or self.name in (one.name, *one.aliases))
         )
@@ -141,7 +132,7 @@ class Generations:
         """An empty index that readers see at once."""
         name = self.find().next_name
         aliases = {self.name: {}, f"{name}__write": {"is_hidden": True}}
-        self._create(name, definition.settings, definition.mappings, mark, aliases)
+        self._create(name, definition.settings, definition.mappings_with(asdict(mark)), aliases)
         return self._created(name)
 
     def create_load(self, definition: IndexDefinition, mark: Mark, *, first: bool) -> StoredIndex:
@@ -151,7 +142,7 @@ class Generations:
             self._ensure_guard(found, mark)
         name = found.next_name
         aliases = {f"{name}__load": {"is_hidden": True}}
-        self._create(name, {**definition.settings, **_LOADING}, definition.mappings, mark, aliases)
+        self._create(name, definition.settings_while_loading, definition.mappings_with(asdict(mark)), aliases)
         return self._created(name)
 
     def _ensure_guard(self, found: Found, mark: Mark) -> None:
@@ -160,17 +151,16 @@ class Generations:
         if guard is None:
             settings = {"index.number_of_replicas": 0, "index.hidden": True}
             aliases = {f"{found.guard_name}__load": {"is_hidden": True}}
-            self._create(found.guard_name, settings, {"dynamic": "strict"}, mark, aliases)
+            self._create(found.guard_name, settings, {"_meta": {OWN_META: asdict(mark)}}, aliases)
         else:
             self.note(guard, mark)
 
     def _create(
-        self, name: str, settings: Mapping[str, Any], mappings: Mapping[str, Any], mark: Mark, aliases: Mapping[str, Any]
+        self, name: str, settings: Mapping[str, Any], mappings: Mapping[str, Any], aliases: Mapping[str, Any]
     ) -> None:
-        body = {**mappings, "_meta": _meta(mappings, mark)}
         try:
             self._requests.call(
-                lambda client: client.indices.create(index=name, settings=settings, mappings=body, aliases=aliases)
+                lambda client: client.indices.create(index=name, settings=settings, mappings=mappings, aliases=aliases)
             )
         except VitrineError as exc:
             if _kind(exc) == "resource_already_exists_exception":
@@ -186,10 +176,8 @@ class Generations:
 
     def note(self, index: StoredIndex, mark: Mark, properties: Mapping[str, Any] | None = None) -> StoredIndex:
         """Store another mark, and mappings of further columns."""
-        added, meta = properties or {}, {**index.meta, MARK: asdict(mark)}
-        self._requests.call(
-            lambda client: client.indices.put_mapping(index=index.name, properties=added, meta=meta)
-        )
+        added, meta = properties or {}, {**index.meta, OWN_META: asdict(mark)}
+        self._requests.call(lambda client: client.indices.put_mapping(index=index.name, properties=added, meta=meta))
         return replace(index, mark=mark, meta=meta, properties={**index.properties, **added})
 
     def count(self, index: StoredIndex) -> int:
@@ -203,14 +191,14 @@ class Generations:
         self, index: StoredIndex, seen: StoredIndex | None, settings: Mapping[str, Any], mark: Mark
     ) -> StoredIndex:
         """One call that readers see at once; it fails if they see another index than `seen`."""
-        final = {name: settings.get(name) for name in _LOADING}
-        self._requests.call(lambda client: client.indices.put_settings(index=index.name, settings=final))
+        self._requests.call(lambda client: client.indices.put_settings(index=index.name, settings=settings))
         noted = self.note(index, mark)
         actions: list[dict[str, Any]] = [
             {"add": {"index": index.name, "alias": self.name}},
             {"add": {"index": index.name, "alias": index.write_alias, "is_hidden": True}},
-            {"remove": {"index": index.name, "alias": index.load_alias, "must_exist": False}},
         ]
+        if index.load_alias in index.aliases:  # an earlier generation has none
+            actions.append({"remove": {"index": index.name, "alias": index.load_alias, "must_exist": True}})
         if seen is None:
             actions.append({"remove_index": {"index": f"{self.name}__g0"}})
         else:
@@ -227,35 +215,53 @@ class Generations:
             ) from exc
         return noted
 
-    def remove_load(self, index: StoredIndex) -> bool:
-        """Remove an index that was not published; False if it was published or removed in the meantime."""
-        actions = [
-            {"remove": {"index": index.name, "alias": index.load_alias, "must_exist": True}},
-            {"remove_index": {"index": index.name}},
-        ]
-        return self._removed(lambda: self._requests.call(lambda client: client.indices.update_aliases(actions=actions)))
-
     def remove_replaced(self, keep: int) -> None:
         """Remove generations that readers no longer see, but the latest `keep`."""
         for index in self.find().replaced()[keep:]:
-            self._removed(
-                lambda index=index: self._requests.call(lambda client: client.indices.delete(index=index.name))
-            )
+            _removed(self._requests, lambda client, index=index: client.indices.delete(index=index.name))
 
-    def _removed(self, remove: Any) -> bool:
-        try:
-            remove()
-        except VitrineError as exc:
-            if _status(exc) != 404:
-                raise
+
+def remove_load(requests: Requests, index: StoredIndex) -> bool:
+    """Remove an index that was not published; False if it was published or removed in the meantime."""
+    if index.load_alias in index.aliases:
+        # without this alias nobody can publish the index
+        actions = [{"remove": {"index": index.name, "alias": index.load_alias, "must_exist": True}}]
+        if not _removed(requests, lambda client: client.indices.update_aliases(actions=actions)):
             return False
-        return True
+    return _removed(requests, lambda client: client.indices.delete(index=index.name))
+
+
+def _removed(requests: Requests, remove: Callable[[Elasticsearch], object]) -> bool:
+    """False if there was nothing to remove."""
+    try:
+        requests.call(remove)
+    except VitrineError as exc:
+        if _status(exc) != 404:
+            raise
+        return False
+    return True
+
+
+def described_indexes(requests: Requests, names: Sequence[str]) -> list[StoredIndex]:
+    """The indexes with these names, aliases or patterns."""
+    reply = requests.call(
+        lambda client: (
+            client.indices.get(
+                index=names,
+                ignore_unavailable=True,
+                allow_no_indices=True,
+                expand_wildcards=["open", "closed", "hidden"],
+                filter_path=_FIELDS,
+            ).body
+        )
+    )
+    return [_index_of(name, described) for name, described in cast(dict[str, Any], reply).items()]
 
 
 def _index_of(name: str, described: Mapping[str, Any]) -> StoredIndex:
     mappings = described.get("mappings", {})
     meta = mappings.get("_meta", {})
-    noted = meta.get(MARK)
+    noted = meta.get(OWN_META)
     return StoredIndex(
         name=name,
         uuid=described.get("settings", {}).get("index", {}).get("uuid", ""),
@@ -266,10 +272,6 @@ def _index_of(name: str, described: Mapping[str, Any]) -> StoredIndex:
     )
 
 
-def _meta(mappings: Mapping[str, Any], mark: Mark) -> dict[str, Any]:
-    return {**mappings.get("_meta", {}), MARK: asdict(mark)}
-
-
 def _status(error: VitrineError) -> int | None:
     return getattr(error.__cause__, "status_code", None)
 
@@ -278,4 +280,3 @@ def _kind(error: VitrineError) -> str:
     body = getattr(error.__cause__, "body", None)
     found: Any = body.get("error", {}) if isinstance(body, dict) else {}  # pyright: ignore[reportUnknownMemberType]
     return str(found.get("type", "")) if isinstance(found, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-

@@ -7,11 +7,12 @@ from itertools import islice
 from typing import Any, cast
 
 from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, delete_lines
-from vitrine.connectors.elasticsearch.generations import Generations, Mark, StoredIndex
+from vitrine.connectors.elasticsearch.generations import Generations, Mark, StoredIndex, remove_load
 from vitrine.connectors.elasticsearch.scan import Scan
 from vitrine.connectors.elasticsearch.target import IndexTarget
 from vitrine.connectors.elasticsearch.unit import StagedUnit
 from vitrine.errors import DataError
+from vitrine.failpoints import reach
 from vitrine.flow.protocols import LoadState
 from vitrine.flow.rows import Batch, Counts, Generation, LoadInfo, Stamp, Written
 
@@ -73,7 +74,7 @@ class ElasticsearchLoad:
     def discard(self) -> None:
         with self._target.opened():
             if self._index is not None and self.state is LoadState.STAGED:
-                self._generations.remove_load(self._index)
+                remove_load(self._target.requests, self._index)
 
     # -- staging --------------------------------------------------------------------------------------------------
 
@@ -99,7 +100,8 @@ class ElasticsearchLoad:
         vanished = self._vanished(index, staged, before)
         self._refuse_shrinking(before, vanished, info)
         mark = cast(Mark, index.mark)
-        settings = self._target.definition_of(index.columns).settings
+        settings = self._target.definition_of(index.columns).settings_after_loading
+        reach("before_alias")
         self._index = self._generations.publish(index, self._seen, settings, replace(mark, published=stamp.version))
         self.state = LoadState.PUBLISHED
         self._generations.remove_replaced(self._target.job.options.keep_generations)

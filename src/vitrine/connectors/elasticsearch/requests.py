@@ -16,7 +16,7 @@ from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 from elasticsearch.serializer import CompatibilityModeJsonSerializer
 
 from vitrine.connectors.elasticsearch import ElasticsearchOptions, ElasticsearchSettings
-from vitrine.connectors.elasticsearch.decoding import NumberText
+from vitrine.connectors.elasticsearch.exact_json import NumberText
 from vitrine.errors import ConfigError, DataError, RelationMissing, TransientError, VitrineError
 from vitrine.flow.jobs import SinkJob
 from vitrine.flow.protocols import Lease
