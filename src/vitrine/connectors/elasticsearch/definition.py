@@ -229,7 +229,7 @@ def _copied_to(mapping: Any) -> Iterator[str]:
     if not isinstance(mapping, dict):
         return
     found = cast(Json, mapping)
-    targets = found.get("copy_to") or []
+    targets: Any = found.get("copy_to") or ()
     yield from [targets] if isinstance(targets, str) else targets
     members = found.get("properties")
     for member in cast(Json, members).values() if isinstance(members, dict) else ():

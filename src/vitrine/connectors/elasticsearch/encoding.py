@@ -143,7 +143,7 @@ _DATE = b"0000-00-00"
 _MOMENTS = [_DATE + b" 00:00:00", *(_DATE + b" 00:00:00." + b"0" * digits for digits in range(1, 7))]
 _DATES = frozenset([_DATE])
 _UNZONED = frozenset(_MOMENTS)
-_ZONED = frozenset(moment + zone for moment in _MOMENTS for zone in (b"+00", b"+00:00"))
+_ZONED = frozenset(moment + b"Z" for moment in _MOMENTS)
 
 
 def _have_form(joined: bytes, forms: frozenset[bytes]) -> bool:
@@ -169,11 +169,10 @@ def _timestamps(fields: Fields) -> Encoded | None:
 
 
 def _zoned_timestamps(fields: Fields) -> Encoded | None:
-    joined = b"\n".join(fields)
+    joined = b"\n".join(fields).replace(b"+00:00", b"Z").replace(b"+00", b"Z")
     if not _have_form(joined, _ZONED):
         return None
-    written = joined.replace(b" ", b"T").replace(b"+00:00", b"Z").replace(b"+00", b"Z")
-    return Encoded(written.split(b"\n"), is_quoted=True)
+    return Encoded(joined.replace(b" ", b"T").split(b"\n"), is_quoted=True)
 
 
 def _timestamp(text: str, *, is_zoned: bool) -> str:
