@@ -1,13 +1,14 @@
 """Pipelines as YAML files: one file per pipeline, with the same fields as the API."""
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import ValidationError
 
-from vitrine import input_errors
+from vitrine import input_errors, plugins
 from vitrine.errors import ConfigError
 from vitrine.model import Definition, Pipeline
 
@@ -22,30 +23,98 @@ def read_folder(folder: Path) -> list[Document]:
     files = [folder] if folder.is_file() else sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
     if not files:
         raise ConfigError(f"folder '{folder}' has no .yaml file", code="NO_FILE")
-    return [(file.name, _read_file(file)) for file in files]
+    documents: list[tuple[Path, Mapping[str, Any]]] = []
+    refused: list[tuple[Path, ConfigError]] = []
+    parts: set[Path] = set()  # files that are the value of an option, and no pipelines
+    for file in files:
+        try:
+            fields, named = _with_named_files(file, parse_text(file.name, _read_text(file)))
+            parts |= named
+            documents.append((file, fields))
+        except ConfigError as exc:
+            refused.append((file, exc))
+    for file, exc in refused:
+        if file.resolve() not in parts:
+            raise exc
+    return [(file.name, fields) for file, fields in documents if file.resolve() not in parts]
 
 
-def _read_file(file: Path) -> Mapping[str, Any]:
+def _read_text(file: Path) -> str:
     try:
-        text = file.read_text("utf-8")
+        return file.read_text("utf-8")
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{file.name}: the file is not UTF-8 text; save it as UTF-8", code="YAML") from exc
-    return parse_text(file.name, text)
 
 
 def parse_text(name: str, text: str) -> Mapping[str, Any]:
     """The fields of one document; ConfigError names the line that is not YAML."""
+    document = _parse_yaml(name, text)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{name}: a pipeline is a mapping of fields, such as name: top_genres", code="YAML")
+    return cast(dict[str, Any], document)
+
+
+def _parse_yaml(name: str, text: str) -> object:
     try:
-        document = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 0
         raise ConfigError(f"{name}, line {line}: {exc.problem}", code="YAML") from exc
     except yaml.reader.ReaderError as exc:
         line = text.count("\n", 0, exc.position) + 1
         raise ConfigError(f"{name}, line {line}: {exc.reason}", code="YAML") from exc
-    if not isinstance(document, dict):
-        raise ConfigError(f"{name}: a pipeline is a mapping of fields, such as name: top_genres", code="YAML")
-    return document  # pyright: ignore[reportUnknownVariableType]
+
+
+# -- options in files of their own ------------------------------------------------------------------------------------
+
+
+def _with_named_files(file: Path, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[Path]]:
+    """The fields with the content of each file that an option names, and these files."""
+    options = fields.get("options")
+    if not isinstance(options, dict):
+        return fields, set()
+    given = cast(dict[str, Any], options)
+    source_type = fields.get("source_type", Definition.model_fields["source_type"].default)
+    allowed = plugins.file_options(str(source_type), str(fields.get("target_table", "")))
+    named = {name: _beside(file, name, given[name]) for name in allowed if isinstance(given.get(name), str)}
+    contents = {name: _read_part(file, part) for name, part in named.items()}
+    return ({**fields, "options": given | contents} if named else fields), set(named.values())
+
+
+def _beside(file: Path, option: str, name: str) -> Path:
+    folder = file.parent.resolve()
+    part = (folder / name).resolve()
+    if not part.is_relative_to(folder):
+        raise ConfigError(
+            f"{file.name}: options.{option} names '{name}', which is outside the folder of this file; move it there",
+            code="NO_FILE",
+        )
+    if part.suffix not in (".yaml", ".yml", ".json") or not part.is_file():
+        raise ConfigError(
+            f"{file.name}: options.{option} names '{name}', but there is no such .yaml or .json file beside it; correct"
+            " the name, or write the mapping itself",
+            code="NO_FILE",
+        )
+    return part
+
+
+def _read_part(file: Path, part: Path) -> dict[str, Any]:
+    content = _parse_json(part) if part.suffix == ".json" else _parse_yaml(part.name, _read_text(part))
+    if not isinstance(content, dict):
+        raise ConfigError(f"{part.name}, which {file.name} names: the file is not a mapping of fields", code="YAML")
+    if {"name", "target_table"} <= content.keys():
+        raise ConfigError(f"{part.name}, which {file.name} names: the file is a pipeline itself", code="YAML")
+    return cast(dict[str, Any], content)
+
+
+def _parse_json(part: Path) -> object:
+    try:
+        return json.loads(_read_text(part))
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{part.name}, line {exc.lineno}: {exc.msg}", code="YAML") from exc
+
+
+# -- definitions ------------------------------------------------------------------------------------------------------
 
 
 def definition_of(document: Document) -> Definition:

@@ -139,6 +139,14 @@ def options_model(common: type[BaseModel], source_type: str, target: str) -> typ
     return _composed(common, *models, strict=None not in models)
 
 
+def file_options(source_type: str, target: str) -> list[str]:
+    """Options that a pipeline's YAML file may give as the name of another file: `json_schema_extra={"file": True}`."""
+    reading, writing = installed().get(source_type), sink_of(target)
+    specs = (reading.source if reading else None, writing.sink if writing else None)
+    fields = [pair for spec in specs if spec is not None for pair in spec.options.model_fields.items()]
+    return [name for name, field in fields if field.json_schema_extra == {"file": True}]
+
+
 @cache
 def every_option(common: type[BaseModel]) -> type[BaseModel]:
     """The common options and those of every installed connector, for a change that does not name its connectors."""

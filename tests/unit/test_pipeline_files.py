@@ -1,9 +1,11 @@
 """Pipelines as YAML: parsed, formatted and parsed again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -123,3 +125,86 @@ def test_a_folder_without_yaml_files_is_refused(tmp_path: Path) -> None:
         pipeline_files.read_folder(tmp_path)
     with pytest.raises(ConfigError, match="there is no file or folder"):
         pipeline_files.read_folder(tmp_path / "nowhere")
+
+
+# -- options in files of their own ------------------------------------------------------------------------------------
+
+MOVIES: dict[str, Any] = GENRES | {"name": "movies", "target_table": "es:movies"}
+INDEX = {"settings": {"number_of_shards": 2}, "mappings": {"properties": {"name": {"type": "keyword"}}}}
+
+
+def write_movies(folder: Path, index: Any) -> Path:
+    file = folder / "movies.yaml"
+    file.write_text(yaml.safe_dump(MOVIES | {"options": {"index": index}}))
+    return file
+
+
+@pytest.mark.parametrize("name", ["movies.index.yaml", "movies.yml", "movies.json", "indexes/movies.json"])
+def test_an_option_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path, name: str) -> None:
+    file = write_movies(tmp_path, name)
+    part = tmp_path / name
+    part.parent.mkdir(exist_ok=True)
+    part.write_text(json.dumps(INDEX) if name.endswith(".json") else yaml.safe_dump(INDEX))
+    expected = [("movies.yaml", MOVIES | {"options": {"index": INDEX}})]
+    assert pipeline_files.read_folder(tmp_path) == expected
+    assert pipeline_files.read_folder(file) == expected
+
+
+def test_an_exported_pipeline_has_the_content_of_the_file(tmp_path: Path) -> None:
+    file = write_movies(tmp_path, "movies.json")
+    (tmp_path / "movies.json").write_text(json.dumps(INDEX))
+    (document,) = pipeline_files.read_folder(file)
+    definition = pipeline_files.definition_of(document)
+    exported = pipeline_files.parse_text("movies.yaml", pipeline_files.format_text(definition))
+    assert exported["options"] == {"index": INDEX}
+    assert read_back(definition) == definition
+
+
+@pytest.mark.parametrize("name", ["../movies.json", "{folder}/../movies.json", "link.json"])
+def test_a_file_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    (tmp_path / "movies.json").write_text(json.dumps(INDEX))
+    (folder / "link.json").symlink_to(tmp_path / "movies.json")
+    write_movies(folder, name.format(folder=folder))
+    with pytest.raises(ConfigError, match=r"^movies\.yaml: options\.index names '.*', which is outside the folder"):
+        pipeline_files.read_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["nowhere.yaml", "notes.txt", "", "."])
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "notes.txt").write_text("a: 1")
+    write_movies(tmp_path, name)
+    with pytest.raises(ConfigError, match=rf"^movies\.yaml: options\.index names '{name}', but there is no such"):
+        pipeline_files.read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.yaml", "- 1\n", "a.yaml, which movies.yaml names: the file is not a mapping of fields"),
+        ("a.json", "[]", "a.json, which movies.yaml names: the file is not a mapping of fields"),
+        ("a.json", "{\n", "a.json, line 2: "),
+        ("a.yaml", "a: [\n", "a.yaml, line 2: "),
+        ("a.yaml", yaml.safe_dump(GENRES), "a.yaml, which movies.yaml names: the file is a pipeline itself"),
+    ],
+)
+def test_a_file_without_a_mapping_is_refused(tmp_path: Path, name: str, content: str, sentence: str) -> None:
+    (tmp_path / name).write_text(content)
+    file = write_movies(tmp_path, name)
+    with pytest.raises(ConfigError) as refused:
+        pipeline_files.read_folder(file)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_a_pipeline_that_names_itself_is_refused(tmp_path: Path) -> None:
+    file = write_movies(tmp_path, "movies.yaml")
+    with pytest.raises(ConfigError, match="the file is a pipeline itself"):
+        pipeline_files.read_folder(file)
+
+
+def test_an_option_that_takes_no_file_stays_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "genres.yaml"
+    file.write_text(yaml.safe_dump(GENRES | {"options": {"index": "a.json", "touch_column": "b.json"}}))
+    ((_, fields),) = pipeline_files.read_folder(file)
+    assert fields["options"] == {"index": "a.json", "touch_column": "b.json"}

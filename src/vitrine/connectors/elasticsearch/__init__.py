@@ -64,6 +64,7 @@ class ElasticsearchOptions(BaseModel):
         description="Definition of the index: `settings` (analysis included) and `mappings`, as Elasticsearch takes"
         " them; in a YAML file of a pipeline also the name of a YAML or JSON file beside it. Columns without a mapping"
         " get one from their type.",
+        json_schema_extra={"file": True},
     )
     write: Literal["index", "upsert"] = Field(
         default="index",

@@ -1,0 +1,216 @@
+"""Rows as JSON documents."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from json.encoder import encode_basestring
+from typing import Literal
+
+from vitrine.connectors.elasticsearch import ids
+from vitrine.connectors.elasticsearch.encoding import Encoded, Fields, Refused, column_encoder, value_encoder
+from vitrine.copytext import text_of, values
+from vitrine.errors import ConfigError, DataError
+from vitrine.flow import keys
+from vitrine.flow.rows import Batch, Column, Key, Reject, TextRows
+
+_NULL = values.NULL.encode()
+
+
+@dataclass(frozen=True)
+class Documents:
+    """A payload: rows as they are sent."""
+
+    ids: Sequence[str]
+    sources: Sequence[bytes]  # a JSON object each, on one line
+    refused: Sequence[Reject]  # rows that cannot be a document
+    repeated: int  # rows left out, because their key comes again
+
+    @property
+    def count(self) -> int:
+        return len(self.ids) + len(self.refused)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The rows of a batch, column by column."""
+
+    columns: tuple[Column, ...]
+    fields: Mapping[str, Fields]
+
+    def value(self, name: str, row: int) -> str | None:
+        field = self.fields[name][row]
+        return None if field == _NULL else values.unescape(field.decode())
+
+    def only(self, rows: Sequence[int]) -> "_Table":
+        return _Table(self.columns, {name: [fields[row] for row in rows] for name, fields in self.fields.items()})
+
+    def row_text(self, row: int) -> str:
+        """The row for the quarantine."""
+        return json.dumps({name: self.value(name, row) for name in self.fields}, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    column: str | None
+    code: str
+    reason: str
+
+
+class DocumentEncoder:
+    """Documents of rows in any payload that `copytext` converts to text.
+
+    Of rows with one key the last counts if `last_wins`, unless an earlier one is newer by the `cursor` column.
+    """
+
+    def __init__(
+        self, key: Sequence[str], *, nulls: Literal["omit", "write"], cursor: str | None, last_wins: bool
+    ) -> None:
+        self._key = tuple(key)
+        self._nulls = nulls
+        self._cursor = cursor
+        self._last_wins = last_wins
+
+    def encode(self, batch: Batch) -> Documents:
+        table = _table(batch)
+        document_ids = self._ids(table)
+        repeated = len(document_ids) - len(set(document_ids))
+        if repeated:
+            rows = self._newest(document_ids, table)
+            table, document_ids = table.only(rows), [document_ids[row] for row in rows]
+        refused: dict[int, _Refusal] = {
+            row: _Refusal(self._key[0] if len(self._key) == 1 else None, "DOCUMENT_ID", reason)
+            for row, one in enumerate(document_ids)
+            if (reason := ids.problem(one)) is not None
+        }
+        # a transform may return any text for a JSON column
+        sources = self._sources(table, refused, is_checked=isinstance(batch.payload, TextRows))
+        if not refused:
+            return Documents(document_ids, sources, (), repeated)
+        accepted = [row for row in range(len(document_ids)) if row not in refused]
+        return Documents(
+            [document_ids[row] for row in accepted],
+            [sources[row] for row in accepted],
+            [self._reject(table, row, refused[row]) for row in sorted(refused)],
+            repeated,
+        )
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def _ids(self, table: _Table) -> Sequence[str]:
+        if missing := [name for name in self._key if name not in table.fields]:
+            raise ConfigError(f"the rows lack the key column '{missing[0]}'; add it", code="SCHEMA_CHANGED")
+        if any(_NULL in table.fields[name] for name in self._key):
+            raise DataError(
+                f"the source returns rows with NULL in the key ({', '.join(self._key)}); a key must be complete",
+                code="NULL_KEY",
+            )
+        return ids.ids_of([_key_texts(table.fields[name]) for name in self._key])
+
+    def _newest(self, document_ids: Sequence[str], table: _Table) -> list[int]:
+        """Of rows with one key the last; DataError where that is not what the pipeline asks for."""
+        cursor = next((column for column in table.columns if column.name == self._cursor), None)
+        newest: dict[str, int] = {}
+        for row, document_id in enumerate(document_ids):
+            before = newest.get(document_id)
+            if before is not None and not self._last_wins:
+                key = keys.readable(keys.to_text(ids.key_of(document_id, len(self._key))))
+                raise DataError(
+                    f"the source returns the same key ({key}) more than once; a JOIN may repeat rows, or the key is"
+                    " not unique. To keep the last of them, set options.on_duplicate_key: last",
+                    code="DUPLICATE_KEY",
+                )
+            if before is None or not _is_newer(table, before, row, cursor):
+                newest[document_id] = row
+        return list(newest.values())
+
+    def _key_at(self, table: _Table, row: int) -> Key:
+        return tuple(table.value(name, row) or "" for name in self._key)
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def _sources(self, table: _Table, refused: dict[int, _Refusal], *, is_checked: bool) -> list[bytes]:
+        """The document of each row; one of a refused row means nothing."""
+        # key columns are never NULL: every other member can bring the comma before it
+        ordered = sorted(table.columns, key=lambda column: column.name not in self._key)
+        parts: list[Iterable[bytes]] = []
+        constant = b"{"
+        for column in ordered:
+            member = (b"," if parts else b"") + encode_basestring(column.name).encode() + b":"
+            before, texts, after = self._member(member, column, table, refused, is_checked=is_checked)
+            parts += [repeat(constant + before), texts]
+            constant = after
+        parts.append(repeat(constant + b"}"))
+        return list(map(b"".join, zip(*parts)))  # noqa: B905 - `repeat` has no end
+
+    def _member(
+        self, member: bytes, column: Column, table: _Table, refused: dict[int, _Refusal], *, is_checked: bool
+    ) -> tuple[bytes, Iterable[bytes], bytes]:
+        """A constant, the text in each row, and a constant."""
+        fields = table.fields[column.name]
+        has_null = _NULL in fields
+        rows = [row for row, field in enumerate(fields) if field != _NULL] if has_null else range(len(fields))
+        present = [fields[row] for row in rows] if has_null else fields
+        encoded = _encode(column, present, rows, refused, is_checked=is_checked)
+        quote = b'"' if encoded.is_quoted else b""
+        if not has_null:
+            return member + quote, encoded.texts, quote
+        if self._nulls == "write":
+            return member, _spread(_wrapped(quote, encoded.texts, quote), fields, b"null"), b""
+        return b"", _spread(_wrapped(member + quote, encoded.texts, quote), fields, b""), b""
+
+    def _reject(self, table: _Table, row: int, refusal: _Refusal) -> Reject:
+        key = keys.to_text(self._key_at(table, row))
+        return Reject(key, refusal.column, refusal.code, refusal.reason, table.row_text(row))
+
+
+def _table(batch: Batch) -> _Table:
+    width = len(batch.columns)
+    # a field has neither tabs nor line breaks: one split for all, and every nth is one column
+    flat = bytes(text_of(batch)).replace(b"\n", b"\t").split(b"\t")
+    return _Table(batch.columns, {column.name: flat[at:-1:width] for at, column in enumerate(batch.columns)})
+
+
+def _key_texts(fields: Fields) -> Sequence[str]:
+    if not fields:
+        return []
+    joined = b"\n".join(fields).decode()
+    texts = joined.split("\n")
+    return list(map(values.unescape, texts)) if "\\" in joined else texts
+
+
+def _encode(
+    column: Column, fields: Fields, rows: Sequence[int], refused: dict[int, _Refusal], *, is_checked: bool
+) -> Encoded:
+    """JSON of the fields of these rows; a refused row is noted."""
+    if not fields:
+        return Encoded(fields)
+    if (encoded := column_encoder(column.type, is_checked=is_checked)(fields)) is not None:
+        return encoded
+    encode = value_encoder(column.type)
+    texts: list[bytes] = []
+    for row, field in zip(rows, fields, strict=True):
+        try:
+            texts.append(encode(values.unescape(field.decode())).encode())
+        except Refused as exc:
+            texts.append(b"null")
+            refused.setdefault(row, _Refusal(column.name, exc.code, exc.reason))
+    return Encoded(texts)
+
+
+def _wrapped(before: bytes, texts: Fields, after: bytes) -> Iterable[bytes]:
+    return map(b"".join, zip(repeat(before, len(texts)), texts, repeat(after, len(texts)), strict=True))
+
+
+def _spread(texts: Iterable[bytes], fields: Fields, absent: bytes) -> list[bytes]:
+    """A text for every row: the next one, or that of NULL."""
+    given = iter(texts)
+    return [absent if field == _NULL else next(given) for field in fields]
+
+
+def _is_newer(table: _Table, row: int, other: int, cursor: Column | None) -> bool:
+    """Whether a row is newer than one that was read after it."""
+    if cursor is None:
+        return False
+    ours, theirs = table.value(cursor.name, row), table.value(cursor.name, other)
+    return ours is not None and theirs is not None and keys.rank((ours,), (cursor,)) > keys.rank((theirs,), (cursor,))

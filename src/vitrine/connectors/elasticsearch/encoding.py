@@ -1,0 +1,287 @@
+"""Values in PostgreSQL's text format as JSON."""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from json.encoder import encode_basestring
+from typing import Any
+
+from vitrine.connectors.elasticsearch import exact_json
+from vitrine.copytext import values
+from vitrine.flow.rows import Kind, bare_type, kind_of
+
+
+class Refused(Exception):
+    """A value that a document cannot hold without loss."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+ValueEncoder = Callable[[str], str]
+"""JSON of a value that is not NULL, from its unescaped text; raises Refused."""
+
+Fields = Sequence[bytes]
+"""Fields of COPY's text format that are not NULL."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """JSON of some values; that of strings still lacks the quotes around it."""
+
+    texts: Fields
+    is_quoted: bool = False
+
+
+ColumnEncoder = Callable[[Fields], Encoded | None]
+"""JSON of many values at once; None: one of them is unusual, and each needs its ValueEncoder."""
+
+
+def value_encoder(type_name: str) -> ValueEncoder:
+    kind = kind_of(type_name)
+    return _array_encoder(type_name) if kind is Kind.ARRAY else _ENCODERS.get(kind, encode_basestring)
+
+
+def column_encoder(type_name: str, *, is_checked: bool) -> ColumnEncoder:
+    """`is_checked`: PostgreSQL wrote the fields, so that JSON and arrays need no check."""
+    bare = bare_type(type_name)
+    kind = kind_of(bare)
+    if kind is Kind.JSON:
+        return _checked_json if is_checked and bare == "jsonb" else _one_by_one
+    if kind is Kind.ARRAY:
+        if not is_checked:
+            return _one_by_one
+        return _ARRAY_COLUMNS.get(kind_of(element_type(bare) or ""), _one_by_one)
+    return _COLUMNS.get(kind, _texts)
+
+
+def element_type(type_name: str) -> str | None:
+    """The type of an array's elements; None for a type whose values stay text."""
+    bare = bare_type(type_name)
+    # the elements of box[] are separated by semicolons
+    return bare_type(bare.removesuffix("[]")) if bare.endswith("[]") and bare != "box[]" else None
+
+
+def _one_by_one(_: Fields) -> None:
+    return None
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+_NOT_CONTROL = bytes(range(0x20, 0x100))
+_UUID = b"0123456789abcdef-"
+
+
+def _texts(fields: Fields) -> Encoded | None:
+    """COPY escapes like JSON, apart from quotes and the vertical tab; `encode_basestring` per value would be slower."""
+    joined = b"".join(fields)
+    if b"\\v" in joined or joined.translate(None, _NOT_CONTROL):
+        return None
+    if b'"' not in joined:
+        return Encoded(fields, is_quoted=True)
+    return Encoded(b"\n".join(fields).replace(b'"', b'\\"').split(b"\n"), is_quoted=True)
+
+
+def _uuids(fields: Fields) -> Encoded | None:
+    return None if b"".join(fields).translate(None, _UUID) else Encoded(fields, is_quoted=True)
+
+
+def _bytes(text: str) -> str:
+    try:
+        data = bytes.fromhex(text.removeprefix("\\x"))
+    except ValueError:
+        raise Refused("INVALID_VALUE", "the value is not binary data in hexadecimal digits") from None
+    return f'"{b64encode(data).decode()}"'
+
+
+# -- numbers and booleans ---------------------------------------------------------------------------------------------
+
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_A_NUMBER = re.compile(_NUMBER)
+_NUMBERS = re.compile(rf"(?:{_NUMBER}\n)*+".encode())
+_BOOLEANS = {"t": "true", "f": "false", "true": "true", "false": "false"}
+_BOOLEAN_FIELDS = {field.encode(): literal.encode() for field, literal in _BOOLEANS.items()}
+
+
+def _number(text: str) -> str:
+    if _A_NUMBER.fullmatch(text):
+        return text
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise Refused("INVALID_VALUE", "the value is not a number") from None
+    if not value.is_finite():
+        raise Refused("NOT_FINITE", "the number is NaN or infinite, which JSON does not have")
+    return str(value)
+
+
+def _numbers(fields: Fields) -> Encoded | None:
+    return Encoded(fields) if _NUMBERS.fullmatch(b"\n".join((*fields, b""))) else None
+
+
+def _boolean(text: str) -> str:
+    if (found := _BOOLEANS.get(text)) is None:
+        raise Refused("INVALID_VALUE", "the value is neither true nor false")
+    return found
+
+
+def _booleans(fields: Fields) -> Encoded | None:
+    is_known = _BOOLEAN_FIELDS.keys() >= set(fields)
+    return Encoded(list(map(_BOOLEAN_FIELDS.__getitem__, fields))) if is_known else None
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+_TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_DATE = b"0000-00-00"
+_MOMENTS = [_DATE + b" 00:00:00", *(_DATE + b" 00:00:00." + b"0" * digits for digits in range(1, 7))]
+_DATES = frozenset([_DATE])
+_UNZONED = frozenset(_MOMENTS)
+_ZONED = frozenset(moment + b"Z" for moment in _MOMENTS)
+
+
+def _have_form(joined: bytes, forms: frozenset[bytes]) -> bool:
+    """Whether each line is one of the forms, with any digits."""
+    return forms.issuperset(joined.translate(_TO_ZEROS).split(b"\n"))
+
+
+def _dates(fields: Fields) -> Encoded | None:
+    return Encoded(fields, is_quoted=True) if _have_form(b"\n".join(fields), _DATES) else None
+
+
+def _date(text: str) -> str:
+    if not _have_form(text.encode(), _DATES):
+        raise Refused("DATE_RANGE", "the date is infinite, or not in the years 1 to 9999")
+    return f'"{text}"'
+
+
+def _timestamps(fields: Fields) -> Encoded | None:
+    joined = b"\n".join(fields)
+    if not _have_form(joined, _UNZONED):
+        return None
+    return Encoded(joined.replace(b" ", b"T").split(b"\n"), is_quoted=True)
+
+
+def _zoned_timestamps(fields: Fields) -> Encoded | None:
+    joined = b"\n".join(fields).replace(b"+00:00", b"Z").replace(b"+00", b"Z")
+    if not _have_form(joined, _ZONED):
+        return None
+    return Encoded(joined.replace(b" ", b"T").split(b"\n"), is_quoted=True)
+
+
+def _timestamp(text: str, *, is_zoned: bool) -> str:
+    """A transform may return any zone; without one, PostgreSQL reads it as UTC, and for a type without one drops it."""
+    try:
+        given = datetime.fromisoformat(text)
+        moment = given.astimezone(UTC) if is_zoned and given.tzinfo else given
+    except (ValueError, OverflowError):
+        raise Refused("DATE_RANGE", "the time is infinite, or not in the years 1 to 9999") from None
+    return f'"{moment.replace(tzinfo=None).isoformat()}{"Z" if is_zoned else ""}"'
+
+
+# -- JSON and arrays --------------------------------------------------------------------------------------------------
+
+
+def _json(text: str) -> str:
+    """The text on one line. Elasticsearch refuses repeated names; of these the last counts, as in `jsonb`."""
+    try:
+        exact_json.check(text)
+    except exact_json.RepeatedName:
+        return exact_json.dumps(exact_json.loads(text))
+    except RecursionError:
+        pass  # too deep for Python; the server has a limit of its own
+    except ValueError:
+        raise Refused("INVALID_VALUE", "the value is not JSON; NaN and infinite numbers are not") from None
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _checked_json(fields: Fields) -> Encoded:
+    """The text of `jsonb` has no tabs and line breaks: COPY has escaped nothing but backslashes."""
+    joined = b"\n".join(fields)
+    return Encoded(joined.replace(b"\\\\", b"\\").split(b"\n") if b"\\" in joined else fields)
+
+
+_PARSE_ARRAYS = values.plain_decoder("text[]")
+_NUMBER_ARRAYS = re.compile(rf"(?:\{{(?:{_NUMBER}(?:,{_NUMBER})*+)?\}}\n)*+".encode())
+_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
+
+
+def _number_arrays(fields: Fields) -> Encoded | None:
+    joined = b"\n".join((*fields, b""))
+    return Encoded(joined.translate(_TO_BRACKETS).split(b"\n")[:-1]) if _NUMBER_ARRAYS.fullmatch(joined) else None
+
+
+def _text_arrays(fields: Fields) -> Encoded | None:
+    """Arrays of one dimension whose elements need no quotes in PostgreSQL."""
+    joined = b"\n".join(fields)
+    is_simple = not any(part in joined for part in (b'"', b"\\", b"NULL", b"{{", b"="))
+    if not is_simple or b"".join(fields).translate(None, _NOT_CONTROL):
+        return None
+    written = joined.replace(b"{", b'["').replace(b"}", b'"]').replace(b",", b'","').replace(b'[""]', b"[]")
+    return Encoded(written.split(b"\n"))
+
+
+def _array_encoder(type_name: str) -> ValueEncoder:
+    element = element_type(type_name)
+    if element is None:
+        return encode_basestring
+    return partial(_array, encode=value_encoder(element), is_json=kind_of(element) is Kind.JSON)
+
+
+def _array(text: str, encode: ValueEncoder, *, is_json: bool) -> str:
+    if text.startswith("["):
+        raise Refused("ARRAY_BOUNDS", "the array has lower bounds other than 1, which JSON does not have")
+    if is_json and text.startswith("{{"):
+        raise Refused("ARRAY_BOUNDS", "the array of JSON values has several dimensions; write it as one JSON value")
+
+    def write(elements: list[Any]) -> str:
+        parts = (
+            "null" if one is None else write(one) if isinstance(one, list) else encode(one)  # pyright: ignore
+            for one in elements
+        )
+        return f"[{','.join(parts)}]"
+
+    try:
+        (elements,) = _PARSE_ARRAYS([text])
+        if text[:1] == "{" and text[-1:] == "}":
+            return write(elements)
+    except IndexError:
+        pass
+    raise Refused("INVALID_VALUE", "the value is not an array")
+
+
+_ENCODERS: dict[Kind, ValueEncoder] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.INTEGER: _number,
+    Kind.FLOAT: _number,
+    Kind.DECIMAL: _number,
+    Kind.BYTES: _bytes,
+    Kind.DATE: _date,
+    Kind.TIMESTAMP: partial(_timestamp, is_zoned=False),
+    Kind.TIMESTAMPTZ: partial(_timestamp, is_zoned=True),
+    Kind.JSON: _json,
+}
+_COLUMNS: dict[Kind, ColumnEncoder] = {
+    Kind.BOOLEAN: _booleans,
+    Kind.INTEGER: _numbers,
+    Kind.FLOAT: _numbers,
+    Kind.DECIMAL: _numbers,
+    Kind.BYTES: _one_by_one,
+    Kind.UUID: _uuids,
+    Kind.DATE: _dates,
+    Kind.TIMESTAMP: _timestamps,
+    Kind.TIMESTAMPTZ: _zoned_timestamps,
+}
+_ARRAY_COLUMNS: dict[Kind, ColumnEncoder] = {
+    Kind.INTEGER: _number_arrays,
+    Kind.FLOAT: _number_arrays,
+    Kind.DECIMAL: _number_arrays,
+    Kind.TEXT: _text_arrays,
+    Kind.UUID: _text_arrays,
+}
