@@ -10,7 +10,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from vitrine.connectors.elasticsearch.devserver import distribution, java, launch, settings
 from vitrine.connectors.elasticsearch.devserver.distribution import VERSION, Report
@@ -52,8 +52,9 @@ _SETTINGS = {
 class DevServer:
     """A single-node Elasticsearch without a password, reachable from this machine only; for development and tests."""
 
-    name = "Elasticsearch"
-    url_variable = "VITRINE_ELASTICSEARCH_URL"
+    title: ClassVar[str] = "Elasticsearch"
+    default_port: ClassVar[int] = 9200
+    url_variable: ClassVar[str] = "VITRINE_ELASTICSEARCH_URL"
 
     def __init__(self, folder: Path, *, temporary: bool) -> None:
         self.folder = folder
