@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
-from vitrine.connectors.elasticsearch.devserver import distribution, java, launch, settings
+from vitrine.connectors.elasticsearch.devserver import distribution, java, launch, settings, thai
 from vitrine.connectors.elasticsearch.devserver.distribution import VERSION, Report
 from vitrine.connectors.elasticsearch.devserver.java import Java
 from vitrine.errors import ConfigError
@@ -153,9 +153,10 @@ class DevServer:
 
     def _launch(self, home: Path, chosen: Java, account: Account | None, port: int) -> None:
         temporary = self.folder / "tmp"
+        boundaries = self._thai_boundaries(account) if chosen.bundled else None
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 – a checked Java, no shell
-                launch.command(chosen.program, temporary, None),
+                launch.command(chosen.program, temporary, boundaries),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -177,6 +178,13 @@ class DevServer:
         with suppress(BrokenPipeError):
             self._process.stdin.write(launch.server_arguments(node, self.folder / "config"))
             self._process.stdin.flush()
+
+    def _thai_boundaries(self, account: Account | None) -> Path:
+        """The Java in the wheel has no data of Thai."""
+        path = self.folder / "config" / "thai.jar"
+        thai.write_provider(path)
+        change_owner(_KIND, path, account)
+        return path
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
