@@ -3,9 +3,11 @@
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,6 @@ from typing import IO
 import httpx2
 
 from tests.helpers.waiting import wait_until
-from vitrine.connectors.elasticsearch.devserver import DevServer
 from vitrine.errors import VitrineError
 
 SESSION = "VITRINE_TEST_SESSION"
@@ -98,21 +99,29 @@ def _start_keeper(folder: Path) -> None:
 
 def _keep(folder: Path) -> None:
     """Run the server in a process of its own until the session ends, also by a kill."""
+    # tests of an older tree read this module, and that tree has no development server
+    from vitrine.connectors.elasticsearch.devserver import DevServer
+
     with (folder / "keeper").open("w") as keeper:
         fcntl.flock(keeper, fcntl.LOCK_EX)  # the forked process inherits it
         if os.fork() != 0:
             return
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+        threading.Thread(target=_end_with_session, args=[folder], daemon=True).start()
         try:
-            server = DevServer.start()
+            with DevServer.start() as server:
+                _publish(folder / "url", server.url)
+                signal.pause()
         except VitrineError as exc:
             _publish(folder / "failure", str(exc))
-            return
-        with server:
-            _publish(folder / "url", server.url)
-            with (folder / "session").open("a") as session:
-                fcntl.lockf(session, fcntl.LOCK_EX)
-        # a killed session cannot remove its folder
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_session(folder: Path) -> None:
+    with (folder / "session").open("a") as session:
+        fcntl.lockf(session, fcntl.LOCK_EX)
+    os.kill(os.getpid(), signal.SIGTERM)
+    # a killed session cannot remove its folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_ended(keeper: Path) -> bool:

@@ -46,9 +46,10 @@ rootLogger.appenderRef.console.ref = console
 """The configuration of log4j2: warnings and errors go to the standard output."""
 
 
-def command(java: Path, temporary: Path, class_path: Path | None) -> list[str]:
+def command(java: Path, temporary: Path, locale_provider: Path | None) -> list[str]:
     """The command, for the folder of Elasticsearch as the current one."""
-    classes = [] if class_path is None else ["-cp", str(class_path)]
+    # only classes of Java itself may provide locales under the security manager of Elasticsearch
+    classes = [] if locale_provider is None else [f"-Xbootclasspath/a:{locale_provider}"]
     folders = [f"-Djava.io.tmpdir={temporary}", f"-XX:ErrorFile={temporary}/hs_err_pid%p.log"]
     modules = ["--module-path", "lib", "--add-modules=jdk.net", "--add-modules=ALL-MODULE-PATH"]
     return [str(java), *_FLAGS, *folders, *classes, *modules, "-m", _MAIN]

@@ -10,9 +10,9 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
-from vitrine.connectors.elasticsearch.devserver import distribution, java, launch, settings
+from vitrine.connectors.elasticsearch.devserver import distribution, java, launch, settings, thai
 from vitrine.connectors.elasticsearch.devserver.distribution import VERSION, Report
 from vitrine.connectors.elasticsearch.devserver.java import Java
 from vitrine.errors import ConfigError
@@ -52,8 +52,9 @@ _SETTINGS = {
 class DevServer:
     """A single-node Elasticsearch without a password, reachable from this machine only; for development and tests."""
 
-    name = "Elasticsearch"
-    url_variable = "VITRINE_ELASTICSEARCH_URL"
+    title: ClassVar[str] = "Elasticsearch"
+    default_port: ClassVar[int] = 9200
+    url_variable: ClassVar[str] = "VITRINE_ELASTICSEARCH_URL"
 
     def __init__(self, folder: Path, *, temporary: bool) -> None:
         self.folder = folder
@@ -152,9 +153,10 @@ class DevServer:
 
     def _launch(self, home: Path, chosen: Java, account: Account | None, port: int) -> None:
         temporary = self.folder / "tmp"
+        boundaries = self._thai_boundaries(account) if chosen.bundled else None
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 – a checked Java, no shell
-                launch.command(chosen.program, temporary, None),
+                launch.command(chosen.program, temporary, boundaries),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -176,6 +178,13 @@ class DevServer:
         with suppress(BrokenPipeError):
             self._process.stdin.write(launch.server_arguments(node, self.folder / "config"))
             self._process.stdin.flush()
+
+    def _thai_boundaries(self, account: Account | None) -> Path:
+        """The Java in the wheel has no data of Thai."""
+        path = self.folder / "config" / "thai.jar"
+        thai.write_provider(path)
+        change_owner(_KIND, path, account)
+        return path
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
