@@ -233,7 +233,7 @@ def _without_refused(request: Request, value: str) -> Reply:
     while place < len(lines):
         (action,) = json.loads(lines[place])
         width = 1 if action == "delete" else 2
-        document = json.loads(lines[place + 1]) if width == 2 else {}
+        document: dict[str, Any] = json.loads(lines[place + 1]) if width == 2 else {}
         if value in (document.get("note"), document.get("doc", {}).get("note")):
             refused.append(number)
         else:

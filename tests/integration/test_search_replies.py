@@ -18,8 +18,8 @@ from vitrine.status import Status
 from vitrine.store import pipelines, rejects
 from vitrine.store import state as states
 
-FILMS = "SELECT id, title, modified FROM content.film_work"
-QUERY = "SELECT n AS id, n::text AS note, now() AS modified FROM generate_series(1, 1000) n"
+NUMBERS = "SELECT id, note, modified FROM content.numbers"
+INCREMENTAL = {"mode": "incremental", "incremental_key": "modified", "options": {"horizon_margin": "0s"}}
 
 
 @dataclass
@@ -69,10 +69,6 @@ def fill(connection: Connection, first: int, last: int) -> None:
     )
 
 
-NUMBERS = "SELECT id, note, modified FROM content.numbers"
-INCREMENTAL = {"mode": "incremental", "incremental_key": "modified", "options": {"horizon_margin": "0s"}}
-
-
 # -- single documents -------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +98,7 @@ def test_a_refused_document_fails_the_run_where_the_policy_says_so(cluster: Clus
     assert "row 7 of" in str(executed.error)
     assert "failed to parse field [note]" in str(executed.error)
     assert "secret" not in str(executed.error)
-    assert states.get(cluster.connection, pipeline.id).position.is_start
+    assert states.load(cluster.connection, pipeline.id).position.is_start
     assert pipelines.get(cluster.connection, pipeline.name).status is Status.FAILED
 
 
@@ -186,7 +182,7 @@ def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: 
         with cluster.proxy.following(cluster.proxy.once(act)):
             executed = run(cluster.connection, cluster.settings, pipeline)
         assert executed.error is not None
-        assert states.get(cluster.connection, pipeline.id).position.is_start
+        assert states.load(cluster.connection, pipeline.id).position.is_start
     succeed(cluster.connection, cluster.settings, pipeline, waits=(0.01,))
     assert len(cluster.ids()) == 5
 
@@ -234,7 +230,7 @@ def test_a_cluster_that_is_down_postpones_the_run_and_nothing_is_doubled(cluster
         assert "unavailable" in str(executed.error)
     stored = pipelines.get(cluster.connection, pipeline.name)
     assert stored.lease_owner is None
-    assert stored.status is Status.REQUESTED
+    assert stored.status is Status.RUN_REQUESTED
     succeed(cluster.connection, cluster.settings, pipeline, resume=True)
     assert len(cluster.ids()) == 30
 

@@ -217,7 +217,7 @@ def _gzip(body: bytes) -> bytes:
 
 def _retry_after(error: ApiError) -> float:
     try:
-        return min(float(error.meta.headers.get("retry-after", WAITS[0])), LONGEST_WAIT)
+        return min(float(error.meta.headers.get("retry-after") or WAITS[0]), LONGEST_WAIT)
     except ValueError:
         return WAITS[0]
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from vitrine.connectors.elasticsearch.definition import IndexDefinition
-from vitrine.connectors.elasticsearch.generations import Found, StoredIndex
+from vitrine.connectors.elasticsearch.generations import Found, Mark, StoredIndex
 from vitrine.connectors.elasticsearch.requests import Job
-from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, kind_of
+from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
 from vitrine.model import Mode
 
 _TEXTS = frozenset({Kind.TEXT, Kind.UUID, Kind.OTHER, Kind.INTERVAL, Kind.TIME})
@@ -14,11 +14,18 @@ _TEXTS = frozenset({Kind.TEXT, Kind.UUID, Kind.OTHER, Kind.INTERVAL, Kind.TIME})
 def findings_about(job: Job, found: Found, definition: IndexDefinition, columns: Sequence[Column]) -> Iterator[Finding]:
     yield from _about_key(job, columns)
     yield from definition.findings
+    for column in columns:
+        if bare_type(column.type) == "json":
+            text = (
+                f"column '{column.name}' is json: its value is kept, not its text, and a row whose value has two"
+                " members of one name is a reject"
+            )
+            yield Finding("JSON_TEXT", text, column.name)
     live = found.live
     if live is not None:
         yield from _about_owner(job, live)
         if live.mark is not None and columns:
-            yield from _about_changes(job, live, definition, columns)
+            yield from _about_changes(job, live.mark, definition, columns)
     if job.options.write == "upsert":
         yield from _about_upsert(job)
 
@@ -55,12 +62,8 @@ def _about_owner(job: Job, live: StoredIndex) -> Iterator[Finding]:
         yield Finding("TARGET_FOREIGN", text, fatal=True)
 
 
-def _about_changes(
-    job: Job, live: StoredIndex, definition: IndexDefinition, columns: Sequence[Column]
-) -> Iterator[Finding]:
-    assert live.mark is not None
-    rebuilt = job.definition.mode is Mode.FULL
-    known = live.mark.columns
+def _about_changes(job: Job, mark: Mark, definition: IndexDefinition, columns: Sequence[Column]) -> Iterator[Finding]:
+    rebuilt, known = job.definition.mode is Mode.FULL, mark.columns
     for column in columns:
         if column.name not in known:
             if not rebuilt and job.definition.options.on_schema_change == "fail":
@@ -75,7 +78,7 @@ def _about_changes(
                 f" returns {column.type}; cast it, or build the index again"
             )
             yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
-    if definition.fingerprint != live.mark.fingerprint and all(column.name in known for column in columns):
+    if definition.fingerprint != mark.fingerprint and all(column.name in known for column in columns):
         yield Finding("INDEX_CHANGED", f"the definition of {job.target} has changed; {_consequence(rebuilt=rebuilt)}")
 
 

@@ -6,13 +6,13 @@ request to an index that was published, replaced or deleted in the meantime find
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
 from elasticsearch import Elasticsearch
 
 from vitrine.connectors.elasticsearch.definition import OWN_META, IndexDefinition
-from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.connectors.elasticsearch.requests import Requests, described
 from vitrine.errors import ConfigError, TransientError, VitrineError
 from vitrine.flow.rows import Column
 
@@ -255,21 +255,26 @@ def described_indexes(requests: Requests, names: Sequence[str]) -> list[StoredIn
             ).body
         )
     )
-    return [_index_of(name, described) for name, described in cast(dict[str, Any], reply).items()]
+    return [_index_of(name, found) for name, found in cast(dict[str, Any], reply).items()]
 
 
-def _index_of(name: str, described: Mapping[str, Any]) -> StoredIndex:
-    mappings = described.get("mappings", {})
+def _index_of(name: str, found: Mapping[str, Any]) -> StoredIndex:
+    mappings = found.get("mappings", {})
     meta = mappings.get("_meta", {})
     noted = meta.get(OWN_META)
     return StoredIndex(
         name=name,
-        uuid=described.get("settings", {}).get("index", {}).get("uuid", ""),
-        aliases=frozenset(described.get("aliases", {})),
-        mark=Mark(**{**noted, "key": tuple(noted.get("key", ()))}) if noted else None,
+        uuid=found.get("settings", {}).get("index", {}).get("uuid", ""),
+        aliases=frozenset(found.get("aliases", {})),
+        mark=_mark_of(noted) if noted else None,
         properties=mappings.get("properties", {}),
         meta=meta,
     )
+
+
+def _mark_of(noted: dict[str, Any]) -> Mark:
+    known = {one.name for one in fields(Mark)}  # a later version may note more
+    return replace(Mark(**{name: value for name, value in noted.items() if name in known}), key=tuple(noted["key"]))
 
 
 def _status(error: VitrineError) -> int | None:
@@ -277,6 +282,4 @@ def _status(error: VitrineError) -> int | None:
 
 
 def _kind(error: VitrineError) -> str:
-    body = getattr(error.__cause__, "body", None)
-    found: Any = body.get("error", {}) if isinstance(body, dict) else {}  # pyright: ignore[reportUnknownMemberType]
-    return str(found.get("type", "")) if isinstance(found, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return described(getattr(error.__cause__, "body", None))[0]

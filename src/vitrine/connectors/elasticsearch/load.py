@@ -40,8 +40,8 @@ class ElasticsearchLoad:
         found = self._generations.find()
         self._seen = found.live  # what a publish replaces, and nothing else
         self._index = found.load(job.run.installation, str(job.run.pipeline_id), generation.number)
-        facts = job.facts if job.facts.get("load") == generation.number else {}
-        self._units: Units = [list(one) for one in facts.get("units", [])]
+        facts = job.facts if job.facts.get("load") == generation.number else None
+        self._units: Units = facts["units"] if facts else []
         self.state = LoadState.ABSENT if self._index is None else LoadState.STAGED
         if self._index is not None and self._seen is not None and self._index.name == self._seen.name:
             self.state = LoadState.PUBLISHED

@@ -202,14 +202,14 @@ def translated(target: str) -> Generator[None]:
     shown."""
     try:
         yield
-    except ApiError as exc:
-        raise error_of(target, exc.status_code, exc.body) from exc
     except UnsupportedProductError as exc:
         raise ConfigError(
             f"target {target}: the server is not Elasticsearch 8; OpenSearch is not supported, because its client and"
             " its versions differ",
             code="SINK_PRODUCT",
         ) from exc
+    except ApiError as exc:
+        raise error_of(target, exc.status_code, exc.body) from exc
     except elastic_transport.TlsError as exc:
         raise ConfigError(
             f"target {target}: the certificate of the cluster is not trusted; set VITRINE_ELASTICSEARCH_CA_FILE",

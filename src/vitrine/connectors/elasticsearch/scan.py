@@ -21,33 +21,35 @@ class Scan:
 
     def versions(self) -> Iterator[Hits]:
         """Ids and versions, in any order."""
-        return self._pages({"match_all": {}}, [{"_shard_doc": "asc"}], source=False, version=True)
+        return self._pages({"match_all": {}}, [{"_shard_doc": "asc"}], source=False)
 
-    def documents(
-        self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]], fields: Sequence[str]
-    ) -> Iterator[Hits]:
-        """Sources in an order; `_shard_doc` is the fastest one."""
-        return self._pages(query, sort, source=list(fields), version=False)
+    def documents(self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]]) -> Iterator[Hits]:
+        """Whole documents in an order; `_shard_doc` is the fastest one.
 
-    def _pages(
-        self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]], *, source: Any, version: bool
-    ) -> Iterator[Hits]:
+        Whole, because the cluster rounds the numbers of a document from which it selects fields.
+        """
+        return self._pages(query, sort, source=True)
+
+    def _pages(self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]], *, source: bool) -> Iterator[Hits]:
         call = self._requests.call
         view = call(lambda client: client.open_point_in_time(index=self._index, keep_alive=KEEP_ALIVE).body)["id"]
         after: list[Any] | None = None
         try:
             while True:
-                body = {
-                    "size": self._page,
-                    "query": query,
-                    "sort": list(sort),
-                    "source": source,
-                    "version": version,
-                    "track_total_hits": False,
-                    "pit": {"id": view, "keep_alive": KEEP_ALIVE},
-                    "search_after": after,
-                }
-                found = call(lambda client, body=body: client.search(**body).body)
+                page: dict[str, Any] = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}, "search_after": after}
+                found = call(
+                    lambda client, page=page: (
+                        client.search(
+                            size=self._page,
+                            query=query,
+                            sort=list(sort),
+                            source=source,
+                            version=not source,
+                            track_total_hits=False,
+                            **page,
+                        ).body
+                    )
+                )
                 hits: Hits = found["hits"]["hits"]
                 if hits:
                     yield hits

@@ -15,7 +15,9 @@ from vitrine.flow.rows import ALL_KEYS, Batch, Column, Key, KeyRange, Position, 
 IDS_PER_QUERY = 1_000
 _WHOLE_NUMBERS = frozenset({"long", "integer", "short", "byte"})
 
-Texts = dict[str, str | None]
+_ANY_ORDER = [{"_shard_doc": "asc"}]
+
+Texts = list[str | None]
 
 
 class StoredRows:
@@ -32,8 +34,8 @@ class StoredRows:
         if not isinstance(only, KeyRange):
             yield from self._by_keys(only, columns)
         elif self._is_sortable:
-            for hits in self._scan(_query_of(only, self._key), columns, self._order()):
-                yield _batch(map(self._row(columns), hits), columns)
+            for hits in self._scan(_query_of(only, self._key), self._order()):
+                yield _batch([_row(hit, columns) for hit in hits], columns)
         else:
             yield from self._sorted(only, columns)
 
@@ -42,8 +44,8 @@ class StoredRows:
         for first in range(0, len(ordered), IDS_PER_QUERY):
             some = [id_of(key) for key in ordered[first : first + IDS_PER_QUERY]]
             found = {
-                hit["_id"]: self._row(columns)(hit)
-                for hits in self._scan({"ids": {"values": some}}, columns, [{"_shard_doc": "asc"}])
+                hit["_id"]: _row(hit, columns)
+                for hits in self._scan({"ids": {"values": some}}, _ANY_ORDER)
                 for hit in hits
             }
             if found:
@@ -51,23 +53,18 @@ class StoredRows:
 
     def _sorted(self, only: KeyRange, columns: Sequence[Column]) -> Iterator[Batch]:
         """For a key that the cluster cannot sort as Vitrine does: all rows in memory."""
-        row, rows = self._row(columns), list[tuple[Key, Texts]]()
-        for hits in self._scan({"match_all": {}}, (*columns, *self._key), [{"_shard_doc": "asc"}]):
+        rows: list[tuple[Key, Texts]] = []
+        for hits in self._scan({"match_all": {}}, _ANY_ORDER):
             for hit in hits:
                 key = tuple(_text(hit["_source"], column) or "" for column in self._key)
                 if only == ALL_KEYS or is_within(key, only, self._key):
-                    rows.append((key, row(hit)))
+                    rows.append((key, _row(hit, columns)))
         rows.sort(key=lambda one: rank(one[0], self._key))
         if rows:
             yield _batch([texts for _, texts in rows], columns)
 
-    def _scan(
-        self, query: Mapping[str, Any], columns: Sequence[Column], sort: Sequence[Mapping[str, Any]]
-    ) -> Iterator[Hits]:
-        return Scan(self._requests, self._index.name).documents(query, sort, [column.name for column in columns])
-
-    def _row(self, columns: Sequence[Column]) -> Any:
-        return lambda hit: {column.name: _text(hit["_source"], column) for column in columns}
+    def _scan(self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]]) -> Iterator[Hits]:
+        return Scan(self._requests, self._index.name).documents(query, sort)
 
     @property
     def _is_sortable(self) -> bool:
@@ -87,11 +84,12 @@ def _text(source: Mapping[str, Any], column: Column) -> str | None:
     return text_of_value(source.get(column.name, MISSING), column)
 
 
-def _batch(rows: Any, columns: Sequence[Column]) -> Batch:
-    lines = [
-        "\t".join(values.NULL if row[one.name] is None else values.escape(row[one.name]) for one in columns) + "\n"
-        for row in rows
-    ]
+def _row(hit: Mapping[str, Any], columns: Sequence[Column]) -> Texts:
+    return [_text(hit["_source"], column) for column in columns]
+
+
+def _batch(rows: Sequence[Texts], columns: Sequence[Column]) -> Batch:
+    lines = ["\t".join(values.NULL if text is None else values.escape(text) for text in row) + "\n" for row in rows]
     return Batch(TextRows("".join(lines).encode(), len(lines)), tuple(columns), None, Position())
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, Operations, delete_lines, index_lines, upsert_lines
 from vitrine.connectors.elasticsearch.documents import Documents
@@ -31,8 +32,7 @@ class ElasticsearchUnit:
         self._bulk: Bulk | None = None
 
     def write(self, batch: Batch) -> None:
-        assert isinstance(batch.payload, Documents)
-        documents = batch.payload
+        documents = cast(Documents, batch.payload)  # `encode` has made it
         self._index = self._prepare(batch)
         for reject in documents.refused:
             self._job.rejects.judge(reject)
