@@ -184,7 +184,8 @@ def test_the_first_reason_of_a_row_is_kept() -> None:
     assert (reject.column, reject.code) == ("a", "NOT_FINITE")
 
 
-@pytest.mark.parametrize("key", ["", "é" * 257])
+@pytest.mark.promise("F14")
+@pytest.mark.parametrize("key", ["", "é" * 257], ids=["empty", "long"])
 def test_a_key_that_is_no_id_refuses_its_row(key: str) -> None:
     found = encode(text_rows((key,), ("fine",)), (Column("code", "text"),), ("code",))
     (reject,) = found.refused
