@@ -1,8 +1,9 @@
-"""Shared fixtures: one embedded PostgreSQL per session, and a fresh database with a small cinema per test."""
+"""Shared fixtures: servers per session, and a fresh database with a small cinema per test."""
 
 import itertools
 import os
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.helpers import elasticsearch
 from tests.helpers.processes import free_port
 from tests.helpers.proxy import Proxy
 from vitrine.demo import cinema
@@ -20,6 +22,19 @@ from vitrine.store.migrate import migrate
 
 FILMS, RATINGS = 60, 900
 _numbers = itertools.count(1)
+_own_elasticsearch = os.environ.get("ELASTICSEARCH_URL")
+_session = pytest.StashKey[elasticsearch.Session]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # the processes of pytest-xdist belong to the session of the process that starts them
+    if not hasattr(config, "workerinput"):
+        config.stash[_session] = elasticsearch.Session()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _session in config.stash:
+        config.stash[_session].close()
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +44,7 @@ def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("VITRINE_") and not name.startswith("VITRINE_TEST"):
             monkeypatch.delenv(name)
     monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.delenv("ELASTICSEARCH_URL", raising=False)
     monkeypatch.setitem(Settings.model_config, "env_file", None)
 
 
@@ -93,3 +109,24 @@ def settings(database_url: str) -> Settings:
 def connection(database_url: str) -> Iterator[Connection]:
     with connect(database_url, name="tests") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_url() -> str:
+    """ELASTICSEARCH_URL, or a server that all processes of the session share; without either the test is skipped."""
+    if _own_elasticsearch:
+        return _own_elasticsearch
+    try:
+        return elasticsearch.shared_url()
+    except elasticsearch.Unavailable as exc:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI needs Elasticsearch: {exc}")
+        pytest.skip(f"no Elasticsearch: {exc}")
+
+
+@pytest.fixture
+def index_name(elasticsearch_url: str) -> Iterator[str]:
+    """A name for the indexes of one test; all that begin with it are removed afterwards."""
+    name = f"test-{uuid.uuid4().hex}"
+    with elasticsearch.temporary_indexes(elasticsearch_url, name):
+        yield name

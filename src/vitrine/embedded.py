@@ -1,10 +1,8 @@
 """Embedded PostgreSQL: a server whose programs come in a wheel, for the demo and the tests."""
 
-import fcntl
 import hashlib
 import importlib.util
 import os
-import pwd
 import shutil
 import stat
 import subprocess
@@ -12,13 +10,14 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import Self
 from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
 
 from vitrine.errors import ConfigError
+from vitrine.local_servers import Account, FolderLock, ServerKind, allow_traversal, change_owner, unprivileged_account
 
 _INSTALLS = {16: "pginstall", 18: "pginstall18"}
 _SOCKET_PATH_LIMIT = 103  # bytes in sockaddr_un without the final zero: 103 on macOS, 107 on Linux
@@ -43,11 +42,12 @@ _FAST = {
 }
 
 
-class Account(NamedTuple):
-    """The system user that runs the server when this process is root."""
-
-    uid: int
-    gid: int
+_KIND = ServerKind(
+    "PostgreSQL",
+    "the embedded PostgreSQL",
+    other_folder="set VITRINE_HOME to another folder",
+    instead="set VITRINE_DATABASE_URL",
+)
 
 
 class EmbeddedPostgres:
@@ -67,7 +67,7 @@ class EmbeddedPostgres:
         self.port = port
         self.fast = fast
         self._data = self.folder / "data"
-        self._lock = _FolderLock(self.folder)
+        self._lock = FolderLock(_KIND, self.folder)
         self._socket = _Socket(self.folder, self._data, port or 5432)
         self._commands = _Commands(self.folder)
 
@@ -138,8 +138,8 @@ class EmbeddedPostgres:
         programs = _programs(self.version)
         account = self._account()
         if account is not None:
-            _allow_traversal(account, self.folder)
-            _allow_traversal(account, programs)
+            allow_traversal(account, self.folder)
+            allow_traversal(account, programs)
             _check_readable(programs)
         if not self._data.exists():
             self._create_data(programs, account)
@@ -160,15 +160,7 @@ class EmbeddedPostgres:
         if self._data.exists():
             owner = self._data.stat()
             return Account(owner.st_uid, owner.st_gid)
-        for name in ("pgserver", "nobody"):
-            with suppress(KeyError):
-                entry = pwd.getpwnam(name)
-                return Account(entry.pw_uid, entry.pw_gid)
-        raise ConfigError(
-            "PostgreSQL does not run as root, and there is no user `nobody` to run it:"
-            " start as an ordinary user, or set VITRINE_DATABASE_URL",
-            code="NO_ACCOUNT",
-        )
+        return unprivileged_account(_KIND, "pgserver")
 
     def _create_data(self, programs: Path, account: Account | None) -> None:
         """Run initdb in another folder and rename that, so that an interrupted initdb is never taken for a database."""
@@ -176,7 +168,7 @@ class EmbeddedPostgres:
         if unfinished.exists():
             shutil.rmtree(unfinished)
         unfinished.mkdir(mode=0o700)
-        _change_owner(unfinished, account)
+        change_owner(_KIND, unfinished, account)
         arguments = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=reject"]
         arguments += ["--no-sync"] if self.fast else []
         self._commands.call(programs / "initdb", "-D", str(unfinished), *arguments, account=account)
@@ -249,46 +241,6 @@ class EmbeddedPostgres:
             time.sleep(0.05)
 
 
-class _FolderLock:
-    """One owner per folder, by flock, which ends with its process: a killed owner does not block the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: IO[str] | None = None
-
-    @property
-    def is_held(self) -> bool:
-        return self._file is not None
-
-    def take(self) -> None:
-        if self._file is not None:
-            raise self._already_running(str(os.getpid()))
-        path = self._folder / "lock"
-        path.touch()
-        file = path.open("r+", encoding="ascii")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with file:
-                raise self._already_running(file.read().strip() or "unknown") from None
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        self._file = file
-
-    def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _already_running(self, owner: str) -> ConfigError:
-        return ConfigError(
-            f"the embedded PostgreSQL in {self._folder} is already in use by process {owner}:"
-            " stop that process first (Ctrl-C in its terminal), or set VITRINE_HOME to another folder",
-            code="ALREADY_RUNNING",
-        )
-
-
 class _Socket:
     """The unix socket of a server: in its data directory, or in a short path where that is not possible."""
 
@@ -322,14 +274,14 @@ class _Socket:
             return
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-            _change_owner(folder, account)
+            change_owner(_KIND, folder, account)
         found = folder.lstat()
         # the name is predictable and any user may write to the parent: the owner of this directory controls the server
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != (account.uid if account else os.geteuid()):
             raise ConfigError(f"{folder} is needed for a socket but belongs to another user; remove it", code="FOLDER")
         folder.chmod(0o700)
         if account is not None:
-            _allow_traversal(account, folder.parent)
+            allow_traversal(account, folder.parent)
 
     def remove(self) -> None:
         if self.folder != self._data:
@@ -415,32 +367,11 @@ def _check_readable(programs: Path) -> None:
         )
 
 
-def _allow_traversal(account: Account, folder: Path) -> None:
-    """Grant the right to traverse, and no other, on the folder and its parents."""
-    for step in (folder, *folder.parents):
-        found = step.stat()
-        if found.st_uid != account.uid and not found.st_mode & stat.S_IXOTH:
-            step.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
-
-
-def _change_owner(path: Path, account: Account | None) -> None:
-    if account is None:
-        return
-    try:
-        os.chown(path, account.uid, account.gid)
-    except OSError as exc:
-        raise ConfigError(
-            f"PostgreSQL does not run as root, and the owner of {path} cannot be changed to user {account.uid}:"
-            " start as an ordinary user, or set VITRINE_DATABASE_URL",
-            code="NO_ACCOUNT",
-        ) from exc
-
-
 def _write_if_different(path: Path, text: str, account: Account | None) -> bool:
     if path.read_text(encoding="utf-8") == text:
         return False
     path.write_text(text, encoding="utf-8")
-    _change_owner(path, account)
+    change_owner(_KIND, path, account)
     return True
 
 

@@ -3,11 +3,12 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict, SecretStr, create_model
 
@@ -47,6 +48,27 @@ class SinkSpec:
         return self.grammar.partition(" ")[0]
 
 
+class DevelopmentServer(Protocol):
+    """A server of the system on this machine, for development and tests; `vitrine devserver` runs it."""
+
+    title: ClassVar[str]
+    default_port: ClassVar[int]
+    url_variable: ClassVar[str]  # the setting that names a server of this kind
+
+    @classmethod
+    def start(cls, folder: Path | None = None, port: int = 0, report: Callable[[str], None] = ...) -> Self:
+        """A server that answers; port 0 chooses a free one, and without a folder the data is temporary."""
+        ...
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Connector:
     """One system that can be read or written."""
@@ -56,6 +78,7 @@ class Connector:
     extra: str | None = None  # that installs its client library
     source: SourceSpec | None = None
     sink: SinkSpec | None = None
+    devserver: str | None = None  # `module:Class` of a DevelopmentServer
 
 
 @dataclass(frozen=True)
@@ -127,6 +150,20 @@ def parse_target(target: str) -> Target | None:
         return None
     name = target.partition(":")[2] if connector.sink.scheme else target
     return Target(connector, connector.sink.scheme, name) if re.fullmatch(connector.sink.pattern, name) else None
+
+
+def with_devserver() -> list[str]:
+    """The names of the connectors that have a development server."""
+    return sorted(one.name for one in installed().values() if one.devserver)
+
+
+def devserver(name: str) -> type[DevelopmentServer]:
+    """The development server of a connector; ConfigError lists the connectors that have one."""
+    connector = installed().get(name)
+    if connector is None or connector.devserver is None:
+        known = ", ".join(with_devserver()) or "none"
+        raise ConfigError(f"there is no development server '{name}'; available: {known}", code="UNKNOWN_DEVSERVER")
+    return load_class(connector, connector.devserver)
 
 
 def options_model(common: type[BaseModel], source_type: str, target: str) -> type[BaseModel]:

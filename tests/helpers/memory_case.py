@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -59,6 +60,7 @@ class MemorySinkCase:
     """A SinkCase; the connector must be installed in this process."""
 
     connector = "memory"
+    refused: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def __init__(self, folder: Path) -> None:
         self.documents = MemoryDocuments(folder)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from psycopg import sql
@@ -32,6 +33,7 @@ class PostgresSinkCase:
 
     connector = "postgres"
     types: Collection[str] = list(SAMPLES)
+    refused: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def __init__(self, url: str, proxy: Proxy | None) -> None:
         self._url = url

@@ -2,7 +2,7 @@
 
 import typer
 
-from vitrine.cli import demo, files, pipelines, service, transforms
+from vitrine.cli import demo, devserver, files, pipelines, service, transforms
 
 app = typer.Typer(
     help="Builds analytical marts from SQL queries and registered transforms, and keeps them up to date.",
@@ -15,6 +15,7 @@ for command in (
     demo.demo,
     demo.up,
     demo.sample,
+    devserver.devserver,
     service.migrate,
     service.api,
     service.runner,

@@ -43,7 +43,8 @@ def abandon(text: str = "") -> NoReturn:
     os._exit(FAILED)
 
 
-def on_stop_signals(request_stop: Callable[[], None]) -> None:
+def on_stop_signals(request_stop: Callable[[], None], *more: int) -> None:
+    """Call the function at SIGTERM, SIGINT and the other signals."""
     import signal
     import threading
     from types import FrameType
@@ -52,5 +53,5 @@ def on_stop_signals(request_stop: Callable[[], None]) -> None:
         # in another thread, because this one may hold the lock that setting an event needs
         threading.Thread(target=request_stop).start()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *more):
         signal.signal(number, handle)

@@ -42,6 +42,11 @@ class SinkCase(Protocol):
         """PostgreSQL types that the sink stores exactly, out of `vitrine.testing.SAMPLES`; any other is a finding."""
         ...
 
+    @property
+    def refused(self) -> Mapping[str, Collection[str]]:
+        """Samples of these types that the target cannot hold: rows with them are rejects."""
+        ...
+
     def settings(self) -> Mapping[str, str]:
         """Environment variables, by their full names."""
         ...

@@ -1,6 +1,7 @@
 """Values of every type, in canonical text: ordinary ones, and those that are easily damaged on the way."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from vitrine.flow.rows import Column
 from vitrine.testing.cases import Texts
@@ -36,12 +37,18 @@ SAMPLES: dict[str, tuple[str, ...]] = {
 """Type: values. The key and cursor columns of the suite need integer, text and timestamp with time zone."""
 
 
-def sample_rows(types: Collection[str]) -> tuple[tuple[Column, ...], list[Texts]]:
-    """A key, and one column per type; each row has the next value of each, NULL where there are no more."""
+def sample_rows(
+    types: Collection[str], refused: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> tuple[tuple[Column, ...], list[Texts]]:
+    """A key, and one column per type; each row has the next value of each, NULL where there are no more.
+
+    Values that are `refused` are left out.
+    """
     names = sorted(types)
+    kept = {name: [one for one in SAMPLES[name] if one not in refused.get(name, ())] for name in names}
     columns = (Column("id", "integer"), *(Column(f"c{at}", name) for at, name in enumerate(names)))
     rows: list[Texts] = []
-    for number in range(max(len(SAMPLES[name]) for name in names) + 1):
-        samples = [SAMPLES[name][number] if number < len(SAMPLES[name]) else None for name in names]
+    for number in range(max(map(len, kept.values())) + 1):
+        samples = [kept[name][number] if number < len(kept[name]) else None for name in names]
         rows.append({"id": str(number + 1), **{f"c{at}": value for at, value in enumerate(samples)}})
     return columns, rows

@@ -104,4 +104,5 @@ connector = Connector(
         options=ElasticsearchOptions,
         reserved=OWN_NAMES,
     ),
+    devserver="vitrine.connectors.elasticsearch.devserver:DevServer",
 )

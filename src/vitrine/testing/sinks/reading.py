@@ -34,7 +34,7 @@ class ReadingTests:
             _check_parts(run, whole, pipeline.table.by_key())
 
     def test_16_the_digest_of_values_of_every_type_is_that_of_the_rows(self, bench: Workbench) -> None:
-        pipeline = bench.pipeline(ListTable(*sample_rows(bench.case.types)))
+        pipeline = bench.pipeline(ListTable(*sample_rows(bench.case.types, bench.case.refused)))
         pipeline.run()
         with opened(pipeline.claim()) as run:
             _check_digest(run)

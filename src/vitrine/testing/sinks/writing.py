@@ -110,7 +110,7 @@ class WritingTests:
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize("lane", list(Lane))
     def test_04_values_of_every_type_are_stored_exactly(self, bench: Workbench, lane: Lane, mode: str) -> None:
-        columns, rows = sample_rows(bench.case.types)
+        columns, rows = sample_rows(bench.case.types, bench.case.refused)
         _skip_other_lanes(bench, lane)
         pipeline = bench.pipeline(ListTable(columns, lanes=(lane,)), **MODES[mode] | {"incremental_key": "id"})
         pipeline.run()
@@ -124,6 +124,18 @@ class WritingTests:
             with unstored(bench, table) as sink:
                 findings = [one for one in sink.describe(table.columns).findings if one.column == "value"]
             assert findings, f"describe reports nothing about a column of type {type_name}"
+
+    def test_04_a_value_that_the_target_cannot_hold_is_a_reject(self, bench: Workbench) -> None:
+        values = [(name, value) for name, refused in bench.case.refused.items() for value in refused]
+        for number, (type_name, value) in enumerate(values, 1):
+            table = ListTable((*data.COLUMNS, Column("value", type_name)))
+            table.rows = [{**data.row(number), "value": value}, {**data.row(99), "value": None}]
+            pipeline = bench.pipeline(table, options={"on_reject": "quarantine"})
+            pipeline.run(control=ScriptedControl(10))
+            assert set(pipeline.rows()) == {("99",)}, f"{type_name} {value}"
+            (reject,) = pipeline.open_rejects()
+            assert (reject["key"], reject["column_name"]) == (str(number), "value")
+            assert value not in reject["reason"]
 
     # -- (5) rejects ----------------------------------------------------------------------------------------------
 

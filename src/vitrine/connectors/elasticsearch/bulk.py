@@ -1,0 +1,251 @@
+"""Bulk requests: every document of a unit gets its own outcome."""
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from elasticsearch import ApiError, Elasticsearch
+
+from vitrine.connectors.elasticsearch.ids import key_of
+from vitrine.connectors.elasticsearch.requests import Requests, described, error_of
+from vitrine.errors import TransientError
+from vitrine.flow import keys
+from vitrine.flow.rows import Reject
+
+WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds before documents are sent again that the cluster had no room for."""
+
+LONGEST_WAIT = 60.0
+"""However long the cluster asks for."""
+
+_FIELD = re.compile(r"field \[([^\]]+)\]")
+_HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What is done with some documents: the id and the lines of each."""
+
+    ids: Sequence[str]
+    lines: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def at(self, places: Sequence[int]) -> "Operations":
+        return Operations([self.ids[place] for place in places], [self.lines[place] for place in places])
+
+    def halves(self) -> "tuple[Operations, Operations]":
+        middle = len(self) // 2
+        return (
+            Operations(self.ids[:middle], self.lines[:middle]),
+            Operations(self.ids[middle:], self.lines[middle:]),
+        )
+
+
+@dataclass
+class Outcome:
+    """What the cluster has done so far."""
+
+    done: list[str] = field(default_factory=list[str])  # ids that were written
+    deleted: int = 0
+    rejects: list[Reject] = field(default_factory=list[Reject])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The size of one request, and how many are in flight."""
+
+    documents: int
+    bytes: int
+    in_flight: int
+    compress: bool
+
+
+class Bulk:
+    """Sends operations to one alias, several requests at a time; complete once `finish` returns."""
+
+    def __init__(
+        self, requests: Requests, alias: str, limits: Limits, width: int, judge: Callable[[Reject], None]
+    ) -> None:
+        self.outcome = Outcome()
+        self._requests = requests
+        self._alias = alias
+        self._limits = limits
+        self._width = width  # columns of the key
+        self._judge = judge
+        self._sent: list[tuple[Operations, Future[Any]]] = []  # in flight, the oldest first
+
+    def send(self, operations: Operations) -> None:
+        for request in _cut(operations, self._limits):
+            while len(self._sent) >= self._limits.in_flight:
+                self._receive()
+            self._sent.append((request, self._start(request)))
+
+    def finish(self) -> None:
+        while self._sent:
+            self._receive()
+
+    def _receive(self) -> None:
+        operations, reply = self._sent.pop(0)
+        attempt = 0
+        while True:
+            missing = self._attempt(operations, reply)
+            if not len(missing):
+                return
+            if attempt == len(WAITS):
+                raise TransientError(
+                    f"target {self._requests.target}: the cluster had no room for {len(missing)} document(s) after"
+                    f" {attempt + 1} attempts"
+                )
+            self._requests.lease.wait(WAITS[attempt])
+            attempt += 1
+            operations, reply = missing, self._start(missing)
+
+    def _attempt(self, operations: Operations, reply: "Future[Any]") -> Operations:
+        """The operations that must be sent again."""
+        try:
+            return self._settle(operations, self._requests.wait(reply))
+        except TransientError as exc:
+            cause = exc.__cause__
+            if not isinstance(cause, ApiError) or cause.status_code != 429:
+                raise
+            self._requests.lease.wait(_retry_after(cause))
+            return operations
+        except Exception as exc:
+            cause = exc.__cause__
+            if not isinstance(cause, ApiError) or cause.status_code != 413:
+                raise
+            self._halve(operations)
+            return Operations((), ())
+
+    def _halve(self, operations: Operations) -> None:
+        """The request is too large for the cluster."""
+        if len(operations) == 1:
+            self._reject(operations, 0, "REQUEST_TOO_LARGE", "the document is larger than the cluster accepts", None)
+            return
+        for half in operations.halves():
+            self._sent.append((half, self._start(half)))
+            self.finish()
+
+    def _start(self, operations: Operations) -> "Future[Any]":
+        compress, path = self._limits.compress, f"/{self._alias}/_bulk"
+        # an alias: an index that was deleted must not be created by a write
+        params = {"require_alias": "true", "filter_path": "items.*.status,items.*.result,items.*.error"}
+
+        def post(client: Elasticsearch) -> Any:
+            body, headers = b"".join(operations.lines), _HEADERS
+            if compress:
+                body, headers = _gzip(body), {**_HEADERS, "content-encoding": "gzip"}
+            return client.perform_request("POST", path, params=params, headers=headers, body=body).body
+
+        return self._requests.start(post)
+
+    def _settle(self, operations: Operations, reply: Any) -> Operations:
+        """Account for every item of a reply; returns the operations that must be sent again."""
+        found: Any = reply.get("items") if isinstance(reply, dict) else None  # pyright: ignore[reportUnknownMemberType]
+        items = cast(list[dict[str, dict[str, Any]]], found or [])
+        if len(items) != len(operations):
+            raise TransientError(
+                f"target {self._requests.target}: the cluster answered for {len(items)} of {len(operations)} documents",
+                code="BULK_INCOMPLETE",
+            )
+        again: list[int] = []
+        for place, item in enumerate(items):
+            ((action, result),) = item.items()
+            status = result.get("status", 0)
+            if status in (200, 201):
+                self._count(action, operations.ids[place])
+            elif not self._is_missing(action, result):
+                self._settle_failure(operations, place, status, result, again)
+        return operations.at(again)
+
+    def _count(self, action: str, id_: str) -> None:
+        if action == "delete":
+            self.outcome.deleted += 1
+        else:
+            self.outcome.done.append(id_)
+
+    def _is_missing(self, action: str, result: dict[str, Any]) -> bool:
+        """A document to delete that was not there: that is a success."""
+        return action == "delete" and result.get("status") == 404 and "error" not in result
+
+    def _settle_failure(
+        self, operations: Operations, place: int, status: int, result: dict[str, Any], again: list[int]
+    ) -> None:
+        kind, reason = described(result)
+        if status in (429, 503) and kind != "cluster_block_exception":
+            again.append(place)
+        elif status == 409:
+            raise self._requests.conflict()
+        elif status == 400:
+            column = _FIELD.search(reason)
+            self._reject(operations, place, kind.upper(), reason, column[1] if column else None)
+        else:
+            raise error_of(self._requests.target, status, result)
+
+    def _reject(self, operations: Operations, place: int, code: str, reason: str, column: str | None) -> None:
+        """The policy of the pipeline decides whether the document may be left out."""
+        key = keys.to_text(key_of(operations.ids[place], self._width))
+        row = operations.lines[place].partition(b"\n")[2].decode().rstrip("\n")
+        text = f"index {self._alias.partition('__')[0]}, id {operations.ids[place]}: {reason}"
+        reject = Reject(key, column, code or "REFUSED", text, row or "{}")
+        self._judge(reject)
+        self.outcome.rejects.append(reject)
+
+
+def _cut(operations: Operations, limits: Limits) -> Iterator[Operations]:
+    """Requests within the limits; one larger document is sent alone."""
+    first, size = 0, 0
+    for place, line in enumerate(operations.lines):
+        if place > first and (place - first >= limits.documents or size + len(line) > limits.bytes):
+            yield Operations(operations.ids[first:place], operations.lines[first:place])
+            first, size = place, 0
+        size += len(line)
+    if first < len(operations):
+        yield Operations(operations.ids[first:], operations.lines[first:])
+
+
+def _gzip(body: bytes) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return packer.compress(body) + packer.flush()
+
+
+def _retry_after(error: ApiError) -> float:
+    try:
+        return min(float(error.meta.headers.get("retry-after", WAITS[0])), LONGEST_WAIT)
+    except ValueError:
+        return WAITS[0]
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+def index_lines(ids: Sequence[str], sources: Sequence[bytes], version: int) -> Operations:
+    """Each document replaces the stored one, unless that has a higher version."""
+    end = b',"version":%d,"version_type":"external_gte"}}\n' % version
+    quoted = map(json.dumps, ids)
+    lines = [
+        b'{"index":{"_id":%b%b%b\n' % (one.encode(), end, source) for one, source in zip(quoted, sources, strict=True)
+    ]
+    return Operations(ids, lines)
+
+
+def upsert_lines(ids: Sequence[str], sources: Sequence[bytes]) -> Operations:
+    """Each document changes the fields of the stored one, or is created."""
+    quoted = map(json.dumps, ids)
+    lines = [
+        b'{"update":{"_id":%b,"retry_on_conflict":3}}\n{"doc":%b,"doc_as_upsert":true}\n' % (one.encode(), source)
+        for one, source in zip(quoted, sources, strict=True)
+    ]
+    return Operations(ids, lines)
+
+
+def delete_lines(ids: Sequence[str], version: int | None) -> Operations:
+    """None: documents that several pipelines share have no version of ours."""
+    end = b"}}\n" if version is None else b',"version":%d,"version_type":"external_gte"}}\n' % version
+    return Operations(ids, [b'{"delete":{"_id":%b%b' % (json.dumps(one).encode(), end) for one in ids])

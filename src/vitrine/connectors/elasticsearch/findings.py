@@ -1,0 +1,105 @@
+"""What can be said about a target before a document is written."""
+
+from collections.abc import Iterator, Sequence
+
+from vitrine.connectors.elasticsearch.definition import IndexDefinition
+from vitrine.connectors.elasticsearch.generations import Found, StoredIndex
+from vitrine.connectors.elasticsearch.requests import Job
+from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, kind_of
+from vitrine.model import Mode
+
+_TEXTS = frozenset({Kind.TEXT, Kind.UUID, Kind.OTHER, Kind.INTERVAL, Kind.TIME})
+
+
+def findings_about(job: Job, found: Found, definition: IndexDefinition, columns: Sequence[Column]) -> Iterator[Finding]:
+    yield from _about_key(job, columns)
+    yield from definition.findings
+    live = found.live
+    if live is not None:
+        yield from _about_owner(job, live)
+        if live.mark is not None and columns:
+            yield from _about_changes(job, live, definition, columns)
+    if job.options.write == "upsert":
+        yield from _about_upsert(job)
+
+
+def _about_key(job: Job, columns: Sequence[Column]) -> Iterator[Finding]:
+    key, names = job.definition.key_columns, [column.name for column in columns]
+    if not key:
+        yield Finding("KEY_MISSING", f"target {job.target} has no key; set key_columns", fatal=True)
+    for name in key if columns else ():
+        if name not in names:
+            text = f"the rows lack the key column '{name}', which is the id of a document"
+            yield Finding("SCHEMA_CHANGED", text, name, fatal=True)
+
+
+def _about_owner(job: Job, live: StoredIndex) -> Iterator[Finding]:
+    name, mark = job.target.name, live.mark
+    if live.name == name:
+        text = (
+            f"'{name}' is an index, but a target is an alias of indexes that Vitrine creates; rename the index, or"
+            " choose another target"
+        )
+        yield Finding("TARGET_FOREIGN", text, fatal=True)
+    elif mark is None:
+        text = (
+            f"alias '{name}' belongs to index '{live.name}', which Vitrine has not created; remove the alias, or choose"
+            " another target"
+        )
+        yield Finding("TARGET_FOREIGN", text, fatal=True)
+    elif job.run.installation and mark.installation != job.run.installation:
+        text = (
+            f"index '{live.name}' belongs to another installation of Vitrine; choose another target, or remove the"
+            f" alias '{name}'"
+        )
+        yield Finding("TARGET_FOREIGN", text, fatal=True)
+
+
+def _about_changes(
+    job: Job, live: StoredIndex, definition: IndexDefinition, columns: Sequence[Column]
+) -> Iterator[Finding]:
+    assert live.mark is not None
+    rebuilt = job.definition.mode is Mode.FULL
+    known = live.mark.columns
+    for column in columns:
+        if column.name not in known:
+            if not rebuilt and job.definition.options.on_schema_change == "fail":
+                text = (
+                    f"target {job.target} has no field '{column.name}'; set options.on_schema_change: add_columns, or"
+                    " build the index again"
+                )
+                yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
+        elif not rebuilt and not _fits(column.type, known[column.name]):
+            text = (
+                f"field '{column.name}' of {job.target} was built for type {known[column.name]}, but the query now"
+                f" returns {column.type}; cast it, or build the index again"
+            )
+            yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
+    if definition.fingerprint != live.mark.fingerprint and all(column.name in known for column in columns):
+        yield Finding("INDEX_CHANGED", f"the definition of {job.target} has changed; {_consequence(rebuilt=rebuilt)}")
+
+
+def _consequence(*, rebuilt: bool) -> str:
+    if rebuilt:
+        return "the next run builds the index again"
+    return "changes are written to the index as it is, and a full run builds it again"
+
+
+def _fits(source: str, stored: str) -> bool:
+    """Whether the mapping of one type takes values of another."""
+    kinds = {kind_of(source), kind_of(stored)}
+    return len(kinds) == 1 or kinds <= NUMBERS or kinds <= _TEXTS
+
+
+def _about_upsert(job: Job) -> Iterator[Finding]:
+    if job.definition.mode is Mode.FULL:
+        text = (
+            f"write: upsert changes documents of {job.target}, but mode full builds the index again without the fields"
+            " of others; use mode incremental, or write: index"
+        )
+        yield Finding("UPSERT_FULL", text, fatal=True)
+    text = (
+        "write: upsert is at-least-once: a late request of a run that died may overwrite a newer document, and fields"
+        " that the query no longer returns stay; use write: index where one pipeline owns the documents"
+    )
+    yield Finding("UPSERT_UNFENCED", text)

@@ -1,0 +1,282 @@
+"""The indexes behind a target: one per generation, with an alias for readers and one for the writer.
+
+Readers use the alias `<name>`. A load writes to `<index>__load`, changes are written to `<index>__write`: a late
+request to an index that was published, replaced or deleted in the meantime finds no alias and changes nothing.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
+
+from elasticsearch import Elasticsearch
+
+from vitrine.connectors.elasticsearch.definition import OWN_META, IndexDefinition
+from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.errors import ConfigError, TransientError, VitrineError
+from vitrine.flow.rows import Column
+
+_FIELDS = "*.aliases,*.mappings,*.settings.index.uuid"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What Vitrine notes in an index that it has created."""
+
+    installation: str
+    pipeline: str
+    generation: int | None = None  # None: created by changes, without a load
+    fingerprint: str = ""  # of the definition
+    columns: Mapping[str, str] = field(default_factory=dict[str, str])  # types by name
+    key: tuple[str, ...] = ()
+    published: int | None = None  # version of the publish; None: never published
+
+
+@dataclass(frozen=True)
+class StoredIndex:
+    """An index as the cluster describes it."""
+
+    name: str
+    uuid: str
+    aliases: frozenset[str]
+    mark: Mark | None  # None: not created by Vitrine
+    properties: Mapping[str, Any]
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the mark, and what the pipeline's user has added
+
+    @property
+    def load_alias(self) -> str:
+        return f"{self.name}__load"
+
+    @property
+    def write_alias(self) -> str:
+        return f"{self.name}__write"
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it was never published."""
+        return self.mark is not None and self.mark.published is None and self.aliases <= {self.load_alias}
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(Column(name, type_name) for name, type_name in self.mark.columns.items()) if self.mark else ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """Every index behind a target."""
+
+    name: str
+    indexes: tuple[StoredIndex, ...]
+
+    @property
+    def live(self) -> StoredIndex | None:
+        """The one that readers see; ConfigError if it is not a single index with an alias."""
+        seen = [one for one in self.indexes if self.name in (one.name, *one.aliases)]
+        if len(seen) > 1:
+            raise ConfigError(
+                f"alias '{self.name}' has {len(seen)} indexes ({', '.join(sorted(one.name for one in seen))}), but a"
+                " target has one; remove the alias from the others",
+                code="TARGET_FOREIGN",
+            )
+        return seen[0] if seen else None
+
+    def load(self, installation: str, pipeline: str, generation: int) -> StoredIndex | None:
+        wanted = (installation, pipeline, generation)
+        found = (one for one in self.indexes if one.mark is not None and self._number(one) != 0)
+        return next((one for one in found if one.mark and _load_of(one.mark) == wanted), None)
+
+    @property
+    def next_name(self) -> str:
+        """A number that no index has: a pipeline may be deleted and created again."""
+        return f"{self.name}__g{max((self._number(one) for one in self.indexes), default=0) + 1}"
+
+    @property
+    def guard_name(self) -> str:
+        return f"{self.name}__g0"
+
+    def replaced(self) -> list[StoredIndex]:
+        """Generations that readers saw before, the latest first."""
+        published = [one for one in self.indexes if one.mark and one.mark.published and self.name not in one.aliases]
+        return sorted(published, key=lambda one: (one.mark and one.mark.published) or 0, reverse=True)
+
+    def _number(self, index: StoredIndex) -> int:
+        return number_of(index.name)
+
+
+def number_of(index: str) -> int:
+    found = re.search(r"__g([0-9]+)$", index)
+    return int(found[1]) if found else 0
+
+
+def _load_of(mark: Mark) -> tuple[str, str, int | None]:
+    return mark.installation, mark.pipeline, mark.generation
+
+
+class Generations:
+    """Reads, creates, publishes and removes the indexes of one target."""
+
+    def __init__(self, requests: Requests, name: str) -> None:
+        self._requests = requests
+        self.name = name
+
+    def find(self) -> Found:
+        own = re.compile(re.escape(self.name) + r"__g[0-9]+")
+        found = described_indexes(self._requests, [self.name, f"{self.name}__g*"])
+        return Found(
+            self.name, tuple(one for one in found if own.fullmatch(one.name) or self.name in (one.name, *one.aliases))
+        )
+
+    # -- creation -------------------------------------------------------------------------------------------------
+
+    def create_live(self, definition: IndexDefinition, mark: Mark) -> StoredIndex:
+        """An empty index that readers see at once."""
+        name = self.find().next_name
+        aliases = {self.name: {}, f"{name}__write": {"is_hidden": True}}
+        self._create(name, definition.settings, definition.mappings_with(asdict(mark)), aliases)
+        return self._created(name)
+
+    def create_load(self, definition: IndexDefinition, mark: Mark, *, first: bool) -> StoredIndex:
+        """An empty index that no reader sees. `first`: readers see none yet."""
+        found = self.find()
+        if first:
+            self._ensure_guard(found, mark)
+        name = found.next_name
+        aliases = {f"{name}__load": {"is_hidden": True}}
+        self._create(name, definition.settings_while_loading, definition.mappings_with(asdict(mark)), aliases)
+        return self._created(name)
+
+    def _ensure_guard(self, found: Found, mark: Mark) -> None:
+        """An empty index that the first publish removes: of two publishes, only one can."""
+        guard = next((one for one in found.indexes if one.name == found.guard_name), None)
+        if guard is None:
+            settings = {"index.number_of_replicas": 0, "index.hidden": True}
+            aliases = {f"{found.guard_name}__load": {"is_hidden": True}}
+            self._create(found.guard_name, settings, {"_meta": {OWN_META: asdict(mark)}}, aliases)
+        else:
+            self.note(guard, mark)
+
+    def _create(
+        self, name: str, settings: Mapping[str, Any], mappings: Mapping[str, Any], aliases: Mapping[str, Any]
+    ) -> None:
+        try:
+            self._requests.call(
+                lambda client: client.indices.create(index=name, settings=settings, mappings=mappings, aliases=aliases)
+            )
+        except VitrineError as exc:
+            if _kind(exc) == "resource_already_exists_exception":
+                raise TransientError(f"target {self._requests.target}: another run creates the same index") from exc
+            if _status(exc) == 400:
+                raise ConfigError(f"options.index of {self._requests.target}: {exc}", code="INDEX_DEFINITION") from exc
+            raise
+
+    def _created(self, name: str) -> StoredIndex:
+        return next(one for one in self.find().indexes if one.name == name)
+
+    # -- changes of an index --------------------------------------------------------------------------------------
+
+    def note(self, index: StoredIndex, mark: Mark, properties: Mapping[str, Any] | None = None) -> StoredIndex:
+        """Store another mark, and mappings of further columns."""
+        added, meta = properties or {}, {**index.meta, OWN_META: asdict(mark)}
+        self._requests.call(lambda client: client.indices.put_mapping(index=index.name, properties=added, meta=meta))
+        return replace(index, mark=mark, meta=meta, properties={**index.properties, **added})
+
+    def count(self, index: StoredIndex) -> int:
+        """Documents, including those that were written a moment ago."""
+        self._requests.call(lambda client: client.indices.refresh(index=index.name))
+        return self._requests.call(lambda client: client.count(index=index.name).body)["count"]
+
+    # -- publication ----------------------------------------------------------------------------------------------
+
+    def publish(
+        self, index: StoredIndex, seen: StoredIndex | None, settings: Mapping[str, Any], mark: Mark
+    ) -> StoredIndex:
+        """One call that readers see at once; it fails if they see another index than `seen`."""
+        self._requests.call(lambda client: client.indices.put_settings(index=index.name, settings=settings))
+        noted = self.note(index, mark)
+        actions: list[dict[str, Any]] = [
+            {"add": {"index": index.name, "alias": self.name}},
+            {"add": {"index": index.name, "alias": index.write_alias, "is_hidden": True}},
+        ]
+        if index.load_alias in index.aliases:  # an earlier generation has none
+            actions.append({"remove": {"index": index.name, "alias": index.load_alias, "must_exist": True}})
+        if seen is None:
+            actions.append({"remove_index": {"index": f"{self.name}__g0"}})
+        else:
+            actions.append({"remove": {"index": seen.name, "alias": self.name, "must_exist": True}})
+            actions.append({"remove": {"index": seen.name, "alias": seen.write_alias, "must_exist": False}})
+        try:
+            self._requests.call(lambda client: client.indices.update_aliases(actions=actions))
+        except VitrineError as exc:
+            if _status(exc) != 404:
+                raise
+            self._requests.lease.seconds_left()
+            raise TransientError(
+                f"target {self._requests.target}: another run has published or removed an index in the meantime"
+            ) from exc
+        return noted
+
+    def remove_replaced(self, keep: int) -> None:
+        """Remove generations that readers no longer see, but the latest `keep`."""
+        for index in self.find().replaced()[keep:]:
+            _removed(self._requests, lambda client, index=index: client.indices.delete(index=index.name))
+
+
+def remove_load(requests: Requests, index: StoredIndex) -> bool:
+    """Remove an index that was not published; False if it was published or removed in the meantime."""
+    if index.load_alias in index.aliases:
+        # without this alias nobody can publish the index
+        actions = [{"remove": {"index": index.name, "alias": index.load_alias, "must_exist": True}}]
+        if not _removed(requests, lambda client: client.indices.update_aliases(actions=actions)):
+            return False
+    return _removed(requests, lambda client: client.indices.delete(index=index.name))
+
+
+def _removed(requests: Requests, remove: Callable[[Elasticsearch], object]) -> bool:
+    """False if there was nothing to remove."""
+    try:
+        requests.call(remove)
+    except VitrineError as exc:
+        if _status(exc) != 404:
+            raise
+        return False
+    return True
+
+
+def described_indexes(requests: Requests, names: Sequence[str]) -> list[StoredIndex]:
+    """The indexes with these names, aliases or patterns."""
+    reply = requests.call(
+        lambda client: (
+            client.indices.get(
+                index=names,
+                ignore_unavailable=True,
+                allow_no_indices=True,
+                expand_wildcards=["open", "closed", "hidden"],
+                filter_path=_FIELDS,
+            ).body
+        )
+    )
+    return [_index_of(name, described) for name, described in cast(dict[str, Any], reply).items()]
+
+
+def _index_of(name: str, described: Mapping[str, Any]) -> StoredIndex:
+    mappings = described.get("mappings", {})
+    meta = mappings.get("_meta", {})
+    noted = meta.get(OWN_META)
+    return StoredIndex(
+        name=name,
+        uuid=described.get("settings", {}).get("index", {}).get("uuid", ""),
+        aliases=frozenset(described.get("aliases", {})),
+        mark=Mark(**{**noted, "key": tuple(noted.get("key", ()))}) if noted else None,
+        properties=mappings.get("properties", {}),
+        meta=meta,
+    )
+
+
+def _status(error: VitrineError) -> int | None:
+    return getattr(error.__cause__, "status_code", None)
+
+
+def _kind(error: VitrineError) -> str:
+    body = getattr(error.__cause__, "body", None)
+    found: Any = body.get("error", {}) if isinstance(body, dict) else {}  # pyright: ignore[reportUnknownMemberType]
+    return str(found.get("type", "")) if isinstance(found, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]

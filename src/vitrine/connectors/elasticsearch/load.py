@@ -1,0 +1,176 @@
+"""A load: an index that is built aside, and shown to readers by one change of the alias."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, cast
+
+from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, delete_lines
+from vitrine.connectors.elasticsearch.generations import Generations, Mark, StoredIndex, remove_load
+from vitrine.connectors.elasticsearch.scan import Scan
+from vitrine.connectors.elasticsearch.target import IndexTarget
+from vitrine.connectors.elasticsearch.unit import StagedUnit
+from vitrine.errors import DataError
+from vitrine.failpoints import reach
+from vitrine.flow.protocols import LoadState
+from vitrine.flow.rows import Batch, Counts, Generation, LoadInfo, Stamp, Written
+
+IDS_PER_QUERY = 1_000
+Units = list[list[int]]
+"""Versions of saved units, as ranges of consecutive ones."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Readers see the load: a publish has done its work when it opens."""
+
+    result: Written
+    transaction: None = None
+
+
+class ElasticsearchLoad:
+    """One generation, in an index of its own."""
+
+    def __init__(self, target: IndexTarget, generation: Generation) -> None:
+        self._target = target
+        self._generations: Generations = target.generations
+        self._number = generation.number
+        job = target.job
+        found = self._generations.find()
+        self._seen = found.live  # what a publish replaces, and nothing else
+        self._index = found.load(job.run.installation, str(job.run.pipeline_id), generation.number)
+        facts = job.facts if job.facts.get("load") == generation.number else {}
+        self._units: Units = [list(one) for one in facts.get("units", [])]
+        self.state = LoadState.ABSENT if self._index is None else LoadState.STAGED
+        if self._index is not None and self._seen is not None and self._index.name == self._seen.name:
+            self.state = LoadState.PUBLISHED
+
+    @contextmanager
+    def unit(self, stamp: Stamp) -> Generator[StagedUnit]:
+        target = self._target
+        with target.opened(writes=True):
+            unit = StagedUnit(target.job, target.requests, stamp, self._index, self._prepare)
+            yield unit
+            unit.finish()
+            # the unit before this one was saved, or this one would not have started
+            self._units = _with_version(self._units, stamp.version)
+            unit.result = replace(unit.result, facts={"load": self._number, "units": self._units})
+
+    @contextmanager
+    def publish(self, stamp: Stamp, info: LoadInfo) -> Generator[Publication]:
+        with self._target.opened(writes=True):
+            if self._index is None:
+                raise DataError(
+                    f"the staged documents of {self._target.job.target} were removed by another session; run again",
+                    code="STAGING_MISMATCH",
+                )
+            counts = Counts()
+            if self.state is not LoadState.PUBLISHED:
+                counts = self._publish(self._index, stamp, info)
+            self._target.adopt(self._index)
+            yield Publication(Written(counts, identity=self._index.uuid, facts={}))
+
+    def discard(self) -> None:
+        with self._target.opened():
+            if self._index is not None and self.state is LoadState.STAGED:
+                remove_load(self._target.requests, self._index)
+
+    # -- staging --------------------------------------------------------------------------------------------------
+
+    def _prepare(self, batch: Batch) -> StoredIndex:
+        target = self._target
+        if self._index is None:
+            definition = target.definition_of(batch.columns)
+            mark = replace(target.mark_of(batch.columns, definition), generation=self._number)
+            self._index = self._generations.create_load(definition, mark, first=self._seen is None)
+            self.state = LoadState.STAGED
+        self._index = target.extended(self._index, batch.columns)
+        return self._index
+
+    # -- publication ----------------------------------------------------------------------------------------------
+
+    def _publish(self, index: StoredIndex, stamp: Stamp, info: LoadInfo) -> Counts:
+        """Check, then show the load."""
+        if _has_gaps(self._units):
+            self._remove_unsaved(index, stamp)
+        staged = self._generations.count(index)
+        self._refuse_mismatch(staged, info)
+        before = self._generations.count(self._seen) if self._seen is not None else 0
+        vanished = self._vanished(index, staged, before)
+        self._refuse_shrinking(before, vanished, info)
+        mark = cast(Mark, index.mark)
+        settings = self._target.definition_of(index.columns).settings_after_loading
+        reach("before_alias")
+        self._index = self._generations.publish(index, self._seen, settings, replace(mark, published=stamp.version))
+        self.state = LoadState.PUBLISHED
+        self._generations.remove_replaced(self._target.job.options.keep_generations)
+        return Counts(written=staged, deleted=vanished)
+
+    def _remove_unsaved(self, index: StoredIndex, stamp: Stamp) -> None:
+        """Documents of units that failed: their repetition may have read other rows."""
+        job, options = self._target.job, self._target.job.options
+        limits = Limits(options.bulk_documents, options.bulk_bytes, options.bulk_in_flight, job.settings.compress)
+        bulk = Bulk(self._target.requests, index.load_alias, limits, len(index.mark.key if index.mark else ()), _ignore)
+        self._generations.count(index)  # a search sees only what was refreshed
+        for hits in Scan(self._target.requests, index.name).versions():
+            unsaved = [hit["_id"] for hit in hits if not _is_saved(hit["_version"], self._units)]
+            if unsaved:
+                bulk.send(delete_lines(unsaved, stamp.version))
+        bulk.finish()
+
+    def _refuse_mismatch(self, staged: int, info: LoadInfo) -> None:
+        if staged != info.rows and not info.repeats:
+            raise DataError(
+                f"{staged} documents of {self._target.job.target} are staged, but {info.rows} were loaded: the key is"
+                " not unique, or another session changed them; run again",
+                code="STAGING_MISMATCH",
+            )
+
+    def _vanished(self, index: StoredIndex, staged: int, before: int) -> int:
+        if self._seen is None or not before:
+            return 0
+        if not self._target.job.options.strict_shrink:
+            return max(0, before - staged)
+        requests, kept = self._target.requests, 0
+        for hits in Scan(requests, self._seen.name).versions():
+            ids = [hit["_id"] for hit in hits]
+            for some in _chunks(ids, IDS_PER_QUERY):
+                query = {"ids": {"values": list(some)}}
+                kept += requests.call(lambda client, query=query: client.count(index=index.name, query=query).body)[
+                    "count"
+                ]
+        return before - kept
+
+    def _refuse_shrinking(self, before: int, vanished: int, info: LoadInfo) -> None:
+        if info.max_delete_ratio is not None and vanished > before * info.max_delete_ratio:
+            raise DataError(
+                f"the source lacks {vanished} of the {before} documents of {self._target.job.target}, more than"
+                f" max_delete_ratio {info.max_delete_ratio:g} allows; if that is right, run once with allow_shrink",
+                code="SHRINK_GUARD",
+            )
+
+
+def _ignore(reject: Any) -> None:
+    """A delete has no document that could be refused."""
+
+
+def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    rest = iter(ids)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def _with_version(units: Units, version: int) -> Units:
+    if units and units[-1][1] + 1 == version:
+        return [*units[:-1], [units[-1][0], version]]
+    return [*units, [version, version]]
+
+
+def _has_gaps(units: Units) -> bool:
+    """Whether a unit may have failed: versions count failed units as well."""
+    return len(units) > 1
+
+
+def _is_saved(version: int, units: Units) -> bool:
+    return any(first <= version <= last for first, last in units)

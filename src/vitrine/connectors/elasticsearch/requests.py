@@ -1,0 +1,255 @@
+"""Requests to the cluster under the lease of a run, with errors in the groups of Vitrine."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import elastic_transport
+import elasticsearch
+from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
+from elasticsearch.serializer import CompatibilityModeJsonSerializer
+
+from vitrine.connectors.elasticsearch import ElasticsearchOptions, ElasticsearchSettings
+from vitrine.connectors.elasticsearch.exact_json import NumberText
+from vitrine.errors import ConfigError, DataError, RelationMissing, TransientError, VitrineError
+from vitrine.flow.jobs import SinkJob
+from vitrine.flow.protocols import Lease
+
+Job = SinkJob[ElasticsearchOptions, ElasticsearchSettings]
+Reply = TypeVar("Reply")
+
+POLL_SECONDS = 0.05
+CLOSE_SECONDS = 1.0
+_PREVIEW = re.compile(r"\.? Preview of field's value:.*", re.DOTALL)
+_QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
+
+
+def _integer(text: str) -> int | NumberText:
+    """`-0` is a number of its own."""
+    return int(text) if text != "-0" else NumberText(text)
+
+
+class ExactJson(CompatibilityModeJsonSerializer):
+    """Reads numbers without losing a digit."""
+
+    def json_loads(self, data: Any) -> Any:
+        return json.loads(data, parse_float=NumberText, parse_int=_integer)
+
+
+class ReadyBody(elastic_transport.Serializer):
+    """Sends a body as it is: documents are serialised before."""
+
+    mimetype = "application/vnd.elasticsearch+x-ndjson"
+
+    def dumps(self, data: Any) -> bytes:
+        return data
+
+
+class Requests:
+    """What all requests of a sink share. None starts after the lease has ended, or outlasts it."""
+
+    def __init__(self, settings: ElasticsearchSettings, target: str, lease: Lease, in_flight: int = 1) -> None:
+        if settings.url is None:
+            raise ConfigError(
+                f"target {target} needs a cluster: set VITRINE_ELASTICSEARCH_URL, such as"
+                " https://search.example.com:9200",
+                code="SETTINGS",
+            )
+        self.target = target
+        self.lease = lease
+        self._settings = settings
+        self._hosts = [one.strip() for one in settings.url.get_secret_value().split(",") if one.strip()]
+        self._in_flight = in_flight
+        self._opened: Elasticsearch | None = None
+        self._senders = _Senders()
+        self._cancelled = threading.Event()
+
+    def check(self) -> None:
+        """Before each request."""
+        self.lease.seconds_left()
+        if self._cancelled.is_set():
+            raise TransientError(f"target {self.target}: the request was cancelled")
+
+    def call(self, work: Callable[[Elasticsearch], Reply]) -> Reply:
+        """The reply to one request, or its error."""
+        return self.wait(self.start(work))
+
+    def start(self, work: Callable[[Elasticsearch], Reply]) -> "Future[Reply]":
+        """Send a request in another thread, so that it can be abandoned."""
+        self.check()
+        left = self.lease.seconds_left()
+        client = self._client().options(request_timeout=min(self._settings.request_timeout.total_seconds(), left))
+        return self._senders.submit(lambda: work(client))
+
+    def wait(self, reply: "Future[Reply]") -> Reply:
+        with translated(self.target):
+            while True:
+                try:
+                    return reply.result(POLL_SECONDS)
+                except TimeoutError:
+                    if reply.done():
+                        raise
+                    self.check()
+
+    def conflict(self) -> VitrineError:
+        """A refused version is never a success: either the lease is lost, or versions have gone backwards."""
+        self.lease.seconds_left()
+        return ConfigError(
+            f"target {self.target} has documents with a higher version than this run writes: another installation"
+            " writes to it, or the store was restored from a backup; write to another target, or delete this one and"
+            " reset the state",
+            code="VERSION_REGRESSION",
+        )
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def reopen(self) -> None:
+        """A cancelled call has ended: the next one may start."""
+        self._cancelled.clear()
+
+    def close(self) -> None:
+        self._senders.close()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _client(self) -> Elasticsearch:
+        if self._opened is None:
+            settings = self._settings
+            given: dict[str, Any] = {}
+            if settings.api_key is not None:
+                given["api_key"] = settings.api_key.get_secret_value()
+            elif settings.user is not None and settings.password is not None:
+                given["basic_auth"] = (settings.user, settings.password.get_secret_value())
+            if self._hosts[0].startswith("https:"):
+                given |= {"verify_certs": settings.verify_certificates, "ssl_show_warn": False}
+                if settings.ca_file is not None:
+                    given["ca_certs"] = str(settings.ca_file)
+            exact, ready = ExactJson(), ReadyBody()
+            try:
+                self._opened = Elasticsearch(
+                    self._hosts,
+                    serializers={exact.mimetype: exact, ready.mimetype: ready, "application/json": exact},
+                    connections_per_node=self._in_flight + 1,
+                    max_retries=0,
+                    retry_on_timeout=False,
+                    http_compress=False,
+                    **given,
+                )
+            except ValueError as exc:
+                raise ConfigError(
+                    "VITRINE_ELASTICSEARCH_URL is not an address such as https://search.example.com:9200",
+                    code="SETTINGS",
+                ) from exc
+        return self._opened
+
+
+class _Senders:
+    """Threads that send requests; one that is abandoned does not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+        self._lock = threading.Lock()
+
+    def submit(self, work: Callable[[], Reply]) -> "Future[Reply]":
+        reply: Future[Reply] = Future()
+
+        def send() -> None:
+            try:
+                reply.set_result(work())
+            except BaseException as exc:  # noqa: BLE001 – raised again by the thread that waits for the reply
+                reply.set_exception(exc)
+
+        with self._lock:
+            self._busy += 1
+            if self._busy > len(self._threads):
+                thread = threading.Thread(target=self._run, name="vitrine-elasticsearch", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._work.put(send)
+        return reply
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._work.put(None)
+        until = time.monotonic() + CLOSE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._threads = []
+
+    def _run(self) -> None:
+        while (send := self._work.get()) is not None:
+            send()
+            with self._lock:
+                self._busy -= 1
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def translated(target: str) -> Generator[None]:
+    """Errors of the client in the groups of Vitrine; their texts may quote addresses and values, so they are not
+    shown."""
+    try:
+        yield
+    except ApiError as exc:
+        raise error_of(target, exc.status_code, exc.body) from exc
+    except UnsupportedProductError as exc:
+        raise ConfigError(
+            f"target {target}: the server is not Elasticsearch 8; OpenSearch is not supported, because its client and"
+            " its versions differ",
+            code="SINK_PRODUCT",
+        ) from exc
+    except elastic_transport.TlsError as exc:
+        raise ConfigError(
+            f"target {target}: the certificate of the cluster is not trusted; set VITRINE_ELASTICSEARCH_CA_FILE",
+            code="SINK_AUTH",
+        ) from exc
+    except elastic_transport.ConnectionTimeout as exc:
+        raise TransientError(f"target {target}: the cluster did not answer in time") from exc
+    except elastic_transport.TransportError as exc:
+        raise TransientError(f"target {target}: the cluster is unavailable ({type(exc).__name__})") from exc
+    except (elasticsearch.SerializationError, ValueError) as exc:
+        raise TransientError(f"target {target}: the reply of the cluster is not complete") from exc
+
+
+def error_of(target: str, status: int, body: Any) -> VitrineError:
+    """The error for a status; used for whole requests and for single documents."""
+    kind, reason = described(body)
+    if status == 404 or kind == "index_not_found_exception":
+        return RelationMissing(
+            f"target {target} is missing: {reason}; reset the state to build it from the start", code="TARGET_SCHEMA"
+        )
+    if kind == "cluster_block_exception":
+        return TransientError(
+            f"target {target}: the cluster refuses writes ({reason}); free disk space, or remove the block",
+            code="SINK_BLOCKED",
+        )
+    if status in (401, 403):
+        return ConfigError(
+            f"target {target}: the cluster refuses access ({reason or kind}); check the user, the API key and their"
+            " privileges",
+            code="SINK_AUTH",
+        )
+    if status in (408, 429) or status >= 500:
+        return TransientError(f"target {target}: the cluster is overloaded or unavailable ({status} {kind})")
+    return DataError(f"target {target}: {reason or kind}", code="SINK_REFUSED")
+
+
+def described(body: Any) -> tuple[str, str]:
+    """Type and reason of an error, without the values that the reason may quote."""
+    found: Any = body.get("error", body) if isinstance(body, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(found, Mapping):
+        return "", ""
+    kind, reason = str(found.get("type", "")), str(found.get("reason", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return kind, _QUOTED.sub("…", _PREVIEW.sub("", reason))

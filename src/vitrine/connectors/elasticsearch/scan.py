@@ -1,0 +1,59 @@
+"""Reads all documents of an index, some at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vitrine.connectors.elasticsearch.requests import Requests
+
+PAGE = 5_000
+KEEP_ALIVE = "2m"
+
+Hits = list[dict[str, Any]]
+
+
+class Scan:
+    """A view of an index as it is when the scan starts."""
+
+    def __init__(self, requests: Requests, index: str, page: int = PAGE) -> None:
+        self._requests = requests
+        self._index = index
+        self._page = page
+
+    def versions(self) -> Iterator[Hits]:
+        """Ids and versions, in any order."""
+        return self._pages({"match_all": {}}, [{"_shard_doc": "asc"}], source=False, version=True)
+
+    def documents(
+        self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]], fields: Sequence[str]
+    ) -> Iterator[Hits]:
+        """Sources in an order; `_shard_doc` is the fastest one."""
+        return self._pages(query, sort, source=list(fields), version=False)
+
+    def _pages(
+        self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]], *, source: Any, version: bool
+    ) -> Iterator[Hits]:
+        call = self._requests.call
+        view = call(lambda client: client.open_point_in_time(index=self._index, keep_alive=KEEP_ALIVE).body)["id"]
+        after: list[Any] | None = None
+        try:
+            while True:
+                body = {
+                    "size": self._page,
+                    "query": query,
+                    "sort": list(sort),
+                    "source": source,
+                    "version": version,
+                    "track_total_hits": False,
+                    "pit": {"id": view, "keep_alive": KEEP_ALIVE},
+                    "search_after": after,
+                }
+                found = call(lambda client, body=body: client.search(**body).body)
+                hits: Hits = found["hits"]["hits"]
+                if hits:
+                    yield hits
+                if len(hits) < self._page:
+                    return
+                after, view = hits[-1]["sort"], found.get("pit_id", view)
+        finally:
+            self._requests.reopen()
+            call(lambda client: client.close_point_in_time(id=view))

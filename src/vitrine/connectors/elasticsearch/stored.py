@@ -1,0 +1,115 @@
+"""Documents of an index as rows, in the order of their key."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vitrine.connectors.elasticsearch.decoding import MISSING, text_of_value
+from vitrine.connectors.elasticsearch.generations import StoredIndex
+from vitrine.connectors.elasticsearch.ids import id_of
+from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.connectors.elasticsearch.scan import Hits, Scan
+from vitrine.copytext import values
+from vitrine.flow.keys import is_within, rank
+from vitrine.flow.rows import ALL_KEYS, Batch, Column, Key, KeyRange, Position, Selection, TextRows
+
+IDS_PER_QUERY = 1_000
+_WHOLE_NUMBERS = frozenset({"long", "integer", "short", "byte"})
+
+Texts = dict[str, str | None]
+
+
+class StoredRows:
+    """The documents of one index."""
+
+    def __init__(self, requests: Requests, index: StoredIndex, key: Sequence[str]) -> None:
+        self._requests = requests
+        self._index = index
+        types = {column.name: column for column in index.columns}
+        self._key = tuple(types[name] for name in key if name in types)
+
+    def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
+        self._requests.call(lambda client: client.indices.refresh(index=self._index.name))
+        if not isinstance(only, KeyRange):
+            yield from self._by_keys(only, columns)
+        elif self._is_sortable:
+            for hits in self._scan(_query_of(only, self._key), columns, self._order()):
+                yield _batch(map(self._row(columns), hits), columns)
+        else:
+            yield from self._sorted(only, columns)
+
+    def _by_keys(self, wanted: Sequence[Key], columns: Sequence[Column]) -> Iterator[Batch]:
+        ordered = sorted(wanted, key=lambda key: rank(key, self._key))
+        for first in range(0, len(ordered), IDS_PER_QUERY):
+            some = [id_of(key) for key in ordered[first : first + IDS_PER_QUERY]]
+            found = {
+                hit["_id"]: self._row(columns)(hit)
+                for hits in self._scan({"ids": {"values": some}}, columns, [{"_shard_doc": "asc"}])
+                for hit in hits
+            }
+            if found:
+                yield _batch([found[one] for one in some if one in found], columns)
+
+    def _sorted(self, only: KeyRange, columns: Sequence[Column]) -> Iterator[Batch]:
+        """For a key that the cluster cannot sort as Vitrine does: all rows in memory."""
+        row, rows = self._row(columns), list[tuple[Key, Texts]]()
+        for hits in self._scan({"match_all": {}}, (*columns, *self._key), [{"_shard_doc": "asc"}]):
+            for hit in hits:
+                key = tuple(_text(hit["_source"], column) or "" for column in self._key)
+                if only == ALL_KEYS or is_within(key, only, self._key):
+                    rows.append((key, row(hit)))
+        rows.sort(key=lambda one: rank(one[0], self._key))
+        if rows:
+            yield _batch([texts for _, texts in rows], columns)
+
+    def _scan(
+        self, query: Mapping[str, Any], columns: Sequence[Column], sort: Sequence[Mapping[str, Any]]
+    ) -> Iterator[Hits]:
+        return Scan(self._requests, self._index.name).documents(query, sort, [column.name for column in columns])
+
+    def _row(self, columns: Sequence[Column]) -> Any:
+        return lambda hit: {column.name: _text(hit["_source"], column) for column in columns}
+
+    @property
+    def _is_sortable(self) -> bool:
+        """Whether the cluster orders the key as Vitrine does: whole numbers by value, keywords by their bytes."""
+        mappings = [self._index.properties.get(column.name, {}) for column in self._key]
+        return all(
+            one.get("type") in _WHOLE_NUMBERS
+            or (one.get("type") == "keyword" and "normalizer" not in one and "ignore_above" not in one)
+            for one in mappings
+        )
+
+    def _order(self) -> list[dict[str, Any]]:
+        return [{column.name: "asc"} for column in self._key]
+
+
+def _text(source: Mapping[str, Any], column: Column) -> str | None:
+    return text_of_value(source.get(column.name, MISSING), column)
+
+
+def _batch(rows: Any, columns: Sequence[Column]) -> Batch:
+    lines = [
+        "\t".join(values.NULL if row[one.name] is None else values.escape(row[one.name]) for one in columns) + "\n"
+        for row in rows
+    ]
+    return Batch(TextRows("".join(lines).encode(), len(lines)), tuple(columns), None, Position())
+
+
+def _query_of(only: KeyRange, key: Sequence[Column]) -> dict[str, Any]:
+    """Keys from the low one to the high one, compared column by column."""
+    parts: list[dict[str, Any]] = []
+    if only.low is not None:
+        parts.append(_bound(only.low, key, "gt", "gte"))
+    if only.high is not None:
+        parts.append(_bound(only.high, key, "lt", "lt"))
+    return {"bool": {"filter": parts}} if parts else {"match_all": {}}
+
+
+def _bound(bound: Key, key: Sequence[Column], strictly: str, finally_: str) -> dict[str, Any]:
+    """Some column is beyond the bound, and all before it are equal to it."""
+    choices: list[dict[str, Any]] = []
+    for place, column in enumerate(key):
+        operator = finally_ if place == len(key) - 1 else strictly
+        equal = [{"term": {one.name: bound[at]}} for at, one in enumerate(key[:place])]
+        choices.append({"bool": {"filter": [*equal, {"range": {column.name: {operator: bound[place]}}}]}})
+    return {"bool": {"should": choices, "minimum_should_match": 1}}

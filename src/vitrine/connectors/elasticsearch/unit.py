@@ -1,0 +1,109 @@
+"""A unit: some bulk requests, the last of which is answered at its end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, Operations, delete_lines, index_lines, upsert_lines
+from vitrine.connectors.elasticsearch.documents import Documents
+from vitrine.connectors.elasticsearch.generations import StoredIndex
+from vitrine.connectors.elasticsearch.ids import id_of, key_of
+from vitrine.connectors.elasticsearch.requests import Job, Requests
+from vitrine.flow import keys
+from vitrine.flow.rows import NOTHING_WRITTEN, Batch, Counts, Key, Stamp, Written
+
+Prepare = Callable[[Batch], StoredIndex]
+"""Creates or extends the index for a batch."""
+
+
+class ElasticsearchUnit:
+    """The cluster acknowledges every document by itself, so there is no transaction that the checkpoint could join."""
+
+    transaction = None
+
+    def __init__(self, job: Job, requests: Requests, stamp: Stamp, index: StoredIndex | None, prepare: Prepare) -> None:
+        self.result: Written = NOTHING_WRITTEN
+        self._job = job
+        self._requests = requests
+        self._stamp = stamp
+        self._index = index
+        self._prepare = prepare
+        self._key = job.definition.key_columns
+        self._bulk: Bulk | None = None
+
+    def write(self, batch: Batch) -> None:
+        assert isinstance(batch.payload, Documents)
+        documents = batch.payload
+        self._index = self._prepare(batch)
+        for reject in documents.refused:
+            self._job.rejects.judge(reject)
+        counts = self._counts(0, len(documents.refused)) + Counts(repeated=documents.repeated)
+        self.result = replace(
+            self.result,
+            counts=self.result.counts + counts,
+            rejects=(*self.result.rejects, *documents.refused),
+            identity=self._identity(self._index),
+        )
+        if documents.ids:
+            self._send(self._index, self._lines(documents))
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        if self._index is not None and keys:  # nothing can be deleted from a target that does not exist
+            version = self._stamp.version if self._job.options.write == "index" else None
+            self._send(self._index, delete_lines([id_of(key) for key in keys], version))
+
+    def finish(self) -> None:
+        """Wait for every reply: a unit that ends without an exception is acknowledged."""
+        if self._bulk is None:
+            return
+        self._bulk.finish()
+        outcome = self._bulk.outcome
+        counts = self._counts(len(outcome.done), len(outcome.rejects)) + Counts(deleted=outcome.deleted)
+        self.result = replace(
+            self.result,
+            counts=self.result.counts + counts,
+            rejects=(*self.result.rejects, *outcome.rejects),
+            healed=tuple(self._healed(outcome.done)),
+        )
+
+    def _healed(self, written: Sequence[str]) -> list[str]:
+        if not self._job.open_rejects:
+            return []
+        texts = (keys.to_text(key_of(one, len(self._key))) for one in written)
+        return [text for text in texts if text in self._job.open_rejects]
+
+    def _lines(self, documents: Documents) -> Operations:
+        if self._job.options.write == "upsert":
+            return upsert_lines(documents.ids, documents.sources)
+        return index_lines(documents.ids, documents.sources, self._stamp.version)
+
+    def _send(self, index: StoredIndex, operations: Operations) -> None:
+        if self._bulk is None:
+            options = self._job.options
+            limits = Limits(
+                options.bulk_documents, options.bulk_bytes, options.bulk_in_flight, self._job.settings.compress
+            )
+            alias = self._alias(index)
+            self._bulk = Bulk(self._requests, alias, limits, len(self._key), self._job.rejects.judge)
+        self._bulk.send(operations)
+
+    def _alias(self, index: StoredIndex) -> str:
+        return index.write_alias
+
+    def _identity(self, index: StoredIndex) -> str | None:
+        return index.uuid
+
+    def _counts(self, written: int, rejected: int) -> Counts:
+        return Counts(written=written, rejected=rejected)
+
+
+class StagedUnit(ElasticsearchUnit):
+    """The same for a load: readers see nothing of it before it is published."""
+
+    def _alias(self, index: StoredIndex) -> str:
+        return index.load_alias
+
+    def _identity(self, index: StoredIndex) -> str | None:
+        return None
+
+    def _counts(self, written: int, rejected: int) -> Counts:
+        return Counts(staged=written, rejected=rejected)
