@@ -106,6 +106,13 @@ def test_an_interrupted_download_is_started_anew(archive: Path, tmp_path: Path) 
     assert files(home) == ["config/jvm.options", "lib/elasticsearch-8.6.1.jar"]
 
 
+def test_a_cache_that_cannot_be_written_is_one_sentence_with_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="set VITRINE_DEVSERVER_CACHE to another folder") as refused:
+        install(tmp_path / "file" / "cache", print)
+    assert refused.value.code == "FOLDER"
+
+
 def test_several_processes_download_once(archive: Path, tmp_path: Path) -> None:
     fetched: list[Path] = []
     others = threading.Barrier(3)
