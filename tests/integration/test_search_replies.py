@@ -10,6 +10,11 @@ from tests.helpers import search_cluster
 from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request
+from vitrine.connectors.elasticsearch import ElasticsearchSettings
+from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, delete_lines
+from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.engine import plan
+from vitrine.flow.rows import Reject
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
@@ -118,6 +123,23 @@ def test_a_document_with_a_higher_version_is_never_a_success(cluster: Cluster, m
     assert executed.error.code == "VERSION_REGRESSION"
     assert pipelines.get(cluster.connection, pipeline.name).status is Status.FAILED
     assert cluster.search.documents(cluster.name)["3"]["note"] == "of a later run"
+
+
+@pytest.mark.promise("F12")
+def test_deleting_a_document_that_is_not_there_is_a_success(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    succeed(cluster.connection, cluster.settings, cluster.create())
+    requests = Requests(cluster.settings.section("elasticsearch", ElasticsearchSettings), "es:x", plan.NoLease())
+    bulk = Bulk(requests, f"{cluster.search.live(cluster.name)}__write", Limits(10, 1000, 1, compress=False), 1, fail)
+    bulk.send(delete_lines(["2", "77"], 2**62))
+    bulk.finish()
+    requests.close()
+    assert (bulk.outcome.deleted, bulk.outcome.rejects) == (1, [])
+    assert cluster.ids() == ["1", "3"]
+
+
+def fail(reject: Reject) -> None:
+    raise AssertionError(reject)
 
 
 def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: Cluster) -> None:
