@@ -28,9 +28,9 @@ from vitrine.api.schemas import (
     StatusBody,
     StoredPipelineBody,
 )
-from vitrine.engine import plan, validation
+from vitrine.engine import plan, rollback, validation
 from vitrine.errors import ConfigError, NotFound, TransitionRefused
-from vitrine.model import NAME, Definition, Pipeline, RunOptions
+from vitrine.model import NAME, Definition, Pipeline, RequestKind, RunOptions
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines, runs
@@ -243,16 +243,42 @@ def resume_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = 
     return _request_run(pool, key, options, resume=True)
 
 
-def _request_run(pool: Pool, key: str, options: RunOptionsBody | None, *, resume: bool = False) -> Requested:
-    run_options = RunOptions(allow_shrink=options.allow_shrink) if options else RunOptions()
+@router.post(
+    "/pipelines/{id}/rollback",
+    status_code=202,
+    summary="Go back to the previous generation",
+    responses=documented(404, 409, 422),
+)
+def roll_back_pipeline(pool: StorePool, settings: CurrentSettings, key: Key) -> Requested:
+    """The next free runner makes the generation visible again that was live before, restores its checkpoint and leaves
+    the pipeline PAUSED; `resume` continues it. During a run the rollback follows that run. Refused (409,
+    NOTHING_TO_ROLL_BACK) if no earlier generation is recorded, or if the target keeps none, as PostgreSQL tables do. If
+    only the runner finds that out, the request fails with this code, and the pipeline returns to the status it had."""
+    with pool.connection() as connection:
+        pipeline = pipelines.get(connection, key)
+        check = rollback.prepare_check(connection, settings, pipeline)
+    check()
+    return _request_run(pool, key, None, kind=RequestKind.ROLLBACK)
+
+
+def _request_run(
+    pool: Pool,
+    key: str,
+    options: RunOptionsBody | None,
+    *,
+    kind: RequestKind = RequestKind.RUN,
+    resume: bool = False,
+) -> Requested:
+    run_options = RunOptions(allow_shrink=options.allow_shrink) if options else None
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         status, request_id = pipelines.request_run(
-            connection, pipeline.id, trigger="api", options=run_options, resume=resume
+            connection, pipeline.id, trigger="api", kind=kind, options=run_options, resume=resume
         )
     log.info(
-        "run requested",
-        extra={"action": "run_requested", "request_id": str(request_id), **_log_fields(pipeline, status)},
+        "%s requested",
+        kind,
+        extra={"action": f"{kind}_requested", "request_id": str(request_id), **_log_fields(pipeline, status)},
     )
     return Requested(request_id=UUID(str(request_id)), status=status, pipeline=pipeline.name)
 
