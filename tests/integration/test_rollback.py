@@ -115,6 +115,7 @@ def live(connection: Connection, pipeline: Pipeline) -> int | None:
     return found.number if found else None
 
 
+@pytest.mark.promise("D21")
 @pytest.mark.parametrize("status", [Status.IDLE, Status.PAUSED, Status.FAILED])
 def test_the_previous_generation_is_visible_again_as_fresh_as_it_was_and_the_pipeline_is_paused(
     connection: Connection, keeping: Settings, genres: Pipeline, documents: MemoryDocuments, status: Status
@@ -145,6 +146,7 @@ def test_the_source_need_not_be_reachable(
     assert shows(documents) == "a"
 
 
+@pytest.mark.promise("D21")
 def test_after_a_rollback_and_a_new_load_the_way_back_leads_to_what_was_restored(
     connection: Connection, keeping: Settings, genres: Pipeline, documents: MemoryDocuments
 ) -> None:
@@ -194,6 +196,7 @@ def test_a_schedule_does_not_replace_what_was_restored(
     assert pipelines.get(connection, genres.id).status is Status.PAUSED
 
 
+@pytest.mark.promise("I15")
 @pytest.mark.parametrize("point", ["before_checkpoint", "after_swap", "before_finish"])
 def test_a_process_killed_at_any_point_of_a_rollback_goes_back_one_generation_and_not_two(
     connection: Connection, keeping: Settings, genres: Pipeline, documents: MemoryDocuments, point: str
@@ -211,6 +214,7 @@ def test_a_process_killed_at_any_point_of_a_rollback_goes_back_one_generation_an
     assert (shows(documents), live(connection, genres)) == ("b", 2)
 
 
+@pytest.mark.promise("I15")
 def test_a_runner_that_lost_its_lease_cannot_restore(
     connection: Connection, keeping: Settings, genres: Pipeline, documents: MemoryDocuments
 ) -> None:
@@ -234,7 +238,8 @@ def test_a_load_that_was_published_and_not_saved_is_what_a_rollback_removes(
     rename(connection, "-c")
     pipelines.request_run(connection, genres.id, trigger="api")
     claim = take(connection, genres, keeping.lease_ttl)
-    saves = 1 + -(-connection.execute("SELECT count(*) AS n FROM content.genre").fetchone()["n"] // 5)  # pyright: ignore[reportOptionalSubscript]
+    stored = len(documents.rows(TARGET))
+    saves = -(-stored // 5) + 1  # one for each batch, and one for the publish
     with forked(lambda: dispatch(keeping, claim)[1], f"before_checkpoint=kill@{saves}") as child:
         assert child.ended() == -9
     assert (shows(documents), live(connection, genres)) == ("c", 2)
@@ -266,6 +271,7 @@ def test_a_load_under_construction_is_discarded(
 # -- the stored state -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D21")
 def test_the_checkpoint_of_a_generation_is_the_one_it_had_when_it_was_last_live(
     connection: Connection, settings: Settings, database_url: str, genres: Pipeline
 ) -> None:
@@ -287,6 +293,7 @@ def test_the_checkpoint_of_a_generation_is_the_one_it_had_when_it_was_last_live(
         assert kept == KeptGeneration(
             1, 0, "query", Position(("5",), ("6",)), "modified date, id uuid", "index 1", {"offset": 5}
         )
+        assert kept is not None
         checkpoint.save(Entry(Step.RESTORED, restored=kept), None)
     state = states.load(connection, genres.id)
     assert (state.position, state.cursor_types) == (kept.position, kept.cursor_types)
@@ -294,6 +301,7 @@ def test_the_checkpoint_of_a_generation_is_the_one_it_had_when_it_was_last_live(
     assert live(connection, genres) == 1
 
 
+@pytest.mark.promise("I15")
 def test_a_zombie_can_store_no_restored_generation(
     connection: Connection, keeping: Settings, database_url: str, genres: Pipeline
 ) -> None:
@@ -370,6 +378,7 @@ def mart(connection: Connection, settings: Settings) -> Pipeline:
     )
 
 
+@pytest.mark.promise("D21")
 @pytest.mark.parametrize("status", [Status.IDLE, Status.PAUSED, Status.FAILED])
 def test_a_postgresql_mart_is_refused_by_the_runner_and_nothing_changes(
     connection: Connection, settings: Settings, mart: Pipeline, status: Status
@@ -400,6 +409,7 @@ def client(keeping: Settings) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.mark.promise("D21")
 def test_the_api_refuses_a_rollback_in_vain_and_records_nothing(
     connection: Connection, settings: Settings, client: TestClient, mart: Pipeline
 ) -> None:
