@@ -50,7 +50,7 @@ def test_no_request_is_lost_or_merged_with_an_unequal_one(status: Status, queue:
         rollbacks = [one for one in (queue.current, queue.rerun) if one and one.kind == RequestKind.ROLLBACK]
         assert len(ids(queue)) == 2 or rollbacks or status is Status.PAUSE_REQUESTED
         return
-    assert placed.answer.equals(new)
+    assert (placed.answer.kind, placed.answer.options) == (new.kind, new.options)
     assert placed.queue.current is not None
     assert set(ids(placed.queue)) == {*ids(queue), placed.answer.id.int}
     kept = {one.id: one for one in (queue.current, queue.rerun) if one}

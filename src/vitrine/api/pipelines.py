@@ -225,9 +225,10 @@ def delete_pipeline(
     "/pipelines/{id}/run", status_code=202, summary="Request a run", responses=documented(400, 404, 409, 413, 415, 422)
 )
 def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
-    """The next free runner starts the run. A second request before the start returns the same `request_id`. A request
-    while the pipeline is RUNNING adds one more run. A PAUSED or FAILED pipeline continues from its checkpoint. The
-    request succeeds only when every change committed before it is in the mart."""
+    """The next free runner starts the run. An equal request before the start returns the same `request_id`; one with
+    other options follows it, and a third is refused (409). A request while the pipeline is RUNNING adds one more run. A
+    PAUSED or FAILED pipeline continues from its checkpoint. The request succeeds only when every change committed before
+    it is in the mart."""
     return _request_run(pool, key, options)
 
 
@@ -238,8 +239,8 @@ def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = Non
     responses=documented(400, 404, 409, 413, 415, 422),
 )
 def resume_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
-    """Continues the paused request, which promises the changes committed before it was made, and cancels a requested
-    pause. In any other status the same as run."""
+    """Continues the paused request, of any kind, which promises the changes committed before it was made and keeps its
+    options unless others are given. Cancels a requested pause. In any other status the same as run."""
     return _request_run(pool, key, options, resume=True)
 
 

@@ -78,7 +78,11 @@ def _report(store: "Connection", pipeline: "Pipeline", request: "Request") -> No
     name = pipeline.name
     if request.state == "failed":
         run = request.run
-        reason = f" ({run.error_code}): {run.error_message}" if run else ": the run before it failed"
+        reason = (
+            f" ({run.error_code}): {run.error_message}"
+            if run
+            else f": the run before it failed; `vitrine rollback {name}` goes back now"
+        )
         process.stop(f"'{name}' was not rolled back{reason}")
     if request.state != "succeeded":
         output.show(f"{name}: the rollback is {request.state}; it is carried out when a runner takes it")

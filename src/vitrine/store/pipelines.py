@@ -171,7 +171,7 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
         return placed
     waiting = " and ".join(f"a {one.kind}" for one in (pipeline.request, pipeline.rerun) if one)
     text = f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {kind} can only follow"
-    remedy = "resume it first" if pipeline.status in (Status.PAUSED, Status.FAILED) else "wait until they have ended"
+    remedy = "resume that first" if pipeline.status in (Status.PAUSED, Status.FAILED) else "wait until one has ended"
     if pipeline.status is Status.PAUSE_REQUESTED and kind == RequestKind.ROLLBACK:
         text, remedy = f"pipeline '{pipeline.name}' is PAUSE_REQUESTED", "wait until it is PAUSED, then roll it back"
     raise TransitionRefused(f"{text}; {remedy}", code="REQUEST_CONFLICT")
