@@ -218,3 +218,19 @@ def test_a_request_that_only_a_newer_release_knows_fails_and_stops_no_runner(
     run = runs.get_request(connection, asked).run
     assert run is not None
     assert "upgrade it" in (run.error_message or "")
+
+
+def test_a_rollback_behind_a_run_that_failed_is_carried_out_when_it_is_asked_for_again(
+    connection: Connection, genres: Pipeline
+) -> None:
+    ask(connection)
+    held = claim(connection)
+    asked = ask(connection, RequestKind.ROLLBACK)
+    assert end(connection, held, Event.FAIL) is Status.FAILED
+    assert runs.get_request(connection, asked).state == "failed"
+    with pytest.raises(TransitionRefused, match="FAILED with a rollback requested, .* resume that first"):
+        ask(connection)
+    assert ask(connection, RequestKind.ROLLBACK) == asked
+    again = claim(connection)
+    assert (again.kind, again.request_id, again.returns_to) == (RequestKind.ROLLBACK, asked, Status.FAILED)
+    assert requests_of(connection)[1] is None

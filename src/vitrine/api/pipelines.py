@@ -226,9 +226,9 @@ def delete_pipeline(
 )
 def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
     """The next free runner starts the run. An equal request before the start returns the same `request_id`; one with
-    other options follows it, and a third is refused (409). A request while the pipeline is RUNNING adds one more run. A
-    PAUSED or FAILED pipeline continues from its checkpoint. The request succeeds only when every change committed before
-    it is in the mart."""
+    other options follows it, and a third is refused (409). A request while the pipeline is RUNNING adds one more run.
+    A PAUSED or FAILED pipeline continues from its checkpoint. The request succeeds only when every change committed
+    before it is in the mart."""
     return _request_run(pool, key, options)
 
 
