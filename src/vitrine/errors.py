@@ -26,6 +26,10 @@ class RelationMissing(ConfigError):
     """A table or schema is missing, perhaps only while a deployment renames it: a run makes a few quick attempts."""
 
 
+class RequestRefused(ConfigError):
+    """A claimed request can do nothing: nothing has changed, and the pipeline returns to the status it had."""
+
+
 class NotFound(VitrineError):
     """No object has that name."""
 

@@ -336,6 +336,33 @@ FreshnessCovers = Literal["everything", "inserts and updates"]
 """The changes of the source that a mart shows as of its `fresh_as_of`."""
 
 
+class RequestKind(StrEnum):
+    """What a request asks for. The store keeps it as text, so that a new kind needs no migration."""
+
+    RUN = "run"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of one run request."""
+
+    allow_shrink: bool = False
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request that is waiting, running or paused."""
+
+    id: RequestId
+    kind: str = RequestKind.RUN  # a newer release may have stored a kind that this one does not know
+    options: RunOptions = RunOptions()
+
+    def equals(self, other: "RunRequest") -> bool:
+        """Whether both ask for the same; their ids do not matter."""
+        return (self.kind, self.options) == (other.kind, other.options)
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A stored definition with its status and requests."""
@@ -344,8 +371,8 @@ class Pipeline:
     definition: Definition
     status: Status
     config_version: int
-    request_id: RequestId | None  # the request that is waiting, running or paused
-    rerun_request_id: RequestId | None  # a request made while RUNNING: one more run follows
+    request: RunRequest | None  # the request that is waiting, running or paused
+    rerun: RunRequest | None  # the request that follows it
     requested_at: datetime | None
     attempt: int
     next_attempt_at: datetime | None  # None: as soon as a runner is free
@@ -361,16 +388,17 @@ class Pipeline:
         return self.definition.name
 
     @property
+    def request_id(self) -> RequestId | None:
+        return self.request.id if self.request else None
+
+    @property
+    def rerun_request_id(self) -> RequestId | None:
+        return self.rerun.id if self.rerun else None
+
+    @property
     def freshness_covers(self) -> FreshnessCovers:
         """A deleted row has no cursor that a run could read."""
         return "inserts and updates" if self.definition.mode is Mode.INCREMENTAL else "everything"
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Options of one run request."""
-
-    allow_shrink: bool = False
 
 
 def suspended_clock() -> float:
@@ -393,6 +421,9 @@ class Claim:
     config_version: int
     taken_over: bool = False  # the previous holder lost its lease: its last requests may still be in progress
     tag: str = ""  # names this installation in the names of its sessions
+    kind: RequestKind = RequestKind.RUN
+    request_id: RequestId | None = None
+    returns_to: Status = Status.IDLE  # the pipeline's status before the request, for one that changes nothing
 
     @property
     def session(self) -> str:

@@ -14,7 +14,7 @@ from vitrine.model import Definition, Pipeline, with_throttle_of
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import pipelines
+from vitrine.store import generations, pipelines
 from vitrine.store import state as states
 from vitrine.store.database import transaction
 
@@ -55,6 +55,8 @@ def change(
             return old
         if revision.resets:
             states.reset(connection, old.id)
+        if revision.is_another_mart:
+            generations.forget(connection, old.id)
         return pipelines.update(connection, old.id, revision.definition, zone=settings.zone)
 
 
@@ -80,6 +82,7 @@ def work_changed_by(
 class _Revision:
     definition: Definition
     resets: bool
+    is_another_mart: bool  # what was published before does not belong to it
 
 
 def _revise(
@@ -106,7 +109,7 @@ def _revise(
     resets = must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
         bool(changed & FIXED_WHILE_RUNNING) and not stored.has_checkpoint  # a half-built load of the old definition
     )
-    return _Revision(new, resets)
+    return _Revision(new, resets, bool(changed & IDENTITY))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class Event(StrEnum):
     PAUSE = "pause"
     PAUSED = "paused"
     FINISH = "finish"
+    FINISH_PAUSED = "finish_paused"  # the end of a run after which no schedule may start the next
     FAIL = "fail"
     RETRY = "retry"
     RELEASE = "release"
@@ -59,6 +60,8 @@ NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
         (Status.PAUSE_REQUESTED, Event.PAUSED): Status.PAUSED,
         (Status.RUNNING, Event.FINISH): Status.IDLE,
         (Status.PAUSE_REQUESTED, Event.FINISH): Status.PAUSED,
+        (Status.RUNNING, Event.FINISH_PAUSED): Status.PAUSED,
+        (Status.PAUSE_REQUESTED, Event.FINISH_PAUSED): Status.PAUSED,
         (Status.RUNNING, Event.FAIL): Status.FAILED,
         (Status.PAUSE_REQUESTED, Event.FAIL): Status.FAILED,
         (Status.RUNNING, Event.RETRY): Status.RUN_REQUESTED,

@@ -1,5 +1,6 @@
 """A connector from outside the package: installed by a user, run by real processes, refused when it is missing."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from tests.helpers.processes import QUICK, Started, environment, started, vitrin
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
 from vitrine.flow.rows import Column
+from vitrine.model import RequestKind
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
@@ -61,7 +63,8 @@ def documents(tmp_path: Path) -> MemoryDocuments:
 @pytest.fixture
 def variables(installed: Path, documents: MemoryDocuments) -> dict[str, str]:
     """What a user sets to use the connector."""
-    return {"PYTHONPATH": str(installed), "VITRINE_MEMORY_PATH": str(documents.folder)}
+    paths = filter(None, [str(installed), os.environ.get("PYTHONPATH")])
+    return {"PYTHONPATH": os.pathsep.join(paths), "VITRINE_MEMORY_PATH": str(documents.folder)}
 
 
 @pytest.fixture
@@ -214,3 +217,28 @@ def test_the_conformance_suite_runs_in_the_project_of_a_connector(installed: Pat
     )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+def test_a_rollback_from_the_command_line_needs_no_runner_and_says_what_is_live(
+    connection: Connection, command: Command, documents: MemoryDocuments, tmp_path: Path
+) -> None:
+    applied(command, tmp_path, RATINGS.replace("50ms", "0s"))
+    for _ in range(2):
+        assert command("run", "ratings").returncode == 0
+        connection.execute("UPDATE ugc.ratings SET rating = rating % 10 + 1, modified = now()")
+    latest = documents.rows("mem:ratings")
+    done = command("rollback", "ratings")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert done.stdout.startswith("ratings: generation 1 is live again and shows the data as of ")
+    assert done.stdout.endswith("; the pipeline is PAUSED, `vitrine run ratings` resumes it\n")
+    assert documents.rows("mem:ratings") != latest
+    shown = command("status", "ratings")
+    assert shown.stdout.startswith("ratings is PAUSED")
+    assert "rollback" in shown.stdout
+    again = command("rollback", "ratings")
+    assert again.returncode == 1
+    assert again.stderr.startswith("vitrine: mem:ratings has no earlier generation to go back to")
+    pipelines.request_run(connection, "ratings", trigger="api", kind=RequestKind.ROLLBACK)
+    assert "requested: rollback" in command("status", "ratings").stdout
+    refused = command("run", "ratings")
+    assert (refused.returncode, "waits for a rollback" in refused.stderr) == (4, True), refused

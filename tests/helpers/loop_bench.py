@@ -135,10 +135,11 @@ def answer_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "fetch_one", fetch_one)
     monkeypatch.setattr(checkpoints, "store_transaction", transaction)
     monkeypatch.setattr(checkpoints.rejects, "store_rejects", _store_nothing)
+    monkeypatch.setattr(checkpoints.generations, "record", _store_nothing)
 
 
 def _store_nothing(*arguments: Any) -> None:
-    """No unit in memory has rejects."""
+    """No unit in memory has rejects, and no generation is restored."""
 
 
 # -- three kinds of target --------------------------------------------------------------------------------------------

@@ -164,7 +164,8 @@ class MemorySink:
     target: dict[int, Row] = field(default_factory=dict[int, Row])
     # by generation and sequence: a repeated unit replaces what it has staged before
     staged: dict[int, dict[int, list[Row]]] = field(default_factory=dict[int, dict[int, list[Row]]])
-    published: int | None = None  # the latest generation that became visible
+    published: int | None = None  # the generation that is visible
+    kept: dict[int, dict[int, Row]] = field(default_factory=dict[int, dict[int, Row]])  # the one before it
     infos: list[LoadInfo] = field(default_factory=list[LoadInfo])
     stamps: list[Stamp] = field(default_factory=list[Stamp])
     rejected: int = 0  # rows that each unit of changes counts as rejected
@@ -232,7 +233,8 @@ class MemoryLoad:
     def state(self) -> LoadState:
         if self.sink.published == self.number:
             return LoadState.PUBLISHED
-        return LoadState.STAGED if self.number in self.sink.staged else LoadState.ABSENT
+        there = self.number in self.sink.staged or self.number in self.sink.kept
+        return LoadState.STAGED if there else LoadState.ABSENT
 
     @contextmanager
     def unit(self, stamp: Stamp) -> Generator[MemoryUnit]:
@@ -248,6 +250,8 @@ class MemoryLoad:
         fresh, gone = self._checked(info)
 
         def show(rows: list[Row]) -> None:
+            if self.sink.published not in (None, self.number):
+                self.sink.kept = {self.sink.published: self.sink.target}
             self.sink.target, self.sink.exists, self.sink.published = fresh, True, self.number
             self.sink.staged.pop(self.number, None)
 
@@ -259,6 +263,8 @@ class MemoryLoad:
         """The rows to show, and how many vanish; DataError where they must not be shown."""
         if self.state is LoadState.PUBLISHED:
             return self.sink.target, 0
+        if self.number in self.sink.kept:
+            return self.sink.kept[self.number], 0
         staged = [row for rows in self.sink.staged.get(self.number, {}).values() for row in rows]
         fresh = {row["id"]: row for row in staged}
         if len(staged) != info.rows:
@@ -273,6 +279,7 @@ class MemoryLoad:
     def discard(self) -> None:
         self.sink.calls.append(f"discard {self.number}")
         self.sink.staged.pop(self.number, None)
+        self.sink.kept.pop(self.number, None)
 
 
 @dataclass

@@ -114,4 +114,4 @@ def _columns(connection: Connection, query: str) -> list[str]:
 def sweep(connection: Connection, settings: Settings) -> list[str]:
     """What a runner's maintenance removes from the targets."""
     installation = runs.installation(connection)
-    return list(maintenance.sweep_sinks(settings, installation, lambda: states.open_generations(connection)))
+    return list(maintenance.sweep_sinks(settings, installation, lambda: states.known_generations(connection)))

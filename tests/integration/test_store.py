@@ -38,6 +38,7 @@ TTL = timedelta(seconds=30)
 RUN_STATUS_AFTER = {
     Event.PAUSED: RunStatus.PAUSED,
     Event.FINISH: RunStatus.SUCCESS,
+    Event.FINISH_PAUSED: RunStatus.SUCCESS,
     Event.FAIL: RunStatus.FAILED,
     Event.RETRY: RunStatus.FAILED,
     Event.RELEASE: RunStatus.ABANDONED,

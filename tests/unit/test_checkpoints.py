@@ -5,7 +5,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vitrine.flow.rows import START, Counts, Entry, Generation, Position, Reject, State, Step, Written
+from vitrine.flow.rows import (
+    START,
+    Counts,
+    Entry,
+    Generation,
+    KeptGeneration,
+    Position,
+    Reject,
+    State,
+    Step,
+    Written,
+)
 from vitrine.store.checkpoints import advance, moves
 
 TYPES = "modified timestamp with time zone, id uuid"
@@ -23,19 +34,35 @@ STATE = State(
 COUNTS = Counts(read=5, written=4, deleted=3, rejected=2, repeated=1, staged=5)
 
 
+KEPT = KeptGeneration(2, 30, "query", Position(("3", "c")), None, "oid 5", {"offset": 9})
+
+
 def entry(step: Step, written: Written | None = None) -> Entry:
-    return Entry(step, END, POSITION, read=5, written=written or Written(COUNTS))
+    restored = KEPT if step is Step.RESTORED else None
+    return Entry(step, END, POSITION, read=5, written=written or Written(COUNTS), restored=restored)
 
 
 def saved(step: Step, state: State = STATE) -> State:
     return advance(state, entry(step), TYPES)
 
 
-@pytest.mark.parametrize("step", [Step.CHECKPOINT, Step.RESTORED])
-def test_a_checkpoint_stores_the_position_and_its_types(step: Step) -> None:
-    after = saved(step)
+def test_a_checkpoint_stores_the_position_and_its_types() -> None:
+    after = saved(Step.CHECKPOINT)
     assert (after.position, after.cursor_types) == (POSITION, TYPES)
     assert after.generation == LOAD
+
+
+def test_a_restored_generation_brings_its_own_state_and_closes_a_load() -> None:
+    after = saved(Step.RESTORED)
+    assert (after.position, after.cursor_types) == (KEPT.position, KEPT.cursor_types)
+    assert (after.identity, after.facts) == (KEPT.identity, KEPT.facts)
+    assert (after.generation, after.published) == (None, None)
+
+
+def test_what_the_sink_says_about_a_restored_generation_is_newer_than_what_was_stored() -> None:
+    written = Written(identity="oid 6", facts={"offset": 10})
+    after = advance(STATE, entry(Step.RESTORED, written), TYPES)
+    assert (after.identity, after.facts) == ("oid 6", {"offset": 10})
 
 
 def test_a_checkpoint_stores_the_position_and_not_the_end() -> None:
@@ -94,7 +121,7 @@ def test_every_step_adds_its_counts(step: Step) -> None:
     assert after.totals.staged == 45
 
 
-@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("step", [step for step in Step if step is not Step.RESTORED])
 def test_every_step_keeps_identity_and_facts_unless_the_unit_has_others(step: Step) -> None:
     assert (saved(step).identity, saved(step).facts) == ("oid 7", {"offset": 1})
     written = Written(identity="oid 8", facts={})

@@ -11,6 +11,7 @@ from vitrine.errors import (
     LeaseLost,
     NotFound,
     RelationMissing,
+    RequestRefused,
     TransientError,
     TransitionRefused,
     VitrineError,
@@ -18,9 +19,10 @@ from vitrine.errors import (
 )
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
+from vitrine.model import RequestKind
 from vitrine.runner.dispatcher import DELAYS, Verdict, delay_before, judge
 from vitrine.runner.executor import WAITS, Executed, wait_before
-from vitrine.status import Event, RunStatus
+from vitrine.status import Event, RunStatus, Status, next_status
 from vitrine.store.pipelines import MAX_ATTEMPTS
 
 FIRST, SECOND = DELAYS
@@ -144,3 +146,17 @@ def test_a_sqlstate_tells_what_to_do(sqlstate: str | None, group: type[VitrineEr
 def test_every_error_has_a_stable_code_that_may_be_narrowed(error: type[VitrineError]) -> None:
     assert error("text").code == error.default_code != VitrineError.default_code
     assert error("text", code="NARROW").code == "NARROW"
+
+
+@pytest.mark.promise("D21")
+def test_a_rollback_that_is_done_leaves_the_pipeline_paused() -> None:
+    verdict = judge(ended(Outcome.FINISHED), 1, kind=RequestKind.ROLLBACK)
+    assert verdict == Verdict(Event.FINISH_PAUSED, RunStatus.SUCCESS)
+    assert next_status(Status.RUNNING, Event.FINISH_PAUSED, rerun=True) is Status.PAUSED
+
+
+@pytest.mark.parametrize("status", [Status.IDLE, Status.PAUSED, Status.FAILED])
+def test_a_request_that_can_do_nothing_returns_the_pipeline_to_its_status(status: Status) -> None:
+    verdict = judge(ended(error=RequestRefused("nothing is kept")), 1, kind=RequestKind.ROLLBACK, returns_to=status)
+    assert verdict is not None
+    assert (verdict.run_status, next_status(Status.RUNNING, verdict.event)) == (RunStatus.FAILED, status)

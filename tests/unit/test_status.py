@@ -12,6 +12,7 @@ EXPECTED = """
     pause        PAUSED         PAUSED         PAUSE_REQUESTED  PAUSE_REQUESTED  PAUSED         -
     paused       -              -              -                PAUSED           -              -
     finish       -              -              IDLE             PAUSED           -              -
+    finish_paused -             -              PAUSED           PAUSED           -              -
     fail         -              -              FAILED           FAILED           -              -
     retry        -              -              RUN_REQUESTED    PAUSED           -              -
     release      -              -              RUN_REQUESTED    PAUSED           -              -

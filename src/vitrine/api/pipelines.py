@@ -28,9 +28,9 @@ from vitrine.api.schemas import (
     StatusBody,
     StoredPipelineBody,
 )
-from vitrine.engine import plan, validation
+from vitrine.engine import plan, rollback, validation
 from vitrine.errors import ConfigError, NotFound, TransitionRefused
-from vitrine.model import NAME, Definition, Pipeline, RunOptions
+from vitrine.model import NAME, Definition, Pipeline, RequestKind, RunOptions
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines, runs
@@ -225,9 +225,10 @@ def delete_pipeline(
     "/pipelines/{id}/run", status_code=202, summary="Request a run", responses=documented(400, 404, 409, 413, 415, 422)
 )
 def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
-    """The next free runner starts the run. A second request before the start returns the same `request_id`. A request
-    while the pipeline is RUNNING adds one more run. A PAUSED or FAILED pipeline continues from its checkpoint. The
-    request succeeds only when every change committed before it is in the mart."""
+    """The next free runner starts the run. An equal request before the start returns the same `request_id`; one with
+    other options follows it, and a third is refused (409). A request while the pipeline is RUNNING adds one more run.
+    A PAUSED or FAILED pipeline continues from its checkpoint. The request succeeds only when every change committed
+    before it is in the mart."""
     return _request_run(pool, key, options)
 
 
@@ -238,21 +239,47 @@ def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = Non
     responses=documented(400, 404, 409, 413, 415, 422),
 )
 def resume_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
-    """Continues the paused request, which promises the changes committed before it was made, and cancels a requested
-    pause. In any other status the same as run."""
+    """Continues the paused request, of any kind, which promises the changes committed before it was made and keeps its
+    options unless others are given. Cancels a requested pause. In any other status the same as run."""
     return _request_run(pool, key, options, resume=True)
 
 
-def _request_run(pool: Pool, key: str, options: RunOptionsBody | None, *, resume: bool = False) -> Requested:
-    run_options = RunOptions(allow_shrink=options.allow_shrink) if options else RunOptions()
+@router.post(
+    "/pipelines/{id}/rollback",
+    status_code=202,
+    summary="Go back to the previous generation",
+    responses=documented(404, 409, 422),
+)
+def roll_back_pipeline(pool: StorePool, settings: CurrentSettings, key: Key) -> Requested:
+    """The next free runner makes the generation visible again that was live before, restores its checkpoint and leaves
+    the pipeline PAUSED; `resume` continues it. During a run the rollback follows that run. Refused (409,
+    NOTHING_TO_ROLL_BACK) if no earlier generation is recorded, or if the target keeps none, as PostgreSQL tables do. If
+    only the runner finds that out, the request fails with this code, and the pipeline returns to the status it had."""
+    with pool.connection() as connection:
+        pipeline = pipelines.get(connection, key)
+        check = rollback.prepare_check(connection, settings, pipeline)
+    check()
+    return _request_run(pool, key, None, kind=RequestKind.ROLLBACK)
+
+
+def _request_run(
+    pool: Pool,
+    key: str,
+    options: RunOptionsBody | None,
+    *,
+    kind: RequestKind = RequestKind.RUN,
+    resume: bool = False,
+) -> Requested:
+    run_options = RunOptions(allow_shrink=options.allow_shrink) if options else None
     with pool.connection() as connection:
         pipeline = pipelines.get(connection, key)
         status, request_id = pipelines.request_run(
-            connection, pipeline.id, trigger="api", options=run_options, resume=resume
+            connection, pipeline.id, trigger="api", kind=kind, options=run_options, resume=resume
         )
     log.info(
-        "run requested",
-        extra={"action": "run_requested", "request_id": str(request_id), **_log_fields(pipeline, status)},
+        "%s requested",
+        kind,
+        extra={"action": f"{kind}_requested", "request_id": str(request_id), **_log_fields(pipeline, status)},
     )
     return Requested(request_id=UUID(str(request_id)), status=status, pipeline=pipeline.name)
 

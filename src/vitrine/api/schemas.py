@@ -248,7 +248,7 @@ class RunBody(BaseModel):
     attempt: int
     trigger: str = Field(description="api, cli or schedule.")
     due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
-    kind: str
+    kind: str = Field(description="full or incremental, by the pipeline's mode; or rollback.")
     status: RunStatus
     started_at: datetime
     finished_at: datetime | None = Field(description="null during the run.")
@@ -310,7 +310,9 @@ class StatusBody(BaseModel):
             "status": "RUNNING",
             "enabled": True,
             "request_id": REQUEST_ID,
+            "requested_kind": "run",
             "rerun_request_id": None,
+            "rerun_kind": None,
             "requested_at": "2025-01-01T12:00:00Z",
             "attempt": 1,
             "next_due_at": "2025-01-01T12:05:00Z",
@@ -335,7 +337,9 @@ class StatusBody(BaseModel):
     status: Status
     enabled: bool
     request_id: UUID | None = Field(description="The request that is pending, running or paused.")
-    rerun_request_id: UUID | None = Field(description="A request made during the run: one more run follows.")
+    requested_kind: str | None = Field(description="run or rollback; null when there is no request.")
+    rerun_request_id: UUID | None = Field(description="The request that follows, for example one made during the run.")
+    rerun_kind: str | None = Field(description="The same for the request that follows.")
     requested_at: datetime | None
     attempt: int
     next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
@@ -358,7 +362,9 @@ class StatusBody(BaseModel):
             status=pipeline.status,
             enabled=pipeline.definition.enabled,
             request_id=pipeline.request_id,
+            requested_kind=pipeline.request.kind if pipeline.request else None,
             rerun_request_id=pipeline.rerun_request_id,
+            rerun_kind=pipeline.rerun.kind if pipeline.rerun else None,
             requested_at=pipeline.requested_at,
             attempt=pipeline.attempt,
             next_due_at=pipeline.next_due_at,

@@ -2,7 +2,7 @@
 
 import typer
 
-from vitrine.cli import demo, devserver, files, pipelines, service, transforms
+from vitrine.cli import demo, devserver, files, pipelines, rollback, service, transforms
 
 app = typer.Typer(
     help="Builds analytical marts from SQL queries and registered transforms, and keeps them up to date.",
@@ -20,6 +20,7 @@ for command in (
     service.api,
     service.runner,
     service.run,
+    rollback.rollback,
     pipelines.reconcile,
     pipelines.list_all,
     pipelines.status,

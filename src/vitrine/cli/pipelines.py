@@ -44,6 +44,7 @@ def _listed_row(one: "Listed", settings: "Settings", wide: bool) -> tuple[str, .
 
 def status(name: Name) -> None:
     """Status, freshness, checkpoint and last runs of one pipeline."""
+    from vitrine.model import RequestKind
     from vitrine.store import pipelines, rejects, runs
     from vitrine.store import state as states
 
@@ -54,6 +55,9 @@ def status(name: Name) -> None:
         state = states.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
+    for request, place in ((pipeline.request, "requested"), (pipeline.rerun, "requested next")):
+        if request is not None and request.kind != RequestKind.RUN:
+            output.show(f"{place}: {request.kind}")
     if pipeline.fresh_as_of:
         shown = (
             "the source" if pipeline.freshness_covers == "everything" else f"{pipeline.freshness_covers} of the source"

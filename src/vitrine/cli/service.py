@@ -123,7 +123,11 @@ def _claim(store: "Connection", settings: "Settings", name: str, options: "RunOp
         if pipeline.status in LEASED:
             text = f"'{pipeline.name}' is {pipeline.status} on {pipeline.lease_owner}; wait for it, or pause it"
             process.stop(text, process.HELD)
-        pipelines.request_run(store, pipeline.id, trigger="cli", options=options)
+        _, request_id = pipelines.request_run(store, pipeline.id, trigger="cli", options=options)
+        first = pipelines.get(store, pipeline.id).request
+        if first is not None and first.id != request_id:
+            text = f"'{pipeline.name}' waits for a {first.kind} that was requested before; wait for it, or pause it"
+            process.stop(text, process.HELD)
         claim = pipelines.claim_next(
             store, runner=f"{building.runner_name()}:cli", ttl=settings.lease_ttl, only=pipeline.id
         )

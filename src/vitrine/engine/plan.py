@@ -237,15 +237,24 @@ def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
 
 def build(claim: Claim, settings: Settings, lease: Lease, known: Known) -> Prepared:
     """The plan of a run from its claimed configuration; every rule is checked again first."""
-    run = RunInfo(
+    checked = check(claim.definition, settings, lease=lease, run=run_info(claim, known), known=known)
+    return prepare(checked, allow_shrink=claim.options.allow_shrink)
+
+
+def run_info(claim: Claim, known: Known) -> RunInfo:
+    return RunInfo(
         session=claim.session,
         pipeline_id=claim.pipeline_id,
         installation=known.installation,
         taken_over=claim.taken_over,
         log_fields=claim.log_fields(),
     )
-    checked = check(claim.definition, settings, lease=lease, run=run, known=known)
-    return prepare(checked, allow_shrink=claim.options.allow_shrink)
+
+
+def build_sink(definition: Definition, settings: Settings, run: RunInfo, lease: Lease, known: Known) -> Sink:
+    """The sink alone, for work that does not read: the source is not checked."""
+    target = policy.check_target(definition.target_table, allowed_targets(settings))
+    return _build_sink(target, definition, settings, lease, run, known)
 
 
 def build_comparison(definition: Definition, settings: Settings) -> Prepared:

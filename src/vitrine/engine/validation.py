@@ -1,9 +1,11 @@
 """Validates a definition against source and target without moving a row."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from vitrine.engine import plan
 from vitrine.engine.plan import CheckedDefinition, Prepared
@@ -13,6 +15,8 @@ from vitrine.model import Definition
 from vitrine.postgres import connect
 from vitrine.settings import Settings
 from vitrine.store import pipelines
+
+Answer = TypeVar("Answer")
 
 PREFLIGHT_SECONDS = 5.0
 """A definition is stored without the answer of a database that takes longer."""
@@ -56,11 +60,8 @@ def preflight(checked: CheckedDefinition, *, seconds: float = PREFLIGHT_SECONDS)
 
     It is stored without the databases if they do not respond in time: then the only warning says so.
     """
-    found: Future[tuple[str, ...]] = Future()
-    # a connection that is being opened cannot be cancelled, so it is not waited for
-    threading.Thread(target=_find, args=(checked, found), name="preflight", daemon=True).start()
     try:
-        return found.result(seconds)
+        return within(seconds, lambda: _find(checked))
     except TimeoutError:
         checked.cancel()
         return (f"{NOT_VALIDATED}: source or target did not respond within {seconds:g} s",)
@@ -68,17 +69,27 @@ def preflight(checked: CheckedDefinition, *, seconds: float = PREFLIGHT_SECONDS)
         return (f"{NOT_VALIDATED}: {exc}",)
 
 
-def _find(checked: CheckedDefinition, found: Future[tuple[str, ...]]) -> None:
+def _find(checked: CheckedDefinition) -> tuple[str, ...]:
+    built = plan.prepare(checked)
     try:
-        built = plan.prepare(checked)
+        return tuple(_warnings(built))
+    finally:
+        built.close()
+
+
+def within(seconds: float, ask: Callable[[], Answer]) -> Answer:
+    """The answer of a database, or TimeoutError; a connection that is being opened cannot be cancelled, so the thread
+    that asks is not waited for."""
+    found: Future[Answer] = Future()
+
+    def answer() -> None:
         try:
-            warnings = tuple(_warnings(built))
-        finally:
-            built.close()
-    except BaseException as exc:  # noqa: BLE001 – raised again in the thread that waits
-        found.set_exception(exc)
-    else:
-        found.set_result(warnings)
+            found.set_result(ask())
+        except BaseException as exc:  # noqa: BLE001 – raised again in the thread that waits
+            found.set_exception(exc)
+
+    threading.Thread(target=answer, name="preflight", daemon=True).start()
+    return found.result(seconds)
 
 
 def _first_due(definition: Definition, settings: Settings) -> datetime | None:

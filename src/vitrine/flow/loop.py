@@ -44,7 +44,7 @@ def commit_unit(
     A unit on the store's database is saved in its own transaction: rows and checkpoint commit together. Any other unit
     is saved after the target has acknowledged it: a unit that is not saved is repeated, with a higher version.
     """
-    published = entry.step is Step.PUBLISHED
+    published = entry.step in (Step.PUBLISHED, Step.RESTORED)
     saved: Saved | None = None
     with opened as unit:
         do(unit)
@@ -257,7 +257,7 @@ def _publish(
     position = generation.position if plan.incremental else Position()
     try:
         opened = load.publish(checkpoint.stamp(), info)
-        written, saved = commit_unit(opened, _write_nothing, checkpoint, Entry(Step.PUBLISHED, position=position))
+        written, saved = commit_unit(opened, write_nothing, checkpoint, Entry(Step.PUBLISHED, position=position))
     except DataError:
         # the staged rows would fail again: the next run reads from the start
         checkpoint.save(Entry(Step.DISCARDED), None)
@@ -266,7 +266,7 @@ def _publish(
     return control.after_batch(written.counts, saved)
 
 
-def _write_nothing(work: Work) -> None:
+def write_nothing(work: Work) -> None:
     """A publication does all of its work when it opens."""
 
 

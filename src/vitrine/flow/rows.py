@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
@@ -381,6 +381,7 @@ class Entry:
     read: int = 0  # source rows of the unit
     started: float | None = None  # when its batch started, by time.monotonic; None: the unit is not a batch
     written: Written = NOTHING_WRITTEN
+    restored: "KeptGeneration | None" = None  # with RESTORED: what is visible again
 
 
 @dataclass(frozen=True)
@@ -403,6 +404,32 @@ class Generation:
     fingerprint: str = ""
     age: timedelta = timedelta(0)
     outdated: bool = False  # started before the run was requested: another load must follow it
+
+
+@dataclass(frozen=True)
+class KeptGeneration:
+    """A published generation, with the state of the reads that belongs to it."""
+
+    number: int
+    rows: int
+    fingerprint: str
+    position: Position
+    cursor_types: str | None
+    identity: str | None
+    facts: dict[str, Any]
+
+    def as_load(self) -> Generation:
+        """What a sink is asked for."""
+        return Generation(self.number, position=self.position, rows=self.rows, fingerprint=self.fingerprint)
+
+    def with_state_of(self, state: "State") -> "KeptGeneration":
+        return replace(
+            self,
+            position=state.position,
+            cursor_types=state.cursor_types,
+            identity=state.identity,
+            facts=state.facts,
+        )
 
 
 @dataclass(frozen=True)

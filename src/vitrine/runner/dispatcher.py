@@ -13,13 +13,14 @@ from vitrine.errors import (
     CheckpointMoved,
     LeaseLost,
     NotFound,
+    RequestRefused,
     TransientError,
     VitrineError,
     is_final,
 )
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Claim
+from vitrine.model import Claim, RequestKind
 from vitrine.postgres import Connection
 from vitrine.runner.control import Watch
 from vitrine.runner.executor import Executed, PipelineExecutor
@@ -54,8 +55,15 @@ END_WAITS = (0.0, 1.0, 2.0, 4.0)
 LOST = ("LEASE_EXPIRED", "CRASH_LOOP")
 """Error codes of a run that another runner has ended."""
 
+FINISHES = {RequestKind.RUN: Event.FINISH, RequestKind.ROLLBACK: Event.FINISH_PAUSED}
+"""The event that ends a successful request of each kind. No schedule may replace what a rollback has restored."""
+
+RETURNS = {Status.IDLE: Event.FINISH, Status.PAUSED: Event.FINISH_PAUSED, Status.FAILED: Event.FAIL}
+"""The event that returns a pipeline to the status it had before a request that could do nothing."""
+
 OUTCOMES = {
     Event.FINISH: "success",
+    Event.FINISH_PAUSED: "success",
     Event.FAIL: "failed",
     Event.RETRY: "retried",
     Event.PAUSED: "paused",
@@ -73,7 +81,13 @@ def delay_before(attempt: int, error: VitrineError, delays: Sequence[timedelta] 
 
 
 def judge(
-    executed: Executed, attempt: int, *, retry: bool = True, delays: Sequence[timedelta] = DELAYS
+    executed: Executed,
+    attempt: int,
+    *,
+    retry: bool = True,
+    delays: Sequence[timedelta] = DELAYS,
+    kind: RequestKind = RequestKind.RUN,
+    returns_to: Status = Status.IDLE,
 ) -> Verdict | None:
     """How the pipeline continues after this run; None if another runner has it.
 
@@ -81,7 +95,7 @@ def judge(
     """
     match executed.outcome:
         case Outcome.FINISHED:
-            return Verdict(Event.FINISH, RunStatus.SUCCESS, batch_seq=executed.batch_seq)
+            return Verdict(FINISHES[kind], RunStatus.SUCCESS, batch_seq=executed.batch_seq)
         case Outcome.PAUSED:
             return Verdict(Event.PAUSED, RunStatus.PAUSED)
         case Outcome.RELEASED:
@@ -91,6 +105,8 @@ def judge(
     error = executed.error
     if error is None or isinstance(error, LeaseLost):
         return None
+    if isinstance(error, RequestRefused):
+        return Verdict(RETURNS[returns_to], RunStatus.FAILED)
     if error.code == CONNECTION_LIMIT and retry:
         return wait_for_connection(attempt)
     counted = 1 if executed.moved else attempt
@@ -134,7 +150,14 @@ class PipelineDispatcher:
         reach("after_claim")
         with Link(self._settings.store_url, name=f"{claim.session}:run") as store:
             executed = self._executor.execute(claim, store, _Hangs(self, on_hang), watch, can_queue=retry)
-            verdict = judge(executed, claim.attempt, retry=retry, delays=self._delays)
+            verdict = judge(
+                executed,
+                claim.attempt,
+                retry=retry,
+                delays=self._delays,
+                kind=claim.kind,
+                returns_to=claim.returns_to,
+            )
             reach("before_finish")
             try:
                 status = self._end(store, claim, verdict, executed.error) if verdict else None
@@ -217,6 +240,13 @@ class PipelineDispatcher:
         }
         if status is None:
             log.warning("lease lost, run stopped", extra={"action": "lease_lost", **extra})
+        elif isinstance(executed.error, RequestRefused):
+            log.warning(
+                "request refused, pipeline %s: %s",
+                status,
+                executed.error,
+                extra={"action": "request_refused", "code": executed.error.code, **extra},
+            )
         elif executed.error is not None and status is not Status.FAILED:
             log.warning(
                 "attempt failed, pipeline %s: %s",
@@ -234,7 +264,10 @@ class PipelineDispatcher:
     def _count(self, claim: Claim, executed: Executed, verdict: Verdict | None) -> None:
         """None: the lease was lost."""
         name = claim.definition.name
-        metrics.run_ended(name, OUTCOMES[verdict.event] if verdict else "lost", executed.seconds)
+        outcome = OUTCOMES[verdict.event] if verdict else "lost"
+        if verdict is not None and isinstance(executed.error, RequestRefused):
+            outcome = "failed"
+        metrics.run_ended(name, outcome, executed.seconds)
         if verdict is not None and verdict.event is Event.RETRY:
             metrics.retried(name)
 

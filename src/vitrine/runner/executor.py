@@ -11,11 +11,12 @@ from typing import TypeVar
 from vitrine import metrics
 from vitrine.engine import plan
 from vitrine.engine.plan import Known
+from vitrine.engine.rollback import roll_back
 from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Claim
+from vitrine.model import Claim, RequestKind
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
 from vitrine.settings import Settings
 from vitrine.store import runs
@@ -118,6 +119,8 @@ class PipelineExecutor:
         if outcome := control.interrupted():  # much time may have passed since the claim
             return outcome
         connection = store.connection()
+        if claim.kind is RequestKind.ROLLBACK:
+            return roll_back(claim, self._settings, connection, checkpoint, control)
         context = runs.context(connection, claim.pipeline_id)
         known = Known(context.installation, context.open_rejects, context.facts)
         prepared = plan.build(claim, self._settings, control, known)

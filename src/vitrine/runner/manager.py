@@ -128,7 +128,7 @@ class PipelineManager:
         if pruned >= PRUNED_AT_ONCE:
             return  # the next ticks delete more: claims must not wait for it
         self._next_sweep = time.monotonic() + SWEEP_SECONDS
-        for name in sweep_sinks(settings, runs.installation(store), lambda: states.open_generations(store)):
+        for name in sweep_sinks(settings, runs.installation(store), lambda: states.known_generations(store)):
             log.info("staged leftover removed", extra={"action": "staging_removed", "table": name})
 
     def tick(self, store: Connection) -> None:

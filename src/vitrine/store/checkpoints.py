@@ -14,16 +14,18 @@ from vitrine.flow.rows import (
     Counts,
     Entry,
     Generation,
+    KeptGeneration,
     Position,
     Saved,
     Stamp,
     State,
     Step,
+    Written,
 )
 from vitrine.model import Claim, Cursor
 from vitrine.postgres import Connection
 from vitrine.status import Status
-from vitrine.store import rejects
+from vitrine.store import generations, rejects
 from vitrine.store import state as states
 from vitrine.store.database import Link, fetch_one
 from vitrine.store.database import transaction as store_transaction
@@ -40,7 +42,9 @@ def advance(state: State, entry: Entry, cursor_types: str) -> State:
     )
     generation = state.generation
     match entry.step:
-        case Step.CHECKPOINT | Step.RESTORED:
+        case Step.RESTORED if entry.restored is not None:
+            return _restored(state, entry.restored, written)
+        case Step.CHECKPOINT:
             return replace(state, position=entry.position, cursor_types=cursor_types)
         case Step.STAGED if generation is not None:
             rows = generation.rows + written.counts.staged
@@ -55,6 +59,18 @@ def advance(state: State, entry: Entry, cursor_types: str) -> State:
             return replace(state, generation=None)
         case _:
             return state
+
+
+def _restored(state: State, kept: KeptGeneration, written: Written) -> State:
+    """The state that belongs to an earlier generation; a load under construction is closed."""
+    return replace(
+        state,
+        position=kept.position,
+        cursor_types=kept.cursor_types,
+        generation=None,
+        identity=written.identity or kept.identity,
+        facts=kept.facts if written.facts is None else written.facts,
+    )
 
 
 def moves(before: State, after: State, counts: Counts) -> bool:
@@ -192,6 +208,10 @@ class StoreCheckpoint:
         if row["batch_seq"] is None:
             raise CheckpointMoved("another session changed the checkpoint of this run")
         rejects.store_rejects(connection, self._claim, entry.written.rejects, entry.written.healed)
+        if entry.step is Step.PUBLISHED and self._state.generation is not None:
+            generations.record(connection, self._claim, self._state.generation, self._state, after)
+        if entry.restored is not None:
+            generations.restore(connection, self._claim, entry.restored, self._state)
         self._unconfirmed = _Unconfirmed(after, row["batch_seq"], moved)
         return Saved(row["status"] == Status.PAUSE_REQUESTED, row["reload_version"])
 

@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg.rows import DictRow
@@ -17,10 +17,22 @@ from pydantic import ValidationError
 
 from vitrine import schedule
 from vitrine.errors import CheckpointMoved, ConfigError, DataError, NotFound, TransitionRefused
-from vitrine.model import NAME, Claim, Definition, Pipeline, PipelineId, RequestId, RunId, RunOptions, suspended_clock
+from vitrine.model import (
+    NAME,
+    Claim,
+    Definition,
+    Pipeline,
+    PipelineId,
+    RequestId,
+    RequestKind,
+    RunId,
+    RunOptions,
+    RunRequest,
+    suspended_clock,
+)
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status, steps
-from vitrine.store import checkpoints
+from vitrine.store import checkpoints, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
@@ -111,29 +123,58 @@ def request_run(
     key: str | UUID,
     *,
     trigger: str,
-    options: RunOptions = DEFAULT_OPTIONS,
+    kind: RequestKind = RequestKind.RUN,
+    options: RunOptions | None = None,
     resume: bool = False,
 ) -> tuple[Status, RequestId]:
-    """Request a run; until that run starts, every further request returns the same id.
+    """Request a run, or another kind of work; until it starts, every further equal request returns the same id.
 
-    The request succeeds only when every change committed before this call is in the mart. With `resume`, a paused
-    request promises no more than it did before, and a requested pause is only cancelled.
+    A run that is requested succeeds only when every change committed before this call is in the mart. With `resume`, a
+    paused request of any kind continues; it promises no more than it did before, and keeps its options unless others
+    are given. A requested pause is only cancelled. TransitionRefused if the request can neither be merged nor follow.
     """
     with transaction(connection):
         pipeline = lock(connection, key)
+        if not pipeline.definition.enabled:
+            raise TransitionRefused(f"pipeline '{pipeline.name}' is disabled; enable it first", code="DISABLED")
+        placed = _place(pipeline, kind, options, resume=resume)
+        current, rerun = placed.queue.current or placed.answer, placed.queue.rerun
         row = fetch_one(
             connection,
             "request_run",
             id=pipeline.id,
             trigger=trigger,
-            options=Jsonb(asdict(options)),
             resume=resume,
+            answers_current=placed.answer is current,
+            request_id=current.id,
+            kind=current.kind,
+            options=Jsonb(asdict(current.options)),
+            rerun_request_id=rerun.id if rerun else None,
+            rerun_kind=rerun.kind if rerun else None,
+            rerun_options=Jsonb(asdict(rerun.options)) if rerun else None,
             steps=STEPS,
         )
         if row is None:
-            raise TransitionRefused(f"pipeline '{pipeline.name}' is disabled; enable it first", code="DISABLED")
+            raise TransitionRefused(f"pipeline '{pipeline.name}' is {pipeline.status}: nothing can be requested now")
         execute(connection, "notify", name=pipeline.name)
-    return Status(row["status"]), RequestId(row["request_id"])
+    return Status(row["status"]), placed.answer.id
+
+
+def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *, resume: bool) -> requests.Placed:
+    queue = requests.Queue(pipeline.request, pipeline.rerun)
+    new = RunRequest(RequestId(uuid4()), kind, options or DEFAULT_OPTIONS)
+    if resume:
+        placed = requests.resume(pipeline.status, queue, new, options)
+    else:
+        placed = requests.place(pipeline.status, queue, new)
+    if placed is not None:
+        return placed
+    waiting = " and ".join(f"a {one.kind}" for one in (pipeline.request, pipeline.rerun) if one)
+    text = f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {kind} can only follow"
+    remedy = "resume that first" if pipeline.status in (Status.PAUSED, Status.FAILED) else "wait until one has ended"
+    if pipeline.status is Status.PAUSE_REQUESTED and kind == RequestKind.ROLLBACK:
+        text, remedy = f"pipeline '{pipeline.name}' is PAUSE_REQUESTED", "wait until it is PAUSED, then roll it back"
+    raise TransitionRefused(f"{text}; {remedy}", code="REQUEST_CONFLICT")
 
 
 def request_pause(connection: Connection, key: str | UUID) -> Status:
@@ -231,7 +272,11 @@ def claim_next(
             try:
                 return _open_run(connection, row, runner, before)
             except ValidationError as exc:
-                _fail_invalid(connection, row, runner, exc)
+                wrong = ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
+                text = f"the stored definition is not valid ({wrong}); correct it through the API or `vitrine apply`"
+                _fail_invalid(connection, row, runner, text)
+            except ConfigError as exc:
+                _fail_invalid(connection, row, runner, str(exc))
 
 
 def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
@@ -243,6 +288,7 @@ def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int
 
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
     pipeline = _pipeline(row)
+    kind, options = _known_request(row)
     run_id, taken_over = _insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json"))
     return Claim(
         pipeline_id=pipeline.id,
@@ -251,11 +297,24 @@ def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float
         token=row["lease_token"],
         taken_at=taken_at,
         attempt=pipeline.attempt,
-        options=RunOptions(**row["requested_options"]),
+        options=options,
         config_version=pipeline.config_version,
         taken_over=taken_over,
         tag=row["tag"],
+        kind=kind,
+        request_id=row["request_id"],
+        returns_to=Status(row["returns_to"] or Status.IDLE),
     )
+
+
+def _known_request(row: DictRow) -> tuple[RequestKind, RunOptions]:
+    """What the claimed request asks for; ConfigError if only a newer release knows it."""
+    kind, options = row["requested_kind"] or RequestKind.RUN, row["requested_options"]
+    try:
+        return RequestKind(kind), RunOptions(**options)
+    except (ValueError, TypeError) as exc:
+        named = " and ".join([f"kind '{kind}'", *(f"option '{name}'" for name in options)])
+        raise ConfigError(f"this runner does not know a request of {named}; upgrade it, then request again") from exc
 
 
 def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[str, Any]) -> tuple[RunId, bool]:
@@ -265,11 +324,11 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
         "insert_run",
         pipeline_id=row["id"],
         request_id=row["request_id"],
-        promised_at=row["promise"],
+        promised_at=None if row["requested_kind"] == RequestKind.ROLLBACK else row["promise"],
         attempt=row["attempt"],
         trigger=row["requested_trigger"] or "api",
         due_at=row["requested_due_at"],
-        kind=row["mode"],
+        kind=row["mode"] if row["requested_kind"] in (None, RequestKind.RUN) else row["requested_kind"],
         config=Jsonb(config),
         runner=runner,
         token=row["lease_token"],
@@ -279,11 +338,9 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
     return RunId(inserted["id"]), inserted["taken_over"]
 
 
-def _fail_invalid(connection: Connection, row: DictRow, runner: str, exc: ValidationError) -> None:
+def _fail_invalid(connection: Connection, row: DictRow, runner: str, text: str) -> None:
     run_id, _ = _insert_run(connection, row, runner, {})
     _end_lease(connection, row["id"], row["lease_token"], Event.FAIL)
-    fields = ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
-    text = f"the stored definition is not valid ({fields}); correct it through the API or `vitrine apply`"
     _record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
 
 
@@ -440,16 +497,16 @@ _DEFINITION_FIELDS: Sequence[str] = tuple(name for name in Definition.model_fiel
 
 
 def _pipeline(row: DictRow) -> Pipeline:
-    fields = {name: row[name] for name in _DEFINITION_FIELDS}
+    stored = {name: row[name] for name in _DEFINITION_FIELDS}
     if row["batch_size"] == AUTO_BATCH_SIZE and not row["batch_size_exact"]:
-        fields["batch_size"] = "auto"
+        stored["batch_size"] = "auto"
     return Pipeline(
         id=row["id"],
-        definition=Definition.model_validate(fields),
+        definition=Definition.model_validate(stored),
         status=Status(row["status"]),
         config_version=row["config_version"],
-        request_id=row["request_id"],
-        rerun_request_id=row["rerun_request_id"],
+        request=_request(row["request_id"], row["requested_kind"], row["requested_options"]),
+        rerun=_request(row["rerun_request_id"], row["rerun_kind"], row["rerun_options"]),
         requested_at=row["requested_at"],
         attempt=row["attempt"],
         next_attempt_at=row["next_attempt_at"],
@@ -460,6 +517,17 @@ def _pipeline(row: DictRow) -> Pipeline:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )
+
+
+_OPTIONS = frozenset(field.name for field in fields(RunOptions))
+
+
+def _request(request_id: UUID | None, kind: str | None, options: Mapping[str, Any] | None) -> RunRequest | None:
+    """A stored request; options that only a newer release knows are left out."""
+    if request_id is None:
+        return None
+    known = {name: value for name, value in (options or {}).items() if name in _OPTIONS}
+    return RunRequest(RequestId(request_id), kind or RequestKind.RUN, RunOptions(**known))
 
 
 @dataclass(frozen=True)

@@ -121,38 +121,32 @@ VALUES (%(id)s, %(order_index)s, %(task_type)s, %(body)s, %(source_table)s, %(ta
 DELETE FROM etl.etl_pipelines WHERE id = %(id)s AND (lease_token IS NULL OR %(force)s) RETURNING id;
 
 -- request_run --
--- `run`: a waiting or paused request keeps its id, and promises the changes of now; while a run is active, one more run
--- is recorded under an id of its own, because the active one may have read already. `resume` continues a paused request
--- with the time that it promised before, and only cancels a requested pause.
+-- `run`: stores the requests as `requests.place` has arranged them. A request that starts, or starts again, begins with
+-- its first attempt. A request that is repeated while it waits promises the changes of now. `resume` continues a paused
+-- request with the time that it promised before, and only cancels a requested pause.
 -- An earlier statement must have locked the row. If this one waited for the lock, `chosen` would have the new status, but
 -- the UPDATE searches the snapshot of the statement, which has the old one: the guard would refuse the event
 WITH chosen AS (
     SELECT id, status, rerun, 'run' AS event, status IN ('IDLE', 'FAILED', 'PAUSED') AS enters_queue,
-           status = 'RUNNING' OR status = 'PAUSE_REQUESTED' AND NOT %(resume)s AS adds_run,
+           status = 'RUN_REQUESTED' AND %(answers_current)s AND NOT %(resume)s AS is_repeated,
            status = 'PAUSED' AND request_id IS NOT NULL AND %(resume)s AS resumes
       FROM etl.etl_pipelines WHERE id = %(id)s AND enabled
        FOR UPDATE
 )
 -- include move
-       request_id = CASE WHEN chosen.enters_queue
-                         THEN coalesce(p.request_id, p.rerun_request_id, gen_random_uuid()) ELSE p.request_id END,
-       rerun = CASE WHEN chosen.adds_run THEN true
-                    WHEN chosen.enters_queue THEN p.rerun AND p.request_id IS NOT NULL
-                    ELSE p.rerun END,
-       rerun_request_id = CASE WHEN chosen.adds_run THEN coalesce(p.rerun_request_id, gen_random_uuid())
-                               WHEN chosen.enters_queue AND p.request_id IS NULL THEN NULL
-                               ELSE p.rerun_request_id END,
+       request_id = %(request_id)s, requested_kind = %(kind)s, requested_options = %(options)s,
+       rerun = %(rerun_request_id)s::uuid IS NOT NULL, rerun_request_id = %(rerun_request_id)s,
+       rerun_kind = %(rerun_kind)s, rerun_options = %(rerun_options)s,
        requested_at = CASE WHEN chosen.enters_queue AND NOT chosen.resumes THEN now() ELSE p.requested_at END,
        -- not requested_at: a request that is repeated while it waits must keep its place in the queue
-       promised_at = CASE WHEN chosen.status = 'RUN_REQUESTED' AND NOT %(resume)s THEN now() ELSE p.promised_at END,
-       requested_options = CASE WHEN chosen.status = 'PAUSE_REQUESTED' AND %(resume)s THEN p.requested_options
-                                ELSE %(options)s END,
+       promised_at = CASE WHEN chosen.is_repeated THEN now() ELSE p.promised_at END,
        requested_trigger = CASE WHEN chosen.enters_queue THEN %(trigger)s ELSE p.requested_trigger END,
-       requested_due_at = CASE WHEN chosen.enters_queue AND p.request_id IS NULL THEN NULL ELSE p.requested_due_at END,
+       requested_due_at = CASE WHEN p.request_id IS DISTINCT FROM %(request_id)s THEN NULL ELSE p.requested_due_at END,
+       returns_to = CASE WHEN chosen.enters_queue THEN chosen.status ELSE p.returns_to END,
        attempt = CASE WHEN chosen.enters_queue THEN 0 ELSE p.attempt END,
        next_attempt_at = CASE WHEN chosen.enters_queue THEN NULL ELSE p.next_attempt_at END
 -- include guard
-RETURNING p.status, CASE WHEN chosen.adds_run THEN p.rerun_request_id ELSE p.request_id END AS request_id;
+RETURNING p.status;
 
 -- request_pause --
 -- `pause`: immediate if no runner holds the pipeline, and its remaining attempts are dropped; otherwise between two
@@ -188,8 +182,8 @@ WITH chosen AS (
 ), moved AS (
     -- include move
            next_due_at = chosen.following, request_id = gen_random_uuid(), requested_at = now(),
-           requested_options = '{}', requested_trigger = 'schedule', requested_due_at = chosen.next_due_at,
-           attempt = 0, next_attempt_at = NULL
+           requested_kind = NULL, requested_options = '{}', requested_trigger = 'schedule',
+           requested_due_at = chosen.next_due_at, returns_to = chosen.status, attempt = 0, next_attempt_at = NULL
     -- include guard
     RETURNING p.name, p.status
 ), passed AS (
@@ -228,7 +222,9 @@ WITH expired AS (
            lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
            attempt = CASE WHEN chosen.progressed OR step.new IN ('FAILED', 'PAUSED') THEN 0
                           WHEN chosen.charged THEN p.attempt ELSE greatest(p.attempt - 1, 0) END,
-           request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END
+           request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END,
+           requested_kind = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.requested_kind END,
+           requested_options = CASE WHEN step.new = 'FAILED' THEN '{}' ELSE p.requested_options END
     -- include guard
        AND p.lease_token = chosen.lease_token
     RETURNING p.id, p.name, p.status, chosen.lease_token, chosen.event = 'crash_loop' AS crash_loop
@@ -336,13 +332,16 @@ RETURNING status;
 SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
 
 -- end_run --
--- Ends the lease with one event, guarded by the token. `finish` returns to the queue if a rerun was requested. It also
+-- Ends the lease with one event, guarded by the token. `finish`, `finish_paused` and `fail` end the request as well, and
+-- `finish` starts the one that follows, if there is one. It also
 -- records how fresh the mart is: when the read of its rows began, which for a full load may be several runs ago; an
 -- incremental run has read everything after its checkpoint since it began. Given a batch_seq, it ends nothing if the state
 -- has another: a server that crashed may have lost the last batches, which commit asynchronously; this commit is
 -- synchronous and makes all earlier ones durable
 WITH chosen AS (
-    SELECT id, status, rerun, %(event)s::text AS event FROM etl.etl_pipelines
+    SELECT id, status, rerun, %(event)s::text AS event,
+           %(event)s::text IN ('finish', 'finish_paused', 'fail') AS ends_request
+      FROM etl.etl_pipelines
      WHERE id = %(id)s AND lease_token = %(token)s
        AND (%(batch_seq)s::bigint IS NULL OR EXISTS (
             SELECT FROM etl.etl_state WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s))
@@ -351,14 +350,19 @@ WITH chosen AS (
 -- include move
        lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
        request_id = CASE WHEN step.starts_rerun THEN p.rerun_request_id
-                         WHEN chosen.event IN ('finish', 'fail') THEN NULL ELSE p.request_id END,
+                         WHEN chosen.ends_request THEN NULL ELSE p.request_id END,
+       requested_kind = CASE WHEN step.starts_rerun THEN p.rerun_kind
+                             WHEN chosen.ends_request THEN NULL ELSE p.requested_kind END,
+       requested_options = CASE WHEN step.starts_rerun THEN coalesce(p.rerun_options, '{}')
+                                WHEN chosen.ends_request THEN '{}' ELSE p.requested_options END,
        requested_at = CASE WHEN step.starts_rerun THEN now() ELSE p.requested_at END,
-       requested_options = CASE WHEN chosen.event IN ('finish', 'fail') AND NOT p.rerun THEN '{}'
-                                ELSE p.requested_options END,
        requested_trigger = CASE WHEN step.starts_rerun THEN 'api' ELSE p.requested_trigger END,
-       requested_due_at = CASE WHEN chosen.event IN ('finish', 'fail') THEN NULL ELSE p.requested_due_at END,
+       requested_due_at = CASE WHEN chosen.ends_request THEN NULL ELSE p.requested_due_at END,
+       returns_to = CASE WHEN step.starts_rerun THEN 'IDLE' ELSE p.returns_to END,
        rerun = p.rerun AND NOT step.starts_rerun,
        rerun_request_id = CASE WHEN NOT step.starts_rerun THEN p.rerun_request_id END,
+       rerun_kind = CASE WHEN NOT step.starts_rerun THEN p.rerun_kind END,
+       rerun_options = CASE WHEN NOT step.starts_rerun THEN p.rerun_options END,
        attempt = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
                       WHEN chosen.event = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
        next_attempt_at = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED'
@@ -477,9 +481,58 @@ SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, r
 -- How many rows of a pipeline are in quarantine
 SELECT count(*) AS rows FROM etl.etl_rejects WHERE pipeline_id = %(id)s AND closed_at IS NULL;
 
--- list_open_generations --
--- Loads under construction; staged rows of any other load can be removed
-SELECT pipeline_id, generation FROM etl.etl_state WHERE generation_open;
+-- list_known_generations --
+-- Loads under construction, and those that a rollback can restore; staged rows of any other load can be removed
+SELECT pipeline_id, generation FROM etl.etl_state WHERE generation_open
+ UNION ALL SELECT pipeline_id, generation FROM etl.etl_generations;
+
+-- leave_generation --
+-- The live generation is replaced: stores the state of the reads as it was while it was live. A reset has cleared identity
+-- and facts, but not those of the generation
+UPDATE etl.etl_generations g
+   SET replaced_at = clock_timestamp(), cursor = %(cursor)s, pending_cursor = %(pending_cursor)s,
+       pending_since = %(pending_since)s, cursor_fingerprint = %(cursor_types)s,
+       fresh_as_of = greatest(g.fresh_as_of, p.fresh_as_of),
+       target_identity = coalesce(%(identity)s, g.target_identity),
+       sink_facts = CASE WHEN %(facts)s::jsonb = '{}' THEN g.sink_facts ELSE %(facts)s::jsonb END
+  FROM etl.etl_pipelines p
+ WHERE p.id = %(id)s AND g.pipeline_id = p.id AND g.replaced_at IS NULL
+RETURNING g.generation;
+
+-- insert_generation --
+-- The generation that was just published is live. Those that were live longest ago are forgotten
+WITH forgotten AS (
+    DELETE FROM etl.etl_generations WHERE pipeline_id = %(id)s AND generation IN (
+        SELECT generation FROM etl.etl_generations WHERE pipeline_id = %(id)s
+         ORDER BY replaced_at DESC OFFSET %(others)s)
+)
+INSERT INTO etl.etl_generations (pipeline_id, generation, replaces, cursor, pending_cursor, pending_since,
+       cursor_fingerprint, fresh_as_of, target_identity, sink_facts, rows, fingerprint)
+SELECT pipeline_id, %(generation)s, %(replaces)s, %(cursor)s, %(pending_cursor)s, %(pending_since)s, %(cursor_types)s,
+       generation_started_at, %(identity)s, %(facts)s, %(rows)s, %(fingerprint)s
+  FROM etl.etl_state WHERE pipeline_id = %(id)s;
+
+-- restore_generation --
+-- An earlier generation is live again, and the mart is as fresh as it was then
+WITH restored AS (
+    UPDATE etl.etl_generations SET replaced_at = NULL, restored_by = %(request_id)s
+     WHERE pipeline_id = %(id)s AND generation = %(generation)s
+    RETURNING pipeline_id, fresh_as_of
+)
+UPDATE etl.etl_pipelines p SET fresh_as_of = restored.fresh_as_of
+  FROM restored WHERE p.id = restored.pipeline_id
+RETURNING p.id;
+
+-- list_restorable --
+-- The live generation of a pipeline, and the one that was live before it
+SELECT g.*, g.replaced_at IS NULL AS live
+  FROM etl.etl_generations g
+  JOIN etl.etl_generations l ON l.pipeline_id = g.pipeline_id AND l.replaced_at IS NULL
+ WHERE g.pipeline_id = %(id)s AND g.generation IN (l.generation, l.replaces);
+
+-- forget_generations --
+-- Deletes the generations of a pipeline that has another cursor, key or target now
+DELETE FROM etl.etl_generations WHERE pipeline_id = %(id)s;
 
 -- reset_state --
 -- Deletes the checkpoint; the generation number stays, so that the name of a staging table is never used twice
@@ -513,9 +566,10 @@ SELECT *,
   FROM etl.etl_runs WHERE request_id = %(request_id)s ORDER BY id DESC LIMIT 1;
 
 -- get_pipeline_of_request --
--- The pipeline in which a request is waiting, running or paused; the promise of a rerun is set when it enters the queue
+-- The pipeline in which a request is waiting, running or paused; the promise of a rerun is set when it enters the queue,
+-- and a rollback promises no changes
 SELECT p.id, p.name, p.status, p.request_id = %(request_id)s AS current,
-       CASE WHEN p.request_id = %(request_id)s THEN
+       CASE WHEN p.request_id = %(request_id)s AND p.requested_kind IS DISTINCT FROM 'rollback' THEN
        -- include promise
        END AS promised_at
   FROM etl.etl_pipelines p

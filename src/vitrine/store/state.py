@@ -57,9 +57,9 @@ def note_watermark(connection: Connection, claim: Claim, lag: timedelta | None, 
     execute(connection, "note_horizon", id=claim.pipeline_id, token=claim.token, lag=seconds, blocker=blocker)
 
 
-def open_generations(connection: Connection) -> frozenset[tuple[PipelineId, int]]:
-    """Every load under construction."""
-    rows = fetch_all(connection, "list_open_generations")
+def known_generations(connection: Connection) -> frozenset[tuple[PipelineId, int]]:
+    """Every load under construction, and every generation that a rollback can restore."""
+    rows = fetch_all(connection, "list_known_generations")
     return frozenset((PipelineId(row["pipeline_id"]), row["generation"]) for row in rows)
 
 

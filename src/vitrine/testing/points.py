@@ -62,7 +62,10 @@ class Points:
 
     def watch(self, plan: Plan) -> Plan:
         """The same plan, whose source and sink report their points here."""
-        return replace(plan, source=_Source(plan.source, self), sink=_Sink(plan.sink, self))
+        return replace(plan, source=_Source(plan.source, self), sink=self.watch_sink(plan.sink))
+
+    def watch_sink(self, sink: Sink) -> Sink:
+        return _Sink(sink, self)
 
     def watch_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
         return _Checkpoint(checkpoint, self)

@@ -78,9 +78,15 @@ class Tested(ABC):
     def is_equal(self) -> bool:
         return self.rows() == self.table.by_key(self.key)
 
-    def run(self, points: Points | None = None, control: ScriptedControl | None = None, **options: bool) -> Outcome:
-        """One run from claim to end; an error that ends it is raised."""
-        held = self.claim(**options)
+    def run(
+        self,
+        points: Points | None = None,
+        control: ScriptedControl | None = None,
+        held: Held | None = None,
+        **options: bool,
+    ) -> Outcome:
+        """One run from claim to end, of a new claim or of this one; an error that ends it is raised."""
+        held = held or self.claim(**options)
         try:
             ended = held.ended(points, control)
             held.leave(ended)

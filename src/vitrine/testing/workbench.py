@@ -8,12 +8,14 @@ from typing import Any
 
 from vitrine.engine import plan
 from vitrine.engine.plan import Known, Prepared
+from vitrine.engine.rollback import roll_back
 from vitrine.errors import LeaseLost, VitrineError
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Key
-from vitrine.model import Claim, Definition, Mode, RunOptions
+from vitrine.model import Claim, Definition, Mode, RequestKind, RunOptions
 from vitrine.postgres import Connection
+from vitrine.runner.dispatcher import FINISHES
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus
 from vitrine.store import pipelines, rejects, runs
@@ -47,8 +49,14 @@ class StoredRun(Held):
 
     def attempt(self, points: Points | None = None, control: ScriptedControl | None = None) -> Outcome:
         control, points = control or ScriptedControl(), points or Points()
+        if self._claim.kind is RequestKind.ROLLBACK:
+            return self._roll_back(points, control)
         with self.prepared(control) as prepared:
             return run_plan(points.watch(prepared.plan), points.watch_checkpoint(self.checkpoint), control)
+
+    def _roll_back(self, points: Points, control: ScriptedControl) -> Outcome:
+        connection, checkpoint = self._bench.connection, points.watch_checkpoint(self.checkpoint)
+        return roll_back(self._claim, self._bench.settings, connection, checkpoint, control, points.watch_sink)
 
     @contextmanager
     def prepared(self, control: ScriptedControl | None = None) -> Generator[Prepared]:
@@ -64,7 +72,7 @@ class StoredRun(Held):
     def leave(self, ended: Outcome | VitrineError) -> None:
         match ended:
             case Outcome.FINISHED:
-                event, status = Event.FINISH, RunStatus.SUCCESS
+                event, status = FINISHES[self._claim.kind], RunStatus.SUCCESS
             case Outcome():
                 event, status = Event.RELEASE, RunStatus.ABANDONED
             case _:
@@ -94,6 +102,10 @@ class StoredPipeline(Tested):
 
     def claim(self, **options: bool) -> StoredRun:
         pipelines.request_run(self._bench.connection, self.id, trigger="cli", options=RunOptions(**options))
+        return StoredRun(self._bench, self._next_claim())
+
+    def claim_rollback(self) -> StoredRun:
+        pipelines.request_run(self._bench.connection, self.id, trigger="cli", kind=RequestKind.ROLLBACK)
         return StoredRun(self._bench, self._next_claim())
 
     def take_over(self) -> StoredRun | None:

@@ -147,8 +147,7 @@ class Bulk:
 
     def _settle(self, operations: Operations, reply: Any) -> Operations:
         """Account for every item of a reply; returns the operations that must be sent again."""
-        found: Any = reply.get("items") if isinstance(reply, dict) else None  # pyright: ignore[reportUnknownMemberType]
-        items = cast(list[dict[str, dict[str, Any]]], found or [])
+        items: list[dict[str, dict[str, Any]]] = cast(dict[str, Any], reply).get("items", [])
         if len(items) != len(operations):
             raise TransientError(
                 f"target {self._requests.target}: the cluster answered for {len(items)} of {len(operations)} documents",

@@ -1,4 +1,4 @@
-"""Loads: complete for readers, resumed, published twice, guarded, discarded and swept."""
+"""Loads: complete for readers, resumed, published twice, guarded, discarded, swept and restored."""
 
 import threading
 
@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from vitrine import plugins
-from vitrine.errors import DataError
+from vitrine.errors import DataError, RequestRefused, TransientError, VitrineError
 from vitrine.flow.jobs import SweepJob
 from vitrine.flow.protocols import LoadState, Outcome
 from vitrine.flow.rows import Key
@@ -16,13 +16,14 @@ from vitrine.testing import data, scenarios
 from vitrine.testing.cases import Texts
 from vitrine.testing.control import ScriptedControl
 from vitrine.testing.lists import ListTable
-from vitrine.testing.scenarios import LOADS
+from vitrine.testing.points import Points
+from vitrine.testing.scenarios import LOADS, Failure
 from vitrine.testing.sinks.actions import opened
-from vitrine.testing.workbench import Workbench
+from vitrine.testing.workbench import StoredPipeline, Workbench
 
 
 class LoadTests:
-    """Numbers 9 to 13."""
+    """Numbers 9 to 14."""
 
     shares_target = True
     """Whether several installations can stage loads in one target system; not where that is the store itself."""
@@ -146,6 +147,97 @@ class LoadTests:
             assert _sweep(bench, own, {(pipeline.id, generation.number + 1)})
             assert run.sink.load(generation).state is LoadState.ABSENT
         assert pipeline.rows() == before
+
+    # -- (14) an earlier generation -------------------------------------------------------------------------------
+
+    def test_14_an_earlier_generation_is_restored_or_refused(self, bench: Workbench) -> None:
+        pipeline = bench.pipeline(ListTable(data.COLUMNS, _generation(0)))
+        pipeline.run()
+        earlier = pipeline.rows()
+        pipeline.table.rows = _generation(1)
+        pipeline.run()
+        latest = pipeline.rows()
+        held = pipeline.claim_rollback()
+        ended = held.ended()
+        held.leave(ended)
+        if isinstance(ended, RequestRefused):
+            assert ended.code == "NOTHING_TO_ROLL_BACK"
+            assert pipeline.rows() == latest
+        else:
+            assert ended is Outcome.FINISHED
+            assert pipeline.rows() == earlier
+        pipeline.run()
+        assert pipeline.is_equal()
+
+    @pytest.mark.parametrize("failure", list(Failure))
+    def test_14_after_a_failure_at_any_point_one_generation_is_restored_and_no_further_one(
+        self, bench: Workbench, failure: Failure
+    ) -> None:
+        points, undisturbed = Points(), _three_generations(bench)
+        try:
+            undisturbed.run(points, held=undisturbed.claim_rollback())
+        except RequestRefused:
+            pytest.skip("the target keeps no earlier generation")
+        assert undisturbed.rows() == _by_key(_generation(1))
+        for point in points.reached:
+            pipeline = _three_generations(bench)
+            _roll_back_with(pipeline, point, failure)
+            assert pipeline.rows() == _by_key(_generation(1)), point
+            pipeline.run()
+            assert pipeline.is_equal(), point
+
+    def test_14_a_rollback_of_a_lost_lease_changes_nothing(self, bench: Workbench) -> None:
+        pipeline = _three_generations(bench)
+        held = pipeline.claim_rollback()
+
+        def replace_everything() -> None:
+            successor = pipeline.take_over()
+            assert successor is not None
+            successor.leave(successor.complete())
+            pipeline.table.rows = _generation(3)
+            pipeline.run()
+
+        ended = held.ended(Points("before publish 1", replace_everything))
+        held.leave(ended)
+        if isinstance(ended, RequestRefused):
+            pytest.skip("the target keeps no earlier generation")
+        assert isinstance(ended, VitrineError)
+        assert pipeline.is_equal()
+
+
+def _three_generations(bench: Workbench) -> StoredPipeline:
+    pipeline = bench.pipeline(ListTable(data.COLUMNS, _generation(0)))
+    pipeline.run()
+    for number in (1, 2):
+        pipeline.table.rows = _generation(number)
+        pipeline.run()
+    return pipeline
+
+
+def _roll_back_with(pipeline: StoredPipeline, point: str, failure: Failure) -> None:
+    """A rollback with a failure at the point; afterwards it has been carried out."""
+    held = pipeline.claim_rollback()
+
+    def fail() -> None:
+        raise TransientError(f"failure at {point}")
+
+    def take_over() -> None:
+        successor = pipeline.take_over()
+        if successor is not None:
+            successor.leave(successor.complete())
+
+    match failure:
+        case Failure.CRASH:
+            pipeline.crash(point, held)
+            pipeline.finish_elsewhere()
+        case Failure.TRANSIENT:
+            pipeline.run(Points(point, fail), held=held)
+        case Failure.TAKEOVER:
+            held.leave(held.ended(Points(point, take_over)))
+
+
+def _by_key(rows: list[Texts]) -> dict[Key, Texts]:
+    return ListTable(data.COLUMNS, rows).by_key()
 
 
 def _generation(number: int) -> list[Texts]:

@@ -13,6 +13,7 @@ from vitrine.flow.rows import Column, Key
 
 _TABLES = """
     CREATE TABLE IF NOT EXISTS targets (name PRIMARY KEY, identity, columns, collection);
+    CREATE TABLE IF NOT EXISTS kept (name PRIMARY KEY, collection);
     CREATE TABLE IF NOT EXISTS loads (collection PRIMARY KEY, pipeline, number, installation, version);
     CREATE TABLE IF NOT EXISTS documents (collection, key, version, sequence, document, PRIMARY KEY (collection, key));
     CREATE TABLE IF NOT EXISTS rules (name, field, refused);
@@ -117,7 +118,8 @@ class Storage:
 
     def is_staged(self, collection: str) -> bool:
         with self._request() as database:
-            return database.execute("SELECT 1 FROM loads WHERE collection = ?", [collection]).fetchone() is not None
+            found = "SELECT 1 FROM loads WHERE collection = ?1 UNION SELECT 1 FROM kept WHERE collection = ?1"
+            return database.execute(found, [collection]).fetchone() is not None
 
     def publish(
         self,
@@ -129,6 +131,7 @@ class Storage:
     ) -> tuple[StoredTarget, Reply]:
         """Show a load under the name, if the name still shows the expected collection; VersionConflict otherwise.
 
+        What it showed before is kept until the next load is shown.
         `check` gets the number of documents staged, shown before, and vanished; what it raises changes nothing.
         """
         with self._request() as database:
@@ -145,7 +148,7 @@ class Storage:
             shown = StoredTarget(found.identity if found else uuid4().hex, tuple(columns), collection)
             _save_target(database, name, shown)
             database.execute("DELETE FROM loads WHERE collection = ?", [collection])
-            database.execute("DELETE FROM documents WHERE collection = ?", [expected])
+            _keep(database, name, expected, collection)
             return shown, Reply(len(staged), len(before - staged), ())
 
     def discard(self, collection: str) -> None:
@@ -207,9 +210,20 @@ def _take_load(
 ) -> None:
     shown = database.execute("SELECT 1 FROM targets WHERE collection = ?", [collection]).fetchone()
     newest = database.execute("SELECT version FROM loads WHERE collection = ?", [collection]).fetchone()
-    if shown is not None or (newest is not None and newest[0] > version):
+    kept = database.execute("SELECT 1 FROM kept WHERE collection = ?", [collection]).fetchone()
+    if shown is not None or kept is not None or (newest is not None and newest[0] > version):
         raise VersionConflict
     database.execute("REPLACE INTO loads VALUES (?, ?, ?, ?, ?)", [collection, *load, installation, version])
+
+
+def _keep(database: sqlite3.Connection, name: str, replaced: str | None, shown: str) -> None:
+    """Keep the collection that was replaced, in place of the one that was kept before."""
+    for (earlier,) in database.execute("SELECT collection FROM kept WHERE name = ?", [name]).fetchall():
+        if earlier != shown:
+            database.execute("DELETE FROM documents WHERE collection = ?", [earlier])
+    database.execute("DELETE FROM kept WHERE name = ?", [name])
+    if replaced is not None:
+        database.execute("INSERT INTO kept VALUES (?, ?)", [name, replaced])
 
 
 def _put(
@@ -252,4 +266,5 @@ def _keys(database: sqlite3.Connection, collection: str) -> set[str]:
 def _discard(database: sqlite3.Connection, collection: str) -> None:
     if database.execute("SELECT 1 FROM targets WHERE collection = ?", [collection]).fetchone() is None:
         database.execute("DELETE FROM loads WHERE collection = ?", [collection])
+        database.execute("DELETE FROM kept WHERE collection = ?", [collection])
         database.execute("DELETE FROM documents WHERE collection = ?", [collection])

@@ -1,0 +1,236 @@
+"""Requests of several kinds in the store: every status with every event and every kind."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from vitrine.errors import TransitionRefused
+from vitrine.model import Claim, Definition, Pipeline, RequestId, RequestKind, RunOptions
+from vitrine.postgres import Connection
+from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
+from vitrine.store import pipelines, runs
+
+TTL = timedelta(seconds=30)
+SHRINK = RunOptions(allow_shrink=True)
+ENDINGS = {
+    Event.FINISH: RunStatus.SUCCESS,
+    Event.FINISH_PAUSED: RunStatus.SUCCESS,
+    Event.FAIL: RunStatus.FAILED,
+    Event.RETRY: RunStatus.FAILED,
+    Event.RELEASE: RunStatus.ABANDONED,
+    Event.PAUSED: RunStatus.PAUSED,
+}
+ENDS_REQUEST = (Event.FINISH, Event.FINISH_PAUSED, Event.FAIL, Event.CRASH_LOOP)
+
+Kept = tuple[RequestId, str, RunOptions] | None
+
+
+@pytest.fixture
+def genres(connection: Connection) -> Pipeline:
+    definition = {
+        "name": "genres",
+        "source_query": "SELECT id, name FROM content.genre",
+        "target_table": "analytics.genres",
+        "key_columns": ["id"],
+        "schedule_interval": "1h",
+    }
+    return pipelines.create(connection, Definition.model_validate(definition))
+
+
+def ask(connection: Connection, kind: RequestKind = RequestKind.RUN, **given: Any) -> RequestId:
+    return pipelines.request_run(connection, "genres", trigger="api", kind=kind, **given)[1]
+
+
+def claim(connection: Connection) -> Claim:
+    taken = pipelines.claim_next(connection, runner="worker-1", ttl=TTL)
+    assert taken is not None
+    return taken
+
+
+def end(connection: Connection, held: Claim, event: Event) -> Status | None:
+    return pipelines.end_run(connection, held, event, ENDINGS[event])
+
+
+def requests_of(connection: Connection) -> tuple[Kept, Kept]:
+    pipeline = pipelines.get(connection, "genres")
+    current, rerun = [(one.id, one.kind, one.options) if one else None for one in (pipeline.request, pipeline.rerun)]
+    return current, rerun
+
+
+def bring_to(connection: Connection, status: Status, kind: RequestKind) -> Claim | None:
+    """A request of this kind in the status; in IDLE and FAILED it has ended."""
+    if status is Status.RUN_REQUESTED:
+        ask(connection, kind)
+        return None
+    ask(connection, kind)
+    held = claim(connection)
+    match status:
+        case Status.IDLE:
+            end(connection, held, Event.FINISH)
+        case Status.FAILED:
+            end(connection, held, Event.FAIL)
+        case Status.PAUSED:
+            pipelines.request_pause(connection, "genres")
+            end(connection, held, Event.PAUSED)
+        case Status.PAUSE_REQUESTED:
+            pipelines.request_pause(connection, "genres")
+        case _:
+            pass
+    assert pipelines.get(connection, "genres").status is status
+    return held
+
+
+def apply(connection: Connection, held: Claim | None, event: Event) -> None:
+    match event:
+        case Event.SCHEDULE:
+            connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
+            pipelines.fire_schedules(connection)
+        case Event.CLAIM:
+            pipelines.claim_next(connection, runner="worker-2", ttl=TTL)
+        case Event.PAUSE:
+            pipelines.request_pause(connection, "genres")
+        case Event.EXPIRE | Event.CRASH_LOOP:
+            lost = "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s', attempt = %s"
+            connection.execute(lost, [3 if event is Event.CRASH_LOOP else 1])
+            pipelines.expire_leases(connection)
+        case _:
+            assert held is not None
+            end(connection, held, event)
+
+
+@pytest.mark.promise("D9")
+@pytest.mark.parametrize("kind", RequestKind)
+@pytest.mark.parametrize(("status", "event"), [step for step in NEXT if step[1] is not Event.RUN])
+def test_an_event_moves_each_request_with_its_own_kind_and_options(
+    connection: Connection, genres: Pipeline, status: Status, event: Event, kind: RequestKind
+) -> None:
+    held = bring_to(connection, status, kind)
+    # what follows has other options, so that a mixture would show
+    if status in (Status.RUNNING, Status.RUN_REQUESTED):
+        ask(connection, options=SHRINK)
+    before = requests_of(connection)
+    apply(connection, held, event)
+    after, now = requests_of(connection), pipelines.get(connection, "genres").status
+    if event is Event.FINISH and now is Status.RUN_REQUESTED:
+        assert after == (before[1], None)
+    elif event is Event.SCHEDULE:
+        assert after[0] is not None
+        assert (after[0][1:], after[1]) == ((RequestKind.RUN, RunOptions()), None)
+    elif event in ENDS_REQUEST:
+        assert after == (None, before[1])
+    else:
+        assert after == before
+
+
+@pytest.mark.promise("D9")
+@pytest.mark.parametrize("second", [*RequestKind, "shrinking run"])
+@pytest.mark.parametrize("first", RequestKind)
+@pytest.mark.parametrize("status", Status)
+def test_the_event_run_merges_only_requests_that_ask_for_the_same(
+    connection: Connection, genres: Pipeline, status: Status, first: RequestKind, second: RequestKind | str
+) -> None:
+    bring_to(connection, status, first)
+    before = [one for one in requests_of(connection) if one]
+    kind = RequestKind.RUN if second == "shrinking run" else RequestKind(second)
+    options = SHRINK if second == "shrinking run" else RunOptions()
+    try:
+        asked = ask(connection, kind, options=options)
+    except TransitionRefused:
+        assert [one for one in requests_of(connection) if one] == before
+        assert pipelines.get(connection, "genres").status is status
+        return
+    after = [one for one in requests_of(connection) if one]
+    assert (asked, kind, options) in after
+    assert set(before) <= set(after)
+    now = pipelines.get(connection, "genres").status
+    assert now is NEXT[status, Event.RUN]
+    expected = "running" if now in LEASED and after[0][0] == asked else "pending"
+    assert runs.get_request(connection, asked).state == expected
+
+
+@pytest.mark.promise("D8")
+def test_a_request_while_running_does_not_change_the_options_of_the_run_under_way(
+    connection: Connection, genres: Pipeline
+) -> None:
+    ask(connection)
+    first = claim(connection)
+    ask(connection, options=SHRINK)
+    end(connection, first, Event.RELEASE)
+    again = claim(connection)
+    assert (again.request_id, again.options) == (first.request_id, RunOptions())
+    assert end(connection, again, Event.FINISH) is Status.RUN_REQUESTED
+    assert claim(connection).options == SHRINK
+
+
+@pytest.mark.promise("D9")
+def test_a_third_unequal_request_is_refused_and_changes_nothing(connection: Connection, genres: Pipeline) -> None:
+    ask(connection)
+    claim(connection)
+    second = ask(connection, RequestKind.ROLLBACK)
+    before = requests_of(connection)
+    with pytest.raises(TransitionRefused, match="RUNNING with a run and a rollback requested") as refused:
+        ask(connection)
+    assert refused.value.code == "REQUEST_CONFLICT"
+    assert ask(connection, RequestKind.ROLLBACK) == second
+    assert requests_of(connection) == before
+
+
+def test_a_rollback_of_a_paused_run_goes_first_and_the_run_continues_after_it(
+    connection: Connection, genres: Pipeline
+) -> None:
+    paused = bring_to(connection, Status.PAUSED, RequestKind.RUN)
+    assert paused is not None
+    asked = ask(connection, RequestKind.ROLLBACK)
+    held = claim(connection)
+    assert (held.request_id, held.kind, held.returns_to) == (asked, RequestKind.ROLLBACK, Status.PAUSED)
+    assert end(connection, held, Event.FINISH_PAUSED) is Status.PAUSED
+    assert ask(connection, resume=True) == paused.request_id
+    assert claim(connection).kind is RequestKind.RUN
+
+
+def test_resume_keeps_the_options_of_a_paused_request(connection: Connection, genres: Pipeline) -> None:
+    ask(connection, options=SHRINK)
+    pipelines.request_pause(connection, "genres")
+    ask(connection, resume=True)
+    assert claim(connection).options == SHRINK
+
+
+def test_the_history_shows_the_kind_of_a_request_and_the_mode_of_a_run(
+    connection: Connection, genres: Pipeline
+) -> None:
+    ask(connection)
+    end(connection, claim(connection), Event.FINISH)
+    ask(connection, RequestKind.ROLLBACK)
+    end(connection, claim(connection), Event.FINISH_PAUSED)
+    assert [one.kind for one in runs.list_page(connection, genres.id)] == ["rollback", "full"]
+
+
+@pytest.mark.parametrize("unknown", ["requested_kind = 'backfill'", """requested_options = '{"from": "2025-01-01"}'"""])
+def test_a_request_that_only_a_newer_release_knows_fails_and_stops_no_runner(
+    connection: Connection, genres: Pipeline, unknown: str
+) -> None:
+    asked = ask(connection)
+    connection.execute(f"UPDATE etl.etl_pipelines SET {unknown}".encode())
+    assert pipelines.get(connection, "genres").status is Status.RUN_REQUESTED
+    assert pipelines.claim_next(connection, runner="worker-1", ttl=TTL) is None
+    assert pipelines.get(connection, "genres").status is Status.FAILED
+    run = runs.get_request(connection, asked).run
+    assert run is not None
+    assert "upgrade it" in (run.error_message or "")
+
+
+def test_a_rollback_behind_a_run_that_failed_is_carried_out_when_it_is_asked_for_again(
+    connection: Connection, genres: Pipeline
+) -> None:
+    ask(connection)
+    held = claim(connection)
+    asked = ask(connection, RequestKind.ROLLBACK)
+    assert end(connection, held, Event.FAIL) is Status.FAILED
+    assert runs.get_request(connection, asked).state == "failed"
+    with pytest.raises(TransitionRefused, match="FAILED with a rollback requested, .* resume that first"):
+        ask(connection)
+    assert ask(connection, RequestKind.ROLLBACK) == asked
+    again = claim(connection)
+    assert (again.kind, again.request_id, again.returns_to) == (RequestKind.ROLLBACK, asked, Status.FAILED)
+    assert requests_of(connection)[1] is None
