@@ -81,9 +81,9 @@ def create_reversed(connection: Connection) -> None:
             f" FUNCTION = public.reversed_{name}{', COMMUTATOR = OPERATOR(public.=#), MERGES' if name == 'eq' else ''})"
             for name, sign in _COMPARED
         ),
-        "CREATE OPERATOR CLASS public.reversed_ops DEFAULT FOR TYPE public.reversed USING btree AS OPERATOR 1 public.<#,"
-        " OPERATOR 2 public.<=#, OPERATOR 3 public.=#, OPERATOR 4 public.>=#, OPERATOR 5 public.>#,"
-        " FUNCTION 1 public.reversed_cmp(public.reversed, public.reversed)",
+        "CREATE OPERATOR CLASS public.reversed_ops DEFAULT FOR TYPE public.reversed USING btree AS"
+        " OPERATOR 1 public.<#, OPERATOR 2 public.<=#, OPERATOR 3 public.=#, OPERATOR 4 public.>=#,"
+        " OPERATOR 5 public.>#, FUNCTION 1 public.reversed_cmp(public.reversed, public.reversed)",
         "ALTER EXTENSION plpgsql ADD TYPE public.reversed",
     ]
     for statement in statements:
