@@ -195,6 +195,7 @@ def translated(side: str, *, code: str | None = None) -> Generator[None]:
 STABLE_NAMES = """
     SET LOCAL search_path = pg_catalog, pg_temp;
     SET LOCAL standard_conforming_strings = on;
+    SET LOCAL array_nulls = on;
     SET LOCAL bytea_output = 'hex';
     SET LOCAL extra_float_digits = 1;
     SET LOCAL lc_monetary = 'C'

@@ -81,7 +81,7 @@ class Subject:
         self._named = tuple(self.source.columns)
         cursor: dict[str, Any] = {}
         if self.shape.cursor is not None:
-            cursor = {"mode": "incremental", "incremental_key": self.shape.cursor, "incremental_id_key": ROW_ID}
+            cursor = {"mode": "incremental", "incremental_key": self.shape.cursor, "incremental_id_key": self.shape.tie}
         try:
             self._pipeline = create(
                 self._control,

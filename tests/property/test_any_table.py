@@ -21,6 +21,7 @@ from psycopg import sql
 
 from tests.helpers import kinds as every
 from tests.helpers.kinds import Kind
+from tests.helpers.types import create_reversed
 from tests.property import shapes
 from tests.property.conftest import OUTCOMES, STEPS
 from tests.property.driving import drive
@@ -339,7 +340,8 @@ def _shown(error: VitrineError) -> str:
 def world(database_url: str) -> Iterator[World]:
     settings = Settings.model_validate({"database_url": database_url, "lease_ttl": "60s", "heartbeat_interval": "20s"})
     with connect(database_url, name="tests") as control:
-        kinds = every.define(control)
+        create_reversed(control)
+        kinds = (*every.define(control), shapes.REVERSED)
         ordered = tuple(kind for kind in kinds if _is_ordered(control, kind))
         yield World(settings, control, kinds, ordered, Pools(kinds, shapes.POOL))
 

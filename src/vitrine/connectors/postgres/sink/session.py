@@ -27,7 +27,6 @@ _BEGIN = (
     + TEXT_FORMAT
     + """
     ; SET LOCAL xmloption = content;
-    SET LOCAL array_nulls = on;
     SET LOCAL synchronous_commit = off;
     SET LOCAL work_mem = '64MB';
     SET LOCAL maintenance_work_mem = '256MB';
