@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from vitrine.connectors.postgres.source import lineage
 from vitrine.errors import ConfigError
-from vitrine.postgres import TEXT_FORMAT, Connection, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, in_transaction, translated
 
 # now() is read first: a transaction that starts later starts above the horizon.
 # An account without pg_read_all_stats sees only the role of another role's session.
@@ -60,9 +60,8 @@ class Horizon:
 
 def read(connection: Connection, relations: lineage.Relations = ()) -> Horizon:
     """The horizon for these relations; ConfigError (HORIZON_UNAVAILABLE) if it cannot be determined."""
-    with translated("source"), connection.transaction():
-        # in UTC: Python subtracts two times of one zone by their local clocks, wrong when clocks change between them
-        connection.execute(TEXT_FORMAT)
+    # in UTC: Python subtracts two times of one zone by their local clocks, wrong when clocks change between them
+    with translated("source"), in_transaction(connection, TEXT_FORMAT):
         row = connection.execute(_HORIZON).fetchone()
         outside = lineage.outside(connection, relations)
     if row is None:
