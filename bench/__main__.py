@@ -43,7 +43,7 @@ WORKLOADS: dict[str, Workload] = {
     "M1": films.film_dim,  # and M2, which runs the same pipeline again
     "T1": lambda setup: [loads.row_transform(setup)],
     "T2": lambda setup: [loads.frame_transform(setup)],
-    "B1": lambda setup: [batches.default_batch(setup)],
+    "B1": batches.default_batch,
     "Q1": lambda setup: [quarantine.rejects(setup)],
     "S1": lambda setup: [latency.small_change(setup)],
     "G1": lambda setup: growth.ten_times(setup, large=False),

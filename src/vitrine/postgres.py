@@ -13,6 +13,7 @@ from typing import LiteralString, cast
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 
 from vitrine.errors import CONNECTION_LIMIT, ConfigError, DataError, TransientError, VitrineError, group_of
@@ -101,34 +102,36 @@ class _Deadlines:
         self._entries: dict[int, tuple[float, Callable[[], None]]] = {}
         self._numbers = itertools.count()
         self._process = 0  # whose thread is running: a fork has none
+        self._wakes_at = 0.0  # when the thread checks the entries again
 
     def add(self, at: float, call: Callable[[], None]) -> int:
         number = next(self._numbers)
-        self._entries[number] = at, call
-        if self._process != os.getpid() or len(self._entries) == 1:
-            self._wake()
+        if self._process != os.getpid():
+            self._start()
+        with self._changed:
+            self._entries[number] = at, call
+            # a thread that wakes up for every transaction would take the interpreter lock from the others
+            if at < self._wakes_at:
+                self._changed.notify()
         return number
 
     def remove(self, number: int) -> None:
         self._entries.pop(number, None)
 
-    def _wake(self) -> None:
-        if self._process != os.getpid():
-            self._process, self._changed = os.getpid(), threading.Condition()
-            threading.Thread(target=self._run, name="deadlines", daemon=True).start()
-        with self._changed:
-            self._changed.notify()
+    def _start(self) -> None:
+        self._process, self._changed, self._wakes_at = os.getpid(), threading.Condition(), 0.0
+        threading.Thread(target=self._run, name="deadlines", daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            entries = list(self._entries.items())
             now = time.monotonic()
-            for number, (at, call) in entries:
+            for number, (at, call) in list(self._entries.items()):
                 if at <= now and self._entries.pop(number, None) is not None:
                     call()
-            following = min((at for _, (at, _) in entries if at > now), default=now + ANSWER_SECONDS)
             with self._changed:
-                self._changed.wait(following - now)
+                following = [at for at, _ in list(self._entries.values())]
+                self._wakes_at = min(following, default=now + ANSWER_SECONDS)
+                self._changed.wait(self._wakes_at - now)
 
 
 _deadlines = _Deadlines()
@@ -215,6 +218,27 @@ TEXT_FORMAT = STABLE_NAMES + ";" + STABLE_TIMES
 def no_transaction_timeout(connection: Connection) -> LiteralString:
     """Lifts the limit of the role from a transaction: a run has its own limits."""
     return "" if connection.info.server_version < 170_000 else "; SET LOCAL transaction_timeout = 0"
+
+
+CATALOG_NAMES = "SET LOCAL search_path = pg_catalog"
+
+
+@contextmanager
+def in_transaction(connection: Connection, settings: LiteralString) -> Generator[None]:
+    """A transaction under these settings, which one message starts; part of the open one, if there is one."""
+    if connection.info.transaction_status is not TransactionStatus.IDLE:
+        with connection.transaction():
+            connection.execute(settings)
+            yield
+        return
+    connection.execute("BEGIN; " + settings)
+    try:
+        yield
+    except BaseException:
+        if not connection.closed:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
 def raw(text: str) -> sql.SQL:

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from tests.helpers.running import create, differences, run, succeed
 from vitrine import registry
-from vitrine.connectors.postgres.sink import quarantine
+from vitrine.connectors.postgres.sink import numbering, quarantine
 from vitrine.model import Pipeline, Row
 from vitrine.postgres import Connection, raw
 from vitrine.registry import Kind, Task
@@ -76,6 +76,66 @@ def test_a_value_that_the_cast_to_the_target_would_change_is_a_reject(
     assert (reject["key"], reject["column_name"], reject["code"]) == ("2", "it", "VALUE_CHANGED")
     assert f"would be changed by the cast from {kind} to {narrower}" in reject["reason"]
     assert [row["id"] for row in stored(connection)] == [1, 3]
+
+
+NARROW = (
+    "id integer PRIMARY KEY, small smallint, exact numeric(2,1), tens numeric(2,-1), short varchar(3), padded char(3)"
+)
+WIDE_ROWS = """
+    (1, 1, 1, 10, 'abc', 'ab'), (2, 40000, 1, 10, 'abc', 'ab'), (3, 1, 10, 10, 'abc', 'ab'),
+    (4, 1, 1, 1000, 'abc', 'ab'), (5, 1, 1, 11, 'abc', 'ab'), (6, 1, 1, 10, 'abcd', 'ab'),
+    (7, 1, 1, 10, 'abc  ', 'ab'), (8, 1, 1, 10, 'abc', 'abcd'), (9, 40000, 1, 10, 'abcd', 'ab'),
+    (10, 1, 1, 11, 'abc', 'abcd'), (11, NULL, NULL, NULL, NULL, NULL), (12, -40000, 1, 11, NULL, ''),
+    (3000000000, 1, 1, 10, 'abc', 'ab'), (3000000001, 40000, 1, 10, 'abcd', 'ab')
+"""
+
+
+@pytest.mark.promise("J16", "J31")
+@both_modes
+def test_rows_that_are_judged_together_get_the_verdicts_of_rows_that_are_judged_alone(
+    connection: Connection, settings: Settings, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute(
+        "CREATE TABLE ugc.wide (id bigint PRIMARY KEY, small bigint, exact integer, tens integer, short text, padded"
+        " varchar(9))"
+    )
+    connection.execute(sql.SQL("INSERT INTO ugc.wide VALUES {}").format(raw(WIDE_ROWS)))
+    found: list[list[tuple[Any, ...]]] = []
+    for name in ("together", "alone"):
+        target = sql.Identifier("analytics", name)
+        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(target, raw(NARROW)))
+        pipeline = create_pipeline(
+            connection,
+            settings,
+            mode,
+            "SELECT id, small, exact, tens, short, padded FROM ugc.wide",
+            name=name,
+            target_table=f"analytics.{name}",
+            options={"cursor_is_monotonic": True} if mode == "incremental" else {},
+        )
+        succeed(connection, settings, pipeline)
+        described = rejects.list_open(connection, pipeline.id, limit=100)
+        kept = connection.execute(sql.SQL("SELECT * FROM {} ORDER BY id").format(target)).fetchall()
+        facts = [(one["key"], one["column_name"], one["code"], one["reason"], one["row"]) for one in described]
+        found.append([*sorted(facts, key=str), *(tuple(row.values()) for row in kept)])
+        # only the block, which a server before 16 uses for every row
+        monkeypatch.setattr(numbering, "_HAS_INPUT_IS_VALID", 10**9)
+    together, alone = found
+    assert together == alone
+    assert len(together) == 14
+
+
+def test_rows_of_which_one_value_does_not_fit_need_no_block_of_their_own(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> sql.Composed:
+        raise AssertionError("a row was judged alone")
+
+    monkeypatch.setattr(numbering, "_conversion", refuse)
+    connection.execute("CREATE TABLE ugc.wide AS SELECT n AS id, n % 12 AS it FROM generate_series(1, 300) n")
+    connection.execute("CREATE TABLE analytics.sorted (id integer PRIMARY KEY, it numeric(1))")
+    pipeline = create_pipeline(connection, settings, "full", "SELECT id, it FROM ugc.wide")
+    assert succeed(connection, settings, pipeline).counts.rejected == 50
 
 
 @pytest.mark.promise("J31")

@@ -10,7 +10,7 @@ from psycopg.rows import DictRow
 from vitrine.connectors.postgres import types
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Column, Finding, bare_type
-from vitrine.postgres import Connection, raw
+from vitrine.postgres import CATALOG_NAMES, Connection, in_transaction, raw
 
 # Every value survives these casts; a modifier of the target is judged on its own. The documents of json and jsonb are
 # the same, whatever their white space and the order of their keys.
@@ -191,8 +191,7 @@ def has_declared_type(column: Column, target: str) -> bool:
 
 def describe(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[CastFacts]:
     """What an assignment from the first to the second type of each pair does; names as format_type returns them."""
-    with connection.transaction():
-        connection.execute("SET LOCAL search_path = pg_catalog")
+    with in_transaction(connection, CATALOG_NAMES):
         return _describe(connection, pairs)
 
 

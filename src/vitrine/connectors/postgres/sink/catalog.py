@@ -10,7 +10,7 @@ from psycopg import sql
 
 from vitrine.connectors.postgres import types
 from vitrine.connectors.postgres.types import Operator, TypeFacts
-from vitrine.postgres import Connection, raw
+from vitrine.postgres import CATALOG_NAMES, Connection, in_transaction, raw
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,7 @@ _UNWATCHED: dict[str, Any] = {"referring": None, "triggers": None, "rules": None
 
 def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None:
     """The table, or None if it does not exist. Type names are schema-qualified, inside a transaction or outside."""
-    with connection.transaction():
-        connection.execute("SET LOCAL search_path = pg_catalog")
+    with in_transaction(connection, CATALOG_NAMES):
         row = connection.execute(_FACTS, [name_of(table)]).fetchone()
         if row is None:
             return None

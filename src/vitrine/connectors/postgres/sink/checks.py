@@ -9,6 +9,7 @@ from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.flow.jobs import SinkJob
 from vitrine.flow.rows import Column, Finding, Kind, bare_type, kind_of
+from vitrine.postgres import CATALOG_NAMES, in_transaction
 
 _TIMES = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 
@@ -71,8 +72,7 @@ class TargetChecks:
         qualified = [column for column in columns if "." in column.type]
         if not qualified:
             return []
-        with self._session.translated(), self._session.connection.transaction():
-            self._session.connection.execute("SET LOCAL search_path = pg_catalog")
+        with self._session.translated(), in_transaction(self._session.connection, CATALOG_NAMES):
             rows = self._session.connection.execute(
                 "SELECT coalesce(to_regtype(name)::oid, 0)::bigint AS oid"
                 "  FROM unnest(%s::text[]) WITH ORDINALITY AS w(name, place) ORDER BY place",

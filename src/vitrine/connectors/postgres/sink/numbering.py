@@ -13,7 +13,7 @@ from vitrine.connectors.postgres.sink.casts import Casts, Conversion
 from vitrine.connectors.postgres.sink.copy_in import copy_rows
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
-from vitrine.flow.rows import Batch, BinaryRows
+from vitrine.flow.rows import Batch, BinaryRows, bare_type
 from vitrine.postgres import raw
 
 SENT = sql.Identifier("pg_temp", "vitrine_sent")
@@ -37,7 +37,7 @@ class Unfit:
 class Numbered:
     """The rows of a batch, or of a staging table, in a temporary table.
 
-    A row whose values do not fit has a verdict, and values only in the columns before the one that does not.
+    A row whose values do not fit has a verdict, and its key unless that does not fit; other values may be missing.
     """
 
     columns: tuple[str, ...]
@@ -91,9 +91,11 @@ def number_batch(session: TargetSession, casts: Casts, batch: Batch, key: Sequen
         tuple(conversions),
     )
     session.connection.execute("SET LOCAL enable_hashjoin = on")
+    converted = 0
     if session.connection.info.server_version >= _HAS_INPUT_IS_VALID:
-        _convert_fitting(session, numbered, is_text=is_text)
-    session.connection.execute(_conversion(numbered, is_text=is_text, limit=limit))
+        converted = _convert_together(session, numbered, is_text=is_text)
+    if converted < numbered.count:
+        session.connection.execute(_conversion(numbered, is_text=is_text, limit=limit))
     return numbered
 
 
@@ -113,15 +115,17 @@ def with_verdicts(session: TargetSession, numbered: Numbered) -> list[Unfit]:
     """The rows whose values do not fit, in order."""
     statement = sql.SQL("SELECT {0} AS number, {1} AS verdict FROM {2} WHERE {1} IS NOT NULL ORDER BY {0}")
     found = session.connection.execute(statement.format(numbered.number, numbered.verdict, NUMBERED)).fetchall()
-    return [_unfit(row["number"], row["verdict"], numbered.conversions) for row in found]
+    described = {verdict: _described(verdict, numbered.conversions) for verdict in {row["verdict"] for row in found}}
+    return [Unfit(row["number"], *described[row["verdict"]]) for row in found]
 
 
-def _unfit(number: int, verdict: str, conversions: Sequence[Conversion]) -> Unfit:
+def _described(verdict: str, conversions: Sequence[Conversion]) -> tuple[str, str, str]:
+    """Column, code and reason."""
     place, _, code = verdict.partition(" ")
     conversion = conversions[int(place)]
     if code == CHANGED:
-        return Unfit(number, conversion.name, code, conversion.change())
-    return Unfit(number, conversion.name, code, does_not_fit(conversion.name, f"{code} {_error_name(code)}"))
+        return conversion.name, code, conversion.change()
+    return conversion.name, code, does_not_fit(conversion.name, f"{code} {_error_name(code)}")
 
 
 def does_not_fit(column: str | None, reason: str) -> str:
@@ -155,19 +159,46 @@ def _create(session: TargetSession, table: sql.Identifier, columns: list[tuple[s
 _HAS_INPUT_IS_VALID = 160000
 
 
-def _convert_fitting(session: TargetSession, numbered: Numbered, *, is_text: bool) -> None:
-    """Convert the rows that certainly fit with one statement; the block below judges the others."""
+def _convert_together(session: TargetSession, numbered: Numbered, *, is_text: bool) -> int:
+    """Convert with one statement the rows that certainly fit, and those of which one value certainly does not.
+
+    Returns how many; the block below judges the others.
+    """
     ways = [_way(one, is_text=is_text) for one in numbered.conversions]
-    conditions = [way.condition for way in ways if way.condition is not None]
-    statement = sql.SQL("INSERT INTO {} SELECT {}, NULL, {} FROM {} AS n WHERE {}").format(
-        NUMBERED,
-        numbered.number,
-        sql.SQL(", ").join(way.value for way in ways),
-        numbered.sent,
-        sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true"),
+    verdict, is_key = numbered.verdict, {name: name in numbered.key for name in numbered.columns}
+    objections = [
+        _objection(place, way, known=way.code is not None and not is_key[name])
+        for place, (name, way) in enumerate(zip(numbered.columns, ways, strict=True))
+        if way.condition is not None
+    ]
+    judged = sql.SQL("nullif(concat_ws(',', {}), '')").format(sql.SQL(", ").join([sql.SQL("NULL"), *objections]))
+    values = [
+        way.value if is_key[name] else sql.SQL("CASE WHEN {} IS NULL THEN {} END").format(verdict, way.value)
+        for name, way in zip(numbered.columns, ways, strict=True)
+    ]
+    # OFFSET 0: the verdict is computed once
+    statement = sql.SQL(
+        "INSERT INTO {numbered} SELECT {number}, {verdict}, {values}"
+        " FROM (SELECT n.*, {judged} AS {verdict} FROM {sent} AS n OFFSET 0) AS n"
+        " WHERE {verdict} IS NULL OR {verdict} !~ {unknown}"
+    ).format(
+        numbered=NUMBERED,
+        number=numbered.number,
+        verdict=verdict,
+        values=sql.SQL(", ").join(values),
+        judged=judged,
+        sent=numbered.sent,
+        unknown=sql.Literal("[?,]"),
     )
     with suppress(psycopg.DataError, psycopg.IntegrityError), session.connection.transaction():
-        session.connection.execute(statement)
+        return session.connection.execute(statement).rowcount
+    return 0
+
+
+def _objection(place: int, way: "_Way", *, known: bool) -> sql.Composed:
+    """NULL if a value fits; its verdict, or a question mark if only the block knows that."""
+    code = sql.SQL("coalesce({} || {}, '?')").format(sql.Literal(f"{place} "), way.code) if known else sql.SQL("'?'")
+    return sql.SQL("CASE WHEN {} THEN NULL ELSE {} END").format(way.condition, code)
 
 
 @dataclass(frozen=True)
@@ -176,6 +207,21 @@ class _Way:
 
     value: sql.Composable
     condition: sql.Composable | None = None  # None: every value fits
+    code: sql.Composable | None = None  # SQLSTATE of a value that does not fit; None, or NULL: it may be another one
+
+
+# Assignments between these types fail with the error of the input function
+_WHOLE = frozenset({"smallint", "integer", "bigint"})
+_TEXTS = frozenset({"text", "character varying", "bpchar"})
+
+
+def _fails_as_input(conversion: Conversion) -> bool:
+    if conversion.is_domain:
+        return False
+    source, target = bare_type(conversion.source), conversion.facts.bare
+    if source in _WHOLE:
+        return target in _WHOLE or target == "numeric"
+    return source in _TEXTS and target in _TEXTS
 
 
 def _way(conversion: Conversion, *, is_text: bool) -> _Way:
@@ -187,14 +233,16 @@ def _way(conversion: Conversion, *, is_text: bool) -> _Way:
     if is_text and not conversion.is_needed:
         return _Way(_cast(sent, facts.bare), _either(sent, _is_valid(sent, conversion.target)))
     own = _cast(sent, conversion.source) if is_text else sent
-    condition = _is_valid(types.output_text(own), conversion.target)
+    text = types.output_text(own)
+    condition = _is_valid(text, conversion.target)
     if conversion.is_checked:
         keeps = conversion.keeps(own, _cast(own, facts.declared))
         condition = sql.SQL("CASE WHEN {} THEN {} ELSE false END").format(condition, keeps)
     if is_text:
         is_own = _is_valid(sent, conversion.source)
         condition = sql.SQL("CASE WHEN {} THEN {} ELSE false END").format(is_own, condition)
-    return _Way(_cast(own, facts.bare), _either(sent, condition))
+    code = _error_code(text, conversion.target) if not is_text and _fails_as_input(conversion) else None
+    return _Way(_cast(own, facts.bare), _either(sent, condition), code)
 
 
 def _cast(value: sql.Composable, type_name: str) -> sql.Composed:
@@ -203,6 +251,11 @@ def _cast(value: sql.Composable, type_name: str) -> sql.Composed:
 
 def _is_valid(text: sql.Composable, type_name: str) -> sql.Composed:
     return sql.SQL("pg_input_is_valid({}, {})").format(text, sql.Literal(type_name))
+
+
+def _error_code(text: sql.Composable, type_name: str) -> sql.Composed:
+    """The SQLSTATE of a text that is not valid; NULL if it is."""
+    return sql.SQL("(pg_input_error_info({}, {})).sql_error_code").format(text, sql.Literal(type_name))
 
 
 def _either(value: sql.Composable, condition: sql.Composable) -> sql.Composed:

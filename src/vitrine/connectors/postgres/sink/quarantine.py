@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 
 import psycopg
 from psycopg import sql
@@ -144,8 +143,11 @@ class Quarantine:
 
     def replaced(self, rejects: Sequence[Reject]) -> list[str]:
         """Open rejects of the same rows under keys that an earlier version stored."""
+        earlier = {key for key in self._open if not key.startswith("[")}
+        if not earlier:
+            return []
         joined = {"/".join(keys.from_text(reject.key)) for reject in rejects}
-        return sorted(joined & self._open)
+        return sorted(joined & earlier)
 
     def _reject(self, numbered: Numbered, unfit: Sequence[Unfit]) -> list[Reject]:
         """Judge these rows and remove them; the policy may raise."""
@@ -173,7 +175,7 @@ class Quarantine:
             "SELECT {number} AS number, CASE WHEN num_nulls({key}) = 0 THEN {stored_key} ELSE {sent_key} END AS key,"
             " (to_jsonb(q.*) - {added}::text[])::text AS row, {is_stored} AS is_stored"
             " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number}"
-            " WHERE {number} = ANY ({numbers}::integer[])"
+            " WHERE {number} = ANY ({numbers}::integer[]) AND {sent_number} = ANY ({numbers}::integer[])"
         ).format(
             number=sql.Identifier("s", number),
             key=names(numbered.key, "s"),
@@ -207,4 +209,5 @@ def _unfit(number: int, error: Exception) -> Unfit:
 
 def _with_standing(reject: Reject, is_stored: bool) -> Reject:
     standing = "the mart keeps the previous version" if is_stored else "the mart has no row for this key"
-    return replace(reject, reason=f"{reject.reason}; {standing}")
+    # dataclasses.replace takes four times as long
+    return Reject(reject.key, reject.column, reject.code, f"{reject.reason}; {standing}", reject.row)

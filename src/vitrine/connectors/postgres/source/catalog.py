@@ -4,7 +4,7 @@
 # read no others, and this answer is faster than the following ones
 PLAIN = """
     SELECT count(*) AS tables FROM pg_class c
-     WHERE c.oid = ANY (%s::regclass[]) AND c.relkind = 'r' AND NOT c.relhassubclass AND NOT c.relrowsecurity
+     WHERE c.oid = ANY ({}::regclass[]) AND c.relkind = 'r' AND NOT c.relhassubclass AND NOT c.relrowsecurity
        AND NOT EXISTS (SELECT FROM pg_attribute a
                         WHERE a.attrelid = c.oid AND (a.attgenerated = 'v' OR a.atttypid >= 16384))
 """

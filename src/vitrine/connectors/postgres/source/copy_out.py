@@ -23,13 +23,12 @@ class Described:
 
 
 def prepare(connection: Connection, text: str) -> list[Described]:
-    """The columns of a query, without executing it."""
+    """The columns of a query, without executing it; in one round trip."""
     pgconn = connection.pgconn
+    pgconn.enter_pipeline_mode()
     pgconn.send_prepare(b"", text.encode())
-    raise_failed(answer(connection))
     pgconn.send_describe_prepared(b"")
-    result = answer(connection)
-    raise_failed(result)
+    _, result = _end_pipeline(connection)
     return [
         Described(
             (result.fname(index) or b"").decode(),
@@ -127,6 +126,22 @@ def answer(connection: Connection) -> Any:
     while _next_result(connection) is not None:
         pass
     return answer
+
+
+def _end_pipeline(connection: Connection) -> list[Any]:
+    """The results of all requests of a pipeline; raises the error of the first that failed."""
+    connection.pgconn.pipeline_sync()
+    _flush(connection)
+    results: list[Any] = []
+    while not connection.closed:
+        result = _next_result(connection)
+        if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
+            connection.pgconn.exit_pipeline_mode()
+            break
+        results += [] if result is None else [result]
+    for result in results:
+        raise_failed(result)
+    return results
 
 
 def _flush(connection: Connection) -> None:

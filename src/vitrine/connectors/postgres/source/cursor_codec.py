@@ -100,6 +100,15 @@ def _time_text(type_oid: int, raw: bytes) -> str | None:
         moment = _EPOCH + timedelta(microseconds=_LONG.unpack(raw)[0])
     except OverflowError:
         return None
+    return f"{_utc_text(moment)}+00" if type_oid == TIMESTAMPTZ else _utc_text(moment)
+
+
+def moment_text(moment: datetime) -> str:
+    """A moment as PostgreSQL formats it under UTC and ISO."""
+    return f"{_utc_text(moment.astimezone(UTC))}+00"
+
+
+def _utc_text(moment: datetime) -> str:
     text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
     fraction = f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else ""
-    return f"{text}{fraction}+00" if type_oid == TIMESTAMPTZ else f"{text}{fraction}"
+    return f"{text}{fraction}"

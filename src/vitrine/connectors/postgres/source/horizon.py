@@ -5,29 +5,30 @@ from datetime import datetime, timedelta
 
 from vitrine.connectors.postgres.source import lineage
 from vitrine.errors import ConfigError
-from vitrine.postgres import TEXT_FORMAT, Connection, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, in_transaction, translated
 
 # now() is read first: a transaction that starts later starts above the horizon.
+# The functions behind pg_stat_activity and pg_prepared_xacts: a new session takes a millisecond to plan these views.
 # An account without pg_read_all_stats sees only the role of another role's session.
 # A session whose role, with all roles it is a member of, cannot write has nothing to commit: long reads do not hold the
 # horizon back. A role can write to a table by a right on it, as its owner, who can restore a right, and through a
 # SECURITY DEFINER function: called, as a trigger of the role's own temporary table, or as an event trigger. Up to
 # version 15, CREATEROLE can grant itself any of these rights. A role that was dropped still has the rights of PUBLIC.
 _HORIZON = """
+    WITH here AS (SELECT oid FROM pg_database WHERE datname = current_database())
     SELECT now() AS now, pg_is_in_recovery() AS standby,
-           (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared,
-           (SELECT min(prepared) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared_since,
-           (SELECT string_agg(quote_ident(s.subname), ', ' ORDER BY s.subname)
-              FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid
-             WHERE d.datname = current_database()) AS subscriptions,
+           (SELECT count(*) FROM pg_prepared_xact() WHERE dbid = (SELECT oid FROM here)) AS prepared,
+           (SELECT min(prepared) FROM pg_prepared_xact() WHERE dbid = (SELECT oid FROM here)) AS prepared_since,
+           (SELECT string_agg(quote_ident(subname), ', ' ORDER BY subname) FROM pg_subscription
+             WHERE subdbid = (SELECT oid FROM here)) AS subscriptions,
            count(*) FILTER (WHERE hidden) AS hidden, count(*) FILTER (WHERE state = 'disabled') AS disabled,
            min(xact_start) AS oldest, (array_agg(pid ORDER BY xact_start NULLS LAST))[1] AS pid,
            (array_agg(usename::text ORDER BY xact_start NULLS LAST))[1] AS role, current_user::text AS reader
-      FROM (SELECT pid, usename, usesysid, xact_start, state,
+      FROM (SELECT pid, pg_get_userbyid(usesysid) AS usename, usesysid, xact_start, state,
                    query = '<insufficient privilege>' AND usesysid IS NOT NULL AS hidden
-              FROM pg_stat_activity
-             WHERE datname = current_database() AND pid <> pg_backend_pid()) AS session
-     WHERE xact_start IS NULL OR usename IS NULL OR EXISTS (
+              FROM pg_stat_get_activity(NULL)
+             WHERE datid = (SELECT oid FROM here) AND pid <> pg_backend_pid()) AS session
+     WHERE xact_start IS NULL OR usesysid IS NULL OR usename = format('unknown (OID=%s)', usesysid) OR EXISTS (
                SELECT FROM pg_roles AS role
                 WHERE pg_has_role(session.usesysid, role.oid, 'MEMBER')
                   AND (role.rolsuper OR role.rolcreaterole OR EXISTS (
@@ -60,9 +61,8 @@ class Horizon:
 
 def read(connection: Connection, relations: lineage.Relations = ()) -> Horizon:
     """The horizon for these relations; ConfigError (HORIZON_UNAVAILABLE) if it cannot be determined."""
-    with translated("source"), connection.transaction():
-        # in UTC: Python subtracts two times of one zone by their local clocks, wrong when clocks change between them
-        connection.execute(TEXT_FORMAT)
+    # in UTC: Python subtracts two times of one zone by their local clocks, wrong when clocks change between them
+    with translated("source"), in_transaction(connection, TEXT_FORMAT):
         row = connection.execute(_HORIZON).fetchone()
         outside = lineage.outside(connection, relations)
     if row is None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from psycopg import errors, sql
+from psycopg.rows import DictRow
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres.source import catalog, copy_out
@@ -34,11 +35,13 @@ class Relations:
         """Call it first in a transaction that plans or executes the query; ConfigError names what is refused."""
         if self._respect:
             connection.execute("SET LOCAL row_security = on")
-        # locked before the first statement that takes the snapshot, so that the snapshot shows what will be executed
-        unlocked = _lock(connection, sorted(self._query.relations))
-        self.are_plain = not unlocked and self._are_plain(connection)
+        relations = sorted(self._query.relations)
+        plain = _lock_and_count(connection, relations)
+        may_be_plain = relations and not self._respect and not self._query.types
+        self.are_plain = bool(may_be_plain and plain == len(relations))
         if self.are_plain:
             return
+        unlocked = [one for one in relations if not _is_locked(connection, one)] if plain is None else []
         walk = Walk(connection, self._rules)
         found = walk.start(self._query.relations, self._query.types)
         walk.run()
@@ -49,14 +52,6 @@ class Relations:
         elif guarded:
             self._refuse_row_security(connection, guarded)
         self._refuse_unlocked(connection, walk, unlocked, {(row["schema"], row["name"]): row["oid"] for row in found})
-
-    def _are_plain(self, connection: Connection) -> bool:
-        relations = sorted(self._query.relations)
-        if self._respect or self._query.types or not relations:
-            return False
-        names = [sql.Identifier(*one).as_string(connection) for one in relations]
-        row = connection.execute(catalog.PLAIN, [names]).fetchone()
-        return row is not None and row["tables"] == len(relations)
 
     def findings(self) -> tuple[Finding, ...]:
         """What `validate` and `reconcile` report about the last check."""
@@ -107,19 +102,33 @@ class Relations:
             )
 
 
-def _lock(connection: Connection, relations: Sequence[Name]) -> list[Name]:
-    """Nothing that is locked can be redefined, nor what a locked view reads; returns what cannot be locked."""
-    if not relations or _is_locked(connection, relations):
-        return []
-    return [one for one in relations if not _is_locked(connection, [one])]
+def _lock_and_count(connection: Connection, relations: Sequence[Name]) -> int | None:
+    """Lock the relations and count the plain tables among them; None: not every relation can be locked.
+
+    Nothing that is locked can be redefined, nor what a locked view reads. They are locked before the first statement
+    that takes the snapshot, so that the snapshot shows what will be executed.
+    """
+    if not relations:
+        return 0
+    names = [sql.Identifier(*one).as_string(connection) for one in relations]
+    found = _locked(connection, relations, sql.SQL(catalog.PLAIN).format(sql.Literal(names)))
+    return None if found is None else found["tables"]
 
 
-def _is_locked(connection: Connection, relations: Sequence[Name]) -> bool:
+def _is_locked(connection: Connection, relation: Name) -> bool:
+    return _locked(connection, [relation], sql.SQL("SELECT true AS locked")) is not None
+
+
+def _locked(connection: Connection, relations: Sequence[Name], query: sql.Composable) -> DictRow | None:
+    """The row of a query that follows the lock in the same message; None: a relation cannot be locked."""
     names = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*one)) for one in relations)
+    lock = sql.SQL("SAVEPOINT lock; LOCK TABLE {} IN ACCESS SHARE MODE; RELEASE lock;").format(names)
     try:
-        connection.execute(sql.SQL("SAVEPOINT lock; LOCK TABLE {} IN ACCESS SHARE MODE; RELEASE lock").format(names))
+        answers = connection.execute(lock + query)
     except (errors.WrongObjectType, errors.InsufficientPrivilege):
         # a materialized view, a foreign table, or rights on single columns only
         connection.execute("ROLLBACK TO lock")
-        return False
-    return True
+        return None
+    while answers.nextset():
+        pass
+    return answers.fetchone()

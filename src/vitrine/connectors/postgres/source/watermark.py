@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 from vitrine.connectors.postgres import PostgresSourceOptions
 from vitrine.connectors.postgres.source import clock, horizon
@@ -129,6 +130,9 @@ class Watermarks:
     def _bound(self, column: SourceColumn, at: datetime, margin: timedelta) -> str:
         """`at` minus the margin, as text of the column's type."""
         type_name, zone = column.facts.declared, self._options.cursor_timezone
+        if column.type_oid == codec.TIMESTAMPTZ and type_name == column.facts.bare:
+            with suppress(OverflowError):  # years that Python lacks
+                return codec.moment_text(at.astimezone(UTC) - margin)
         with translated("source"), self._connections.formatting() as connection:
             if column.type_oid == codec.TIMESTAMPTZ:
                 return clock.bound(connection, type_name, at, margin)
