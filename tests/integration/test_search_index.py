@@ -16,8 +16,10 @@ from tests.helpers.waiting import wait_until
 from vitrine import failpoints, revisions
 from vitrine.engine import reconcile, validation
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline
+from vitrine.model import Pipeline, RequestKind
 from vitrine.postgres import Connection
+from vitrine.runner.dispatcher import PipelineDispatcher
+from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines
@@ -372,3 +374,47 @@ def test_reconcile_compares_documents_with_the_source(cluster: Cluster) -> None:
     cluster.search.ask("POST", f"{live}/_update/7?refresh=true", {"doc": {"note": "by hand"}})
     assert not reconcile.compare(pipeline.definition, cluster.settings).equal
     assert pipelines.get(cluster.connection, pipeline.name).status is not Status.FAILED
+
+
+# -- rollback ---------------------------------------------------------------------------------------------------------
+
+
+def roll_back(cluster: Cluster, pipeline: Pipeline) -> Executed:
+    pipelines.request_run(cluster.connection, pipeline.id, trigger="cli", kind=RequestKind.ROLLBACK)
+    claim = claimed(cluster.settings)
+    executor = PipelineExecutor(cluster.settings, threading.Event(), waits=())
+    return PipelineDispatcher(cluster.settings, executor).dispatch(claim)[0]
+
+
+def test_rollback_shows_the_previous_generation_again(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create(incremental_key="modified")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    first = cluster.search.live(cluster.name)
+    fresh = pipelines.get(cluster.connection, pipeline.name).fresh_as_of
+    cluster.connection.execute("UPDATE content.numbers SET note = 'wrong'")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.search.live(cluster.name) != first
+    assert roll_back(cluster, pipeline).outcome is Outcome.FINISHED
+    assert cluster.search.live(cluster.name) == first
+    assert cluster.notes() == {"1": "note 1", "2": "note 2", "3": "note 3"}
+    stored = pipelines.get(cluster.connection, pipeline.name)
+    assert (stored.status, stored.fresh_as_of) == (Status.PAUSED, fresh)
+    # the generation that was wrong has lost its aliases, and the next run builds a third one
+    assert sorted(map(len, cluster.search.indexes(cluster.name).values())) == [0, 2]
+    cluster.connection.execute("UPDATE content.numbers SET note = 'right'")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert set(cluster.notes().values()) == {"right"}
+
+
+def test_a_rollback_without_an_earlier_generation_changes_nothing(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    refused = roll_back(cluster, pipeline)
+    assert refused.error is not None
+    assert "has no earlier generation to go back to" in str(refused.error)
+    assert pipelines.get(cluster.connection, pipeline.name).status is Status.IDLE
+    touch(cluster, "changed", 2)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.notes() == {"1": "note 1", "2": "changed", "3": "note 3"}
