@@ -228,7 +228,7 @@ def test_a_rollback_behind_a_run_that_failed_is_carried_out_when_it_is_asked_for
     asked = ask(connection, RequestKind.ROLLBACK)
     assert end(connection, held, Event.FAIL) is Status.FAILED
     assert runs.get_request(connection, asked).state == "failed"
-    with pytest.raises(TransitionRefused, match="FAILED with a rollback requested, .* resume that first"):
+    with pytest.raises(TransitionRefused, match=r"FAILED with a rollback requested, .* resume that first"):
         ask(connection)
     assert ask(connection, RequestKind.ROLLBACK) == asked
     again = claim(connection)
