@@ -21,6 +21,7 @@ from bench import (
     machine,
     quarantine,
     report,
+    search,
     server,
     setup,
 )
@@ -45,6 +46,7 @@ WORKLOADS: dict[str, Workload] = {
     "T2": lambda setup: [loads.frame_transform(setup)],
     "B1": batches.default_batch,
     "Q1": lambda setup: [quarantine.rejects(setup)],
+    "E1": search.documents,
     "S1": lambda setup: [latency.small_change(setup)],
     "G1": lambda setup: growth.ten_times(setup, large=False),
     "G2": growth.small_batches,

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,7 @@ class Installation:
     tree: Tree
     store_url: str
     source_url: str
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])  # further environment variables
 
     def command(self, *arguments: str) -> str:
         """`vitrine <arguments>` as a process; returns its output."""
@@ -166,6 +167,7 @@ class Installation:
             "VITRINE_ALLOWED_SOURCE_SCHEMAS": ratings.SCHEMA,
             "VITRINE_TRANSFORM_MODULES": "bench.transforms",
             "VITRINE_LOG_LEVEL": "error",
+            **self.settings,
         }
 
 

@@ -1,0 +1,185 @@
+"""E1: films as documents of a search index, beside posting the same bodies, already serialised."""
+
+import hashlib
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench.catalogue import FILM_DIM
+from bench.measuring import Result, Samples, judge, ratio_of, seconds_of, turns
+from bench.setup import Setup
+from bench.tree import Definition, Installation
+from vitrine.connectors.elasticsearch import ElasticsearchOptions
+from vitrine.connectors.elasticsearch.bulk import index_lines
+from vitrine.connectors.elasticsearch.devserver import DevServer
+from vitrine.connectors.elasticsearch.documents import DocumentEncoder
+from vitrine.flow.rows import START, Batch, Column, TextRows
+from vitrine.postgres import TEXT_FORMAT
+
+AT_MOST, AT_MOST_MB = 1.35, 200
+KEY, NAME, BARE = "film_id", "bench_films", "bench_films_bare"
+BATCH_ROWS = 20_000
+LIMITS = ElasticsearchOptions()
+
+DEFINITION: Definition = {
+    "name": "films_e1",
+    "source_query": FILM_DIM,
+    "target_table": f"es:{NAME}",
+    "key_columns": [KEY],
+}
+
+
+def documents(setup: Setup) -> list[Result]:
+    with DevServer.start() as server:
+        return [_measure(setup, server.url)]
+
+
+def _measure(setup: Setup, url: str) -> Result:
+    vitrine = replace(setup.inside, settings={"VITRINE_ELASTICSEARCH_URL": url})
+    bodies = list(_bodies(setup))
+    cluster = _Cluster(url)
+    ours: list[float] = []
+    bare: list[float] = []
+    peak, right = 0.0, True
+    _load(vitrine, cluster)  # also shows the mappings, and warms the server up
+    definition = cluster.definition(NAME)
+    for _, bare_first in turns(setup.rounds):
+        for is_bare in (True, False) if bare_first else (False, True):
+            if is_bare:
+                cluster.remove(BARE)
+                bare.append(seconds_of(lambda: _post(cluster, definition, bodies)))
+            else:
+                measured = _load(vitrine, cluster)
+                ours.append(measured.seconds)
+                peak = max(peak, measured.peak_mb)
+        right = right and cluster.digest(NAME) == cluster.digest(BARE)
+    mine, hand = Samples(tuple(ours)), Samples(tuple(bare))
+    ratio = ratio_of(mine, hand)
+    return Result(
+        row="E1",
+        workload=f"{setup.films:,} film documents, first load; by hand: the same bodies, serialised before",
+        bar=f"≤ {AT_MOST:g}, < {AT_MOST_MB} MB",
+        verdict=judge(ratio <= AT_MOST and peak < AT_MOST_MB, right=right),
+        by_hand=hand,
+        ours=mine,
+        ratio=ratio,
+        note=f"{peak:.0f} MB",
+        facts={"peak_mb": peak, "megabytes": sum(map(len, bodies)) / 1e6},
+    )
+
+
+def _load(vitrine: Installation, cluster: "_Cluster") -> Any:
+    cluster.remove(NAME)
+    vitrine.apply_timed(DEFINITION, reset=True)
+    return vitrine.timed_run("films_e1")
+
+
+def _bodies(setup: Setup) -> Iterator[bytes]:
+    """The requests that a load sends, without compression."""
+    encoder = DocumentEncoder([KEY], nulls="omit", cursor=None, last_wins=False)
+    columns, rows = _rows(setup)
+    for first in range(0, len(rows), BATCH_ROWS):
+        some = rows[first : first + BATCH_ROWS]
+        batch = Batch(TextRows(b"".join(some), len(some)), columns, None, START)
+        documents = encoder.encode(batch)
+        lines = index_lines(documents.ids, documents.sources, 1).lines
+        yield from _requests(lines)
+
+
+def _rows(setup: Setup) -> tuple[tuple[Column, ...], list[bytes]]:
+    connection = setup.mart.connection
+    described = connection.execute(f"SELECT * FROM ({FILM_DIM}) AS q LIMIT 0").description or ()
+    types = connection.execute(
+        "SELECT format_type(oid, -1) AS type FROM unnest(%s::oid[]) WITH ORDINALITY AS t(oid, place) ORDER BY place",
+        [[column.type_code for column in described]],
+    ).fetchall()
+    columns = tuple(Column(one.name, str(row["type"])) for one, row in zip(described, types, strict=True))
+    with connection.transaction(), connection.cursor() as cursor:
+        cursor.execute(TEXT_FORMAT)
+        with cursor.copy(f"COPY (SELECT * FROM ({FILM_DIM}) AS q ORDER BY {KEY}) TO STDOUT") as copy:
+            return columns, b"".join(bytes(part) for part in copy).splitlines(keepends=True)
+
+
+def _requests(lines: Sequence[bytes]) -> Iterator[bytes]:
+    some: list[bytes] = []
+    size = 0
+    for line in lines:
+        if some and (len(some) >= LIMITS.bulk_documents or size + len(line) > LIMITS.bulk_bytes):
+            yield b"".join(some)
+            some, size = [], 0
+        some.append(line)
+        size += len(line)
+    if some:
+        yield b"".join(some)
+
+
+def _post(cluster: "_Cluster", definition: dict[str, Any], bodies: Sequence[bytes]) -> None:
+    """As many requests in flight as a load has, then one refresh."""
+    cluster.ask("PUT", f"/{BARE}", definition)
+    rest = iter(bodies)
+
+    def post() -> None:
+        connection = cluster.connection()
+        for body in rest:
+            connection.request("POST", f"/{BARE}/_bulk", body, {"Content-Type": "application/x-ndjson"})
+            reply = json.loads(connection.getresponse().read())
+            if reply["errors"]:
+                raise RuntimeError("the cluster refused a document")
+        connection.close()
+
+    with ThreadPoolExecutor(LIMITS.bulk_in_flight) as threads:
+        for ended in [threads.submit(post) for _ in range(LIMITS.bulk_in_flight)]:
+            ended.result()
+    cluster.ask("POST", f"/{BARE}/_refresh")
+
+
+class _Cluster:
+    """The server without a client library."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._address = (parts.hostname or "", parts.port or 9200)
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(*self._address, timeout=120)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        connection = self.connection()
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        content = json.loads(reply.read())
+        connection.close()
+        if reply.status >= 400 and reply.status != 404:
+            raise RuntimeError(f"{method} {path}: {reply.status} {content}")
+        return content
+
+    def remove(self, name: str) -> None:
+        for index in self.ask("GET", f"/{name}__g*,{name}?ignore_unavailable=true&expand_wildcards=all"):
+            self.ask("DELETE", f"/{index}")
+
+    def definition(self, alias: str) -> dict[str, Any]:
+        """Settings and mappings as a load has them while it writes."""
+        (described,) = self.ask("GET", f"/{alias}").values()
+        mappings = {name: value for name, value in described["mappings"].items() if name != "_meta"}
+        settings = {"index.refresh_interval": "-1", "index.number_of_replicas": 0, "index.gc_deletes": "1h"}
+        return {"settings": settings, "mappings": mappings}
+
+    def digest(self, name: str) -> tuple[int, int]:
+        """Count and sum of the hashes of all documents."""
+        view = self.ask("POST", f"/{name}/_pit?keep_alive=2m")["id"]
+        count = total = 0
+        after: list[Any] = []
+        while True:
+            body = {"size": 5000, "sort": ["_shard_doc"], "pit": {"id": view}, "track_total_hits": False}
+            hits = self.ask("POST", "/_search", body | ({"search_after": after} if after else {}))["hits"]["hits"]
+            if not hits:
+                return count, total
+            for hit in hits:
+                image = json.dumps([hit["_id"], hit["_source"]], sort_keys=True).encode()
+                total += int.from_bytes(hashlib.sha256(image).digest()[:8], "big")
+            count, after = count + len(hits), hits[-1]["sort"]
