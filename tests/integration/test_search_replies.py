@@ -11,7 +11,7 @@ from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
-from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, delete_lines
+from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.requests import Requests
 from vitrine.engine import plan
 from vitrine.flow.rows import Reject
@@ -131,7 +131,7 @@ def test_deleting_a_document_that_is_not_there_is_a_success(cluster: Cluster) ->
     succeed(cluster.connection, cluster.settings, cluster.create())
     requests = Requests(cluster.settings.section("elasticsearch", ElasticsearchSettings), "es:x", plan.NoLease())
     bulk = Bulk(requests, f"{cluster.search.live(cluster.name)}__write", Limits(10, 1000, 1, compress=False), 1, fail)
-    bulk.send(delete_lines(["2", "77"], 2**62))
+    bulk.send(Operations(Action.DELETE, ["2", "77"], version=2**62))
     bulk.finish()
     requests.close()
     assert (bulk.outcome.deleted, bulk.outcome.rejects) == (1, [])

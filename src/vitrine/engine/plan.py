@@ -24,7 +24,7 @@ BATCH_ROWS = {Lane.COPY: 50_000, Lane.TEXT: 20_000, Lane.FRAMES: 20_000, Lane.RO
 
 A frame is several times as large as its rows; with a row transform, Python costs more than the round trips."""
 
-BATCH_BYTES = {Lane.ROWS: 8 * 1024 * 1024}
+BATCH_BYTES = {Lane.TEXT: 8 * 1024 * 1024, Lane.ROWS: 8 * 1024 * 1024}
 """Replaces the default of max_batch_bytes: a row in Python is many times as large as its text."""
 
 COMPARING = RunInfo("vitrine:reconcile")

@@ -41,7 +41,9 @@ class ElasticsearchSettings(ConnectorSettings):
         description="How long a run waits before its first write if the run before it died: a request of that one may"
         " still be in progress.",
     )
-    compress: bool = Field(default=True, description="Send compressed requests.")
+    compress: bool | None = Field(
+        default=None, description="Send compressed requests; by default only to a cluster on another machine."
+    )
 
     @property
     def is_configured(self) -> bool:

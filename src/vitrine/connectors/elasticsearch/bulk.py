@@ -5,13 +5,14 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, cast
 
 from elasticsearch import ApiError, Elasticsearch
 
 from vitrine.connectors.elasticsearch.ids import key_of
-from vitrine.connectors.elasticsearch.requests import Requests, described, error_of
+from vitrine.connectors.elasticsearch.requests import Job, Requests, described, error_of
 from vitrine.errors import TransientError
 from vitrine.flow import keys
 from vitrine.flow.rows import Reject
@@ -22,29 +23,58 @@ WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 LONGEST_WAIT = 60.0
 """However long the cluster asks for."""
 
+_WIDTH_OF_ACTION = 100
+"""Bytes of the line before a document, about."""
+
 _FIELD = re.compile(r"field \[([^\]]+)\]")
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
 
+class Action(StrEnum):
+    """What is done with a document."""
+
+    INDEX = "index"  # replaces the stored one, unless that has a higher version
+    UPSERT = "update"  # changes the fields of the stored one, or creates it
+    DELETE = "delete"
+
+
 @dataclass(frozen=True)
 class Operations:
-    """What is done with some documents: the id and the lines of each."""
+    """One action on some documents."""
 
+    action: Action
     ids: Sequence[str]
-    lines: Sequence[bytes]
+    sources: Sequence[bytes] = ()  # none for a delete
+    version: int | None = None  # None: several pipelines share the documents, so they have no version of ours
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def at(self, places: Sequence[int]) -> "Operations":
-        return Operations([self.ids[place] for place in places], [self.lines[place] for place in places])
+    def source(self, place: int) -> bytes:
+        return self.sources[place] if self.sources else b""
 
-    def halves(self) -> "tuple[Operations, Operations]":
-        middle = len(self) // 2
-        return (
-            Operations(self.ids[:middle], self.lines[:middle]),
-            Operations(self.ids[middle:], self.lines[middle:]),
-        )
+    def part(self, first: int, last: int | None) -> "Operations":
+        return replace(self, ids=self.ids[first:last], sources=self.sources[first:last])
+
+    def at(self, places: Sequence[int]) -> "Operations":
+        sources = [self.sources[place] for place in places] if self.sources else ()
+        return replace(self, ids=[self.ids[place] for place in places], sources=sources)
+
+    def body(self) -> bytes:
+        """The lines of the request."""
+        quoted = (json.dumps(one).encode() for one in self.ids)
+        end = b"}}\n"
+        if self.version is not None:
+            end = b',"version":%d,"version_type":"external_gte"}}\n' % self.version
+        if self.action is Action.DELETE:
+            return b"".join(b'{"delete":{"_id":%b%b' % (one, end) for one in quoted)
+        pairs = zip(quoted, self.sources, strict=True)
+        if self.action is Action.UPSERT:
+            end = b',"retry_on_conflict":3}}\n'
+            lines = (b'{"update":{"_id":%b%b{"doc":%b,"doc_as_upsert":true}\n' % (one, end, doc) for one, doc in pairs)
+        else:
+            lines = (b'{"index":{"_id":%b%b%b\n' % (one, end, doc) for one, doc in pairs)
+        return b"".join(lines)
 
 
 @dataclass
@@ -65,6 +95,13 @@ class Limits:
     in_flight: int
     compress: bool
 
+    @classmethod
+    def of(cls, job: Job, requests: Requests) -> "Limits":
+        options, compress = job.options, job.settings.compress
+        if compress is None:
+            compress = not requests.is_local
+        return cls(options.bulk_documents, options.bulk_bytes, options.bulk_in_flight, compress)
+
 
 class Bulk:
     """Sends operations to one alias, several requests at a time; complete once `finish` returns."""
@@ -81,7 +118,7 @@ class Bulk:
         self._sent: list[tuple[Operations, Future[Any]]] = []  # in flight, the oldest first
 
     def send(self, operations: Operations) -> None:
-        for request in _cut(operations, self._limits):
+        for request in cut(operations, self._limits):
             while len(self._sent) >= self._limits.in_flight:
                 self._receive()
             self._sent.append((request, self._start(request)))
@@ -121,24 +158,25 @@ class Bulk:
             if not isinstance(cause, ApiError) or cause.status_code != 413:
                 raise
             self._halve(operations)
-            return Operations((), ())
+            return operations.at(())
 
     def _halve(self, operations: Operations) -> None:
         """The request is too large for the cluster."""
         if len(operations) == 1:
             self._reject(operations, 0, "REQUEST_TOO_LARGE", "the document is larger than the cluster accepts", None)
             return
-        for half in operations.halves():
+        middle = len(operations) // 2
+        for half in (operations.part(0, middle), operations.part(middle, None)):
             self._sent.append((half, self._start(half)))
             self.finish()
 
     def _start(self, operations: Operations) -> "Future[Any]":
         compress, path = self._limits.compress, f"/{self._alias}/_bulk"
         # an alias: an index that was deleted must not be created by a write
-        params = {"require_alias": "true", "filter_path": "items.*.status,items.*.result,items.*.error"}
+        params = {"require_alias": "true", "filter_path": "items.*.status,items.*.error"}
 
         def post(client: Elasticsearch) -> Any:
-            body, headers = b"".join(operations.lines), _HEADERS
+            body, headers = operations.body(), _HEADERS
             if compress:
                 body, headers = _gzip(body), {**_HEADERS, "content-encoding": "gzip"}
             return client.perform_request("POST", path, params=params, headers=headers, body=body).body
@@ -190,23 +228,24 @@ class Bulk:
     def _reject(self, operations: Operations, place: int, code: str, reason: str, column: str | None) -> None:
         """The policy of the pipeline decides whether the document may be left out."""
         key = keys.to_text(key_of(operations.ids[place], self._width))
-        row = operations.lines[place].partition(b"\n")[2].decode().rstrip("\n")
+        row = operations.source(place).decode()
         text = f"index {self._alias.partition('__')[0]}, id {operations.ids[place]}: {reason}"
         reject = Reject(key, column, code or "REFUSED", text, row or "{}")
         self._judge(reject)
         self.outcome.rejects.append(reject)
 
 
-def _cut(operations: Operations, limits: Limits) -> Iterator[Operations]:
+def cut(operations: Operations, limits: Limits) -> Iterator[Operations]:
     """Requests within the limits; one larger document is sent alone."""
     first, size = 0, 0
-    for place, line in enumerate(operations.lines):
-        if place > first and (place - first >= limits.documents or size + len(line) > limits.bytes):
-            yield Operations(operations.ids[first:place], operations.lines[first:place])
+    for place in range(len(operations)):
+        width = len(operations.source(place)) + _WIDTH_OF_ACTION
+        if place > first and (place - first >= limits.documents or size + width > limits.bytes):
+            yield operations.part(first, place)
             first, size = place, 0
-        size += len(line)
+        size += width
     if first < len(operations):
-        yield Operations(operations.ids[first:], operations.lines[first:])
+        yield operations.part(first, None)
 
 
 def _gzip(body: bytes) -> bytes:
@@ -219,32 +258,3 @@ def _retry_after(error: ApiError) -> float:
         return min(float(error.meta.headers.get("retry-after") or WAITS[0]), LONGEST_WAIT)
     except ValueError:
         return WAITS[0]
-
-
-# -- lines ------------------------------------------------------------------------------------------------------------
-
-
-def index_lines(ids: Sequence[str], sources: Sequence[bytes], version: int) -> Operations:
-    """Each document replaces the stored one, unless that has a higher version."""
-    end = b',"version":%d,"version_type":"external_gte"}}\n' % version
-    quoted = map(json.dumps, ids)
-    lines = [
-        b'{"index":{"_id":%b%b%b\n' % (one.encode(), end, source) for one, source in zip(quoted, sources, strict=True)
-    ]
-    return Operations(ids, lines)
-
-
-def upsert_lines(ids: Sequence[str], sources: Sequence[bytes]) -> Operations:
-    """Each document changes the fields of the stored one, or is created."""
-    quoted = map(json.dumps, ids)
-    lines = [
-        b'{"update":{"_id":%b,"retry_on_conflict":3}}\n{"doc":%b,"doc_as_upsert":true}\n' % (one.encode(), source)
-        for one, source in zip(quoted, sources, strict=True)
-    ]
-    return Operations(ids, lines)
-
-
-def delete_lines(ids: Sequence[str], version: int | None) -> Operations:
-    """None: documents that several pipelines share have no version of ours."""
-    end = b"}}\n" if version is None else b',"version":%d,"version_type":"external_gte"}}\n' % version
-    return Operations(ids, [b'{"delete":{"_id":%b%b' % (json.dumps(one).encode(), end) for one in ids])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
-from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, delete_lines
+from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.generations import Generations, Mark, StoredIndex, remove_load
 from vitrine.connectors.elasticsearch.scan import Scan
 from vitrine.connectors.elasticsearch.target import IndexTarget
@@ -109,14 +109,13 @@ class ElasticsearchLoad:
 
     def _remove_unsaved(self, index: StoredIndex, stamp: Stamp) -> None:
         """Documents of units that failed: their repetition may have read other rows."""
-        job, options = self._target.job, self._target.job.options
-        limits = Limits(options.bulk_documents, options.bulk_bytes, options.bulk_in_flight, job.settings.compress)
-        bulk = Bulk(self._target.requests, index.load_alias, limits, len(index.mark.key if index.mark else ()), _ignore)
+        requests, width = self._target.requests, len(index.mark.key if index.mark else ())
+        bulk = Bulk(requests, index.load_alias, Limits.of(self._target.job, requests), width, _ignore)
         self._generations.count(index)  # a search sees only what was refreshed
-        for hits in Scan(self._target.requests, index.name).versions():
+        for hits in Scan(requests, index.name).versions():
             unsaved = [hit["_id"] for hit in hits if not _is_saved(hit["_version"], self._units)]
             if unsaved:
-                bulk.send(delete_lines(unsaved, stamp.version))
+                bulk.send(Operations(Action.DELETE, unsaved, version=stamp.version))
         bulk.finish()
 
     def _refuse_mismatch(self, staged: int, info: LoadInfo) -> None:

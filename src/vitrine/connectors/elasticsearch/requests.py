@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import elastic_transport
 import elasticsearch
@@ -30,16 +31,17 @@ _PREVIEW = re.compile(r"\.? Preview of field's value:.*", re.DOTALL)
 _QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
 
 
-def _integer(text: str) -> int | NumberText:
-    """`-0` is a number of its own."""
-    return int(text) if text != "-0" else NumberText(text)
-
-
 class ExactJson(CompatibilityModeJsonSerializer):
     """Reads numbers without losing a digit."""
 
     def json_loads(self, data: Any) -> Any:
-        return json.loads(data, parse_float=NumberText, parse_int=_integer)
+        # `-0` is a number of its own, and rare: a function per integer takes most of the time
+        parse_int = _integer if b"-0" in data else None
+        return json.loads(data, parse_float=NumberText, parse_int=parse_int)
+
+
+def _integer(text: str) -> int | NumberText:
+    return int(text) if text != "-0" else NumberText(text)
 
 
 class ReadyBody(elastic_transport.Serializer):
@@ -69,6 +71,11 @@ class Requests:
         self._opened: Elasticsearch | None = None
         self._senders = _Senders()
         self._cancelled = threading.Event()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the cluster is on this machine."""
+        return all(urlsplit(host).hostname in ("localhost", "127.0.0.1", "::1") for host in self._hosts)
 
     def check(self) -> None:
         """Before each request."""

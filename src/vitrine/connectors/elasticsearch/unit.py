@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, Operations, delete_lines, index_lines, upsert_lines
+from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.documents import Documents
 from vitrine.connectors.elasticsearch.generations import StoredIndex
 from vitrine.connectors.elasticsearch.ids import id_of, key_of
@@ -44,12 +44,12 @@ class ElasticsearchUnit:
             identity=self._identity(self._index),
         )
         if documents.ids:
-            self._send(self._index, self._lines(documents))
+            action = Action.INDEX if self._job.options.write == "index" else Action.UPSERT
+            self._send(self._index, Operations(action, documents.ids, documents.sources, self._version))
 
     def delete(self, keys: Sequence[Key]) -> None:
         if self._index is not None and keys:  # nothing can be deleted from a target that does not exist
-            version = self._stamp.version if self._job.options.write == "index" else None
-            self._send(self._index, delete_lines([id_of(key) for key in keys], version))
+            self._send(self._index, Operations(Action.DELETE, [id_of(key) for key in keys], version=self._version))
 
     def finish(self) -> None:
         """Wait for every reply: a unit that ends without an exception is acknowledged."""
@@ -71,19 +71,14 @@ class ElasticsearchUnit:
         texts = (keys.to_text(key_of(one, len(self._key))) for one in written)
         return [text for text in texts if text in self._job.open_rejects]
 
-    def _lines(self, documents: Documents) -> Operations:
-        if self._job.options.write == "upsert":
-            return upsert_lines(documents.ids, documents.sources)
-        return index_lines(documents.ids, documents.sources, self._stamp.version)
+    @property
+    def _version(self) -> int | None:
+        return self._stamp.version if self._job.options.write == "index" else None
 
     def _send(self, index: StoredIndex, operations: Operations) -> None:
         if self._bulk is None:
-            options = self._job.options
-            limits = Limits(
-                options.bulk_documents, options.bulk_bytes, options.bulk_in_flight, self._job.settings.compress
-            )
-            alias = self._alias(index)
-            self._bulk = Bulk(self._requests, alias, limits, len(self._key), self._job.rejects.judge)
+            limits = Limits.of(self._job, self._requests)
+            self._bulk = Bulk(self._requests, self._alias(index), limits, len(self._key), self._job.rejects.judge)
         self._bulk.send(operations)
 
     def _alias(self, index: StoredIndex) -> str:
