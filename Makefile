@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+SEARCH := $(VENV)/.search
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
 
@@ -32,6 +33,11 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
+# the Java and the downloader of the development server
+$(SEARCH): $(RUNTIME)
+	@$(INSTALL) --constraint requirements/runtime.txt --no-build-isolation -e '.[devserver]'
+	@touch $@
+
 $(DEV): $(RUNTIME) requirements/dev.txt
 	@$(INSTALL) -r requirements/dev.txt
 	@touch $@
@@ -39,6 +45,10 @@ $(DEV): $(RUNTIME) requirements/dev.txt
 .PHONY: demo
 demo: $(RUNTIME) ## Build the sample marts on an embedded PostgreSQL, show and prove them
 	@$(BIN)/vitrine demo
+
+.PHONY: demo-search
+demo-search: $(SEARCH) ## The same, and search indexes on an Elasticsearch of its own (353 MB are downloaded once)
+	@$(BIN)/vitrine demo --search
 
 .PHONY: serve
 serve: $(RUNTIME) ## The same, and stay up: API at http://127.0.0.1:8000, a runner, new ratings

@@ -1,0 +1,176 @@
+"""The search indexes of the demo: their pipelines, and searches that find films in them."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vitrine import pipeline_files, plugins, revisions
+from vitrine.demo.story import show_table, shorten
+from vitrine.engine import plan
+from vitrine.engine.plan import NoLease
+from vitrine.errors import VitrineError
+from vitrine.model import Pipeline
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.store import pipelines
+from vitrine.store import state as states
+
+CONNECTOR = "elasticsearch"
+REQUESTS = "vitrine.connectors.elasticsearch.requests:Requests"
+CATALOGUE = "movies"
+TIMEOUT = timedelta(seconds=5)
+FOUND_FILMS = 5
+RUSSIAN_WORD = "планета"
+"""The sample has a film with another form of this word in its title, and one in its description."""
+
+
+def documents() -> list[pipeline_files.Document]:
+    """The pipelines of the search indexes, from the YAML files in the package."""
+    return pipeline_files.read_folder(Path(str(files("vitrine.demo").joinpath("search_pipelines"))))
+
+
+def prepare(console: Console, store: Connection, settings: Settings) -> list[Pipeline]:
+    """Create the pipelines where they are missing; without a cluster that answers, one sentence and no pipelines."""
+    if reason := _reason_without(settings):
+        console.print(f"Search indexes are left out: {reason}")
+        return []
+    sample = documents()
+    names = [str(document["name"]) for _, document in sample]
+    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
+    revisions.apply_all(store, settings, [entry for entry in sample if entry[1]["name"] not in known], None)
+    console.print(f"[green]✓[/] Pipelines of search indexes: {', '.join(names)}")
+    return [pipelines.get(store, name) for name in names]
+
+
+def _reason_without(settings: Settings) -> str | None:
+    """Why there can be no search indexes; None if a cluster answers."""
+    connector = plugins.installed()[CONNECTOR]
+    if not getattr(settings.section(connector.name, connector.settings), "is_configured", False):
+        return "VITRINE_ELASTICSEARCH_URL is not set; `make demo-search` starts an Elasticsearch."
+    try:
+        with closing(Cluster(settings)) as cluster:
+            cluster.check()
+    except VitrineError as exc:
+        return f"{exc}; `make demo-search` starts an Elasticsearch."
+    return None
+
+
+# -- the demo's own store ---------------------------------------------------------------------------------------------
+
+
+def follow_cluster(store: Connection, settings: Settings, wanted: Sequence[Pipeline]) -> list[Pipeline]:
+    """Enable the pipelines, and forget what an earlier demo has written to another cluster."""
+    return [_follow(store, settings, pipeline) for pipeline in wanted]
+
+
+def _follow(store: Connection, settings: Settings, pipeline: Pipeline) -> Pipeline:
+    stored = states.load(store, pipeline.id).identity
+    moved = stored is not None and stored != _identity(pipeline, settings)
+    return revisions.change(store, settings, pipeline.id, {"enabled": True}, state="reset" if moved else None)
+
+
+def _identity(pipeline: Pipeline, settings: Settings) -> str | None:
+    with closing(plan.build_comparison(pipeline.definition, settings)) as built:
+        return built.plan.target.identity
+
+
+def suspend(store: Connection, settings: Settings) -> None:
+    """Disable the pipelines that an earlier demo has created: without a cluster, every run of them would fail."""
+    targets = {str(document["name"]): str(document["target_table"]) for _, document in documents()}
+    for pipeline in pipelines.list_page(store, limit=10_000):
+        definition = pipeline.definition
+        if definition.enabled and targets.get(pipeline.name) == definition.target_table:
+            disabled = definition.model_copy(update={"enabled": False})
+            pipelines.update(store, pipeline.id, disabled, zone=settings.zone)
+
+
+# -- what the demo shows ----------------------------------------------------------------------------------------------
+
+
+def show(console: Console, store: Connection, settings: Settings, wanted: Sequence[Pipeline]) -> None:
+    """Show the indexes, films found by the name of an actor, and films found by another form of a Russian word."""
+    with closing(Cluster(settings)) as cluster:
+        names = [pipeline.definition.target_table.partition(":")[2] for pipeline in wanted]
+        rows = [(f"es:{name}", cluster.index_of(name), f"{cluster.count(name):,}") for name in names]
+        show_table(console, "Search indexes", ("alias", "index", "documents"), rows, right=("documents",))
+        actor = _some_actor(store).lower()
+        _show_films(console, f"Films with the actor “{actor}” (nested query)", cluster.find(by_actor(actor)))
+        title = f"Films about “{RUSSIAN_WORD}”, in any form of the word"
+        _show_films(console, title, cluster.find(by_words(RUSSIAN_WORD)))
+
+
+def by_actor(name: str) -> dict[str, Any]:
+    """All parts of the name belong to one actor; the actors of a film are separate nested documents."""
+    match = {"match": {"actors.full_name": {"query": name, "operator": "and"}}}
+    return {"nested": {"path": "actors", "query": match}}
+
+
+def by_words(words: str) -> dict[str, Any]:
+    return {"multi_match": {"query": words, "fields": ["title^3", "description"]}}
+
+
+_SOME_ACTOR = """
+    SELECT p.full_name
+      FROM content.film_work AS f
+      JOIN content.person_film_work AS pf ON pf.film_work_id = f.id AND pf.role = 'actor'
+      JOIN content.person AS p ON p.id = pf.person_id
+     ORDER BY f.title NOT LIKE 'Star Wars%', f.creation_date, f.id, p.full_name
+     LIMIT 1
+"""
+
+
+def _some_actor(store: Connection) -> str:
+    """An actor of the first Star Wars film."""
+    return store.execute(_SOME_ACTOR).fetchall()[0]["full_name"]
+
+
+def _show_films(console: Console, title: str, found: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        (
+            shorten(film["title"], 32),
+            str(film.get("creation_date", ""))[:4],
+            shorten(", ".join(genre["name"] for genre in film["genres"])),
+            shorten(", ".join(actor["full_name"] for actor in film["actors"])),
+        )
+        for film in found
+    ]
+    show_table(console, title, ("title", "year", "genres", "actors"), rows, right=("year",))
+
+
+class Cluster:
+    """The configured Elasticsearch, asked as an application would."""
+
+    def __init__(self, settings: Settings) -> None:
+        connector = plugins.installed()[CONNECTOR]
+        section = settings.section(connector.name, connector.settings)
+        own = section.model_copy(update={"request_timeout": TIMEOUT})
+        self._requests: Any = plugins.load_class(connector, REQUESTS)(own, f"es:{CATALOGUE}", NoLease())
+
+    def check(self) -> None:
+        """A VitrineError gives the reason why no Elasticsearch answers."""
+        self._requests.call(lambda client: client.info())
+
+    def index_of(self, alias: str) -> str:
+        """The index that readers of an alias see."""
+        return ", ".join(self._requests.call(lambda client: client.indices.get_alias(name=alias).body))
+
+    def count(self, alias: str) -> int:
+        self._requests.call(lambda client: client.indices.refresh(index=alias))
+        return self._requests.call(lambda client: client.count(index=alias).body)["count"]
+
+    def find(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The films that fit best."""
+        reply = self._requests.call(
+            lambda client: (
+                client.search(index=CATALOGUE, query=query, size=FOUND_FILMS, sort=["_score", "film_id"]).body
+            )
+        )
+        return [hit["_source"] for hit in reply["hits"]["hits"]]
+
+    def close(self) -> None:
+        self._requests.close()
