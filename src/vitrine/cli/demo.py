@@ -36,8 +36,8 @@ def demo(
         f"\nThe data is kept in {settings.home}/. Next: `make serve`, then http://127.0.0.1:{settings.api_port}"
     )
     if search:
-        folder = settings.home / SEARCH_FOLDER
-        console.print(f"To search yourself: `.venv/bin/vitrine devserver elasticsearch --folder {folder}`")
+        console.print("To search yourself, start Elasticsearch again:")
+        console.print(f"  .venv/bin/vitrine devserver elasticsearch --folder {settings.home / SEARCH_FOLDER}")
     sys.exit(0 if equal else process.DIFFERENT)
 
 

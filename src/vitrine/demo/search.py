@@ -1,6 +1,6 @@
 """The search indexes of the demo: their pipelines, and searches that find films in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from importlib.resources import files
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from vitrine import pipeline_files, plugins, revisions
-from vitrine.demo.story import show_table, shorten
+from vitrine.demo.story import shorten, show_table
 from vitrine.engine import plan
 from vitrine.engine.plan import NoLease
 from vitrine.errors import VitrineError
@@ -25,6 +25,7 @@ REQUESTS = "vitrine.connectors.elasticsearch.requests:Requests"
 CATALOGUE = "movies"
 TIMEOUT = timedelta(seconds=5)
 FOUND_FILMS = 5
+TITLE_WIDTH, FOUND_WIDTH = 32, 40
 RUSSIAN_WORD = "планета"
 """The sample has a film with another form of this word in its title, and one in its description."""
 
@@ -107,11 +108,22 @@ def show(console: Console, store: Connection, settings: Settings, wanted: Sequen
 def by_actor(name: str) -> dict[str, Any]:
     """All parts of the name belong to one actor; the actors of a film are separate nested documents."""
     match = {"match": {"actors.full_name": {"query": name, "operator": "and"}}}
-    return {"nested": {"path": "actors", "query": match}}
+    return {"query": {"nested": {"path": "actors", "query": match, "inner_hits": {}}}}
 
 
 def by_words(words: str) -> dict[str, Any]:
-    return {"multi_match": {"query": words, "fields": ["title^3", "description"]}}
+    """Any form of the words, in the title or the description."""
+    return {
+        "query": {"multi_match": {"query": words, "fields": ["title^3", "description"]}},
+        "highlight": {
+            "fields": {"title": {}, "description": {}},
+            "type": "plain",  # its fragments are not whole sentences
+            "fragmenter": "simple",
+            "fragment_size": FOUND_WIDTH - 5,
+            "pre_tags": "«",
+            "post_tags": "»",
+        },
+    }
 
 
 _SOME_ACTOR = """
@@ -132,14 +144,20 @@ def _some_actor(store: Connection) -> str:
 def _show_films(console: Console, title: str, found: Sequence[Mapping[str, Any]]) -> None:
     rows = [
         (
-            shorten(film["title"], 32),
-            str(film.get("creation_date", ""))[:4],
-            shorten(", ".join(genre["name"] for genre in film["genres"])),
-            shorten(", ".join(actor["full_name"] for actor in film["actors"])),
+            shorten(hit["_source"]["title"], TITLE_WIDTH),
+            str(hit["_source"].get("creation_date", ""))[:4],
+            shorten(_place_of(hit), FOUND_WIDTH),
         )
-        for film in found
+        for hit in found
     ]
-    show_table(console, title, ("title", "year", "genres", "actors"), rows, right=("year",))
+    show_table(console, title, ("title", "year", "found"), rows, right=("year",))
+
+
+def _place_of(hit: Mapping[str, Any]) -> str:
+    """What the query has found in a film: its actors, or a part of its texts."""
+    actors = hit.get("inner_hits", {}).get("actors", {}).get("hits", {}).get("hits", ())
+    texts = [part for parts in hit.get("highlight", {}).values() for part in parts]
+    return ", ".join([*(actor["_source"]["full_name"] for actor in actors), *texts[:1]])
 
 
 class Cluster:
@@ -153,24 +171,23 @@ class Cluster:
 
     def check(self) -> None:
         """A VitrineError gives the reason why no Elasticsearch answers."""
-        self._requests.call(lambda client: client.info())
+        self._ask(lambda client: client.info())
 
     def index_of(self, alias: str) -> str:
         """The index that readers of an alias see."""
-        return ", ".join(self._requests.call(lambda client: client.indices.get_alias(name=alias).body))
+        return ", ".join(self._ask(lambda client: client.indices.get_alias(name=alias).body))
 
     def count(self, alias: str) -> int:
-        self._requests.call(lambda client: client.indices.refresh(index=alias))
-        return self._requests.call(lambda client: client.count(index=alias).body)["count"]
+        self._ask(lambda client: client.indices.refresh(index=alias))
+        return self._ask(lambda client: client.count(index=alias).body)["count"]
 
-    def find(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The films that fit best."""
-        reply = self._requests.call(
-            lambda client: (
-                client.search(index=CATALOGUE, query=query, size=FOUND_FILMS, sort=["_score", "film_id"]).body
-            )
-        )
-        return [hit["_source"] for hit in reply["hits"]["hits"]]
+    def find(self, search: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The hits that fit best."""
+        request = {"index": CATALOGUE, "size": FOUND_FILMS, "sort": ["_score", "film_id"], **search}
+        return self._ask(lambda client: client.search(**request).body)["hits"]["hits"]
 
     def close(self) -> None:
         self._requests.close()
+
+    def _ask(self, work: Callable[[Any], Any]) -> Any:
+        return self._requests.call(work)
