@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from vitrine import pipeline_files, plugins, revisions
 from vitrine.demo.story import shorten, show_table
@@ -38,7 +39,7 @@ def documents() -> list[pipeline_files.Document]:
 def prepare(console: Console, store: Connection, settings: Settings) -> list[Pipeline]:
     """Create the pipelines where they are missing; without a cluster that answers, one sentence and no pipelines."""
     if reason := _reason_without(settings):
-        console.print(f"Search indexes are left out: {reason}")
+        console.print(f"Search indexes are left out: {escape(reason)}")
         return []
     sample = documents()
     names = [str(document["name"]) for _, document in sample]
@@ -157,7 +158,7 @@ def _place_of(hit: Mapping[str, Any]) -> str:
     """What the query has found in a film: its actors, or a part of its texts."""
     actors = hit.get("inner_hits", {}).get("actors", {}).get("hits", {}).get("hits", ())
     texts = [part for parts in hit.get("highlight", {}).values() for part in parts]
-    return ", ".join([*(actor["_source"]["full_name"] for actor in actors), *texts[:1]])
+    return ", ".join([*(actor["_source"]["full_name"] for actor in actors), *texts[:1]]).strip()
 
 
 class Cluster:
