@@ -117,7 +117,7 @@ bench-compare: $(DEV) ## Compare this tree with another one: AGAINST=../old ROUN
 .PHONY: requirements
 requirements: $(DEV) ## Compile the pinned requirements anew (no addresses in them)
 	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --extra api --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
-	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --allow-unsafe --constraint requirements/runtime.txt --output-file requirements/dev.txt requirements/dev.in
+	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --allow-unsafe --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 
 .PHONY: clean
 clean: ## Remove the environment and the demo's data

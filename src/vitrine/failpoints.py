@@ -22,6 +22,7 @@ NAMES = frozenset(
         "before_finish",
         "in_backoff",
         "staging_built",
+        "before_alias",
         "before_swap",
         "after_swap",
         "in_copy",

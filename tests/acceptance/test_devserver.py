@@ -4,7 +4,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -13,6 +14,7 @@ import pytest
 from tests.helpers.processes import Started, environment, started
 from tests.helpers.waiting import wait_until
 
+ROOT = Path(__file__).parents[2]
 START_SECONDS = 180
 ADDRESS = re.compile(r"export VITRINE_ELASTICSEARCH_URL=(\S+)")
 RUSSIAN = {"mappings": {"properties": {"title": {"type": "text", "analyzer": "russian"}}}}
@@ -48,6 +50,21 @@ def address(server: Started) -> str:
         return match[1] if match else None
 
     return wait_until(shown, timeout=START_SECONDS, what="the start of Elasticsearch")
+
+
+@contextmanager
+def process_with(folder: Path, *arguments: str) -> Generator[Started]:
+    """Runs Python with the modules of this tree until the block ends."""
+    log = folder / "process.log"
+    env = environment(None, PYTHONPATH=f"{ROOT}:{ROOT / 'src'}", TMPDIR=str(folder))
+    env.pop("ELASTICSEARCH_URL", None)
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=env, stdout=output, stderr=output)
+    try:
+        yield Started(process, log)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def process_of(client: httpx2.Client) -> int:
@@ -95,56 +112,45 @@ def test_without_an_installed_java_the_server_runs_keeps_its_data_and_stops_with
     assert list((tmp_path / "kept" / "data").iterdir())
 
 
+OWNER = """
+import signal
+from vitrine.connectors.elasticsearch.devserver import DevServer
+
+with DevServer.start(fast=True) as server:
+    print(f"export VITRINE_ELASTICSEARCH_URL={server.url}", flush=True)
+    signal.pause()
+"""
+
+
 @pytest.mark.usefixtures("elasticsearch_url")
 def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    with started(
-        ["devserver", "elasticsearch", "--port", "0"], tmp_path, environment(None, TMPDIR=str(tmp_path))
-    ) as one:
-        with client_of(address(one)) as client:
+    with process_with(tmp_path, "-c", OWNER) as owner:
+        with client_of(address(owner)) as client:
             pid = process_of(client)
 
-        one.stop(signal.SIGKILL)
+        owner.stop(signal.SIGKILL)
 
         wait_until(lambda: has_ended(pid), what="the end of Elasticsearch")
 
 
 SESSION = """
-import pytest
+import signal
 
-@pytest.fixture(scope="session")
-def announced(elasticsearch_url):
-    import httpx2
-    nodes = httpx2.get(elasticsearch_url + "/_nodes/_local/process", trust_env=False).json()["nodes"]
-    print("PID", *(node["process"]["id"] for node in nodes.values()), flush=True)
-
-def test_waits(announced):
-    import time
-    time.sleep(600)
+def test_waits(elasticsearch_url):
+    print(f"export VITRINE_ELASTICSEARCH_URL={elasticsearch_url}", flush=True)
+    signal.pause()
 """
 
 
 @pytest.mark.usefixtures("elasticsearch_url")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_server_outlives_its_test_session(tmp_path: Path, number: signal.Signals) -> None:
+def test_no_server_outlives_its_test_session(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n", "utf-8")
     (tmp_path / "test_one.py").write_text(SESSION, "utf-8")
-    root = Path(__file__).parents[2]
-    env = environment(None, PYTHONPATH=f"{root}:{root / 'src'}")
-    env.pop("ELASTICSEARCH_URL", None)
-    arguments = ["-q", "-s", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'base'}", "--rootdir", str(tmp_path)]
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        session = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *arguments, str(tmp_path)], cwd=root, env=env, stdout=output, stderr=output
-        )
+    arguments = ["-s", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'base'}", "--rootdir", str(tmp_path)]
+    with process_with(tmp_path, "-m", "pytest", *arguments, str(tmp_path)) as session:
+        with client_of(address(session)) as client:
+            pid = process_of(client)
 
-    def server() -> int | None:
-        assert session.poll() is None, log.read_text("utf-8")
-        shown = re.search(r"PID (\d+)", log.read_text("utf-8"))
-        return int(shown[1]) if shown else None
+        session.stop(signal.SIGKILL)
 
-    pid = wait_until(server, timeout=START_SECONDS, what="the start of Elasticsearch")
-    session.send_signal(number)
-    session.wait(60)
-
-    wait_until(lambda: has_ended(pid), what="the end of Elasticsearch")
+        wait_until(lambda: has_ended(pid), what="the end of Elasticsearch")

@@ -70,8 +70,8 @@ SEARCH = Connector(
     sink=SinkSpec(
         f"{__name__}:FakeSink",
         pattern=INDEX,
-        grammar="es:index in lower-case letters, digits, - and _",
-        scheme="es",
+        grammar="idx:index in lower-case letters, digits, - and _",
+        scheme="idx",
     ),
 )
 """A sink whose targets are indexes."""

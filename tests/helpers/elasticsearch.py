@@ -109,7 +109,7 @@ def _keep(folder: Path) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
         threading.Thread(target=_end_with_session, args=[folder], daemon=True).start()
         try:
-            with DevServer.start() as server:
+            with DevServer.start(fast=True) as server:
                 _publish(folder / "url", server.url)
                 signal.pause()
         except VitrineError as exc:

@@ -3,70 +3,29 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from tests.helpers.running import create, run, succeed
-from tests.helpers.search_case import Search
-from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
-from vitrine.model import Pipeline
+from tests.helpers import search_cluster
+from tests.helpers.running import run, succeed
+from tests.helpers.search_cluster import INCREMENTAL, Cluster
+from tests.helpers.search_proxy import Lost, Reply, Request
+from vitrine.connectors.elasticsearch import ElasticsearchSettings
+from vitrine.connectors.elasticsearch.bulk import Bulk, Limits, delete_lines
+from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.engine import plan
+from vitrine.flow.rows import Reject
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, rejects
+from vitrine.store import pipelines
 from vitrine.store import state as states
-
-NUMBERS = "SELECT id, note, modified FROM content.numbers"
-INCREMENTAL = {"mode": "incremental", "incremental_key": "modified", "options": {"horizon_margin": "0s"}}
-
-
-@dataclass
-class Cluster:
-    """A target in a real cluster, reached through a proxy."""
-
-    proxy: SearchProxy
-    search: Search
-    settings: Settings
-    connection: Connection
-    name: str
-
-    def create(self, query: str, **fields: Any) -> Pipeline:
-        defaults: dict[str, Any] = {"target_table": f"es:{self.name}", "key_columns": ["id"], "source_query": query}
-        return create(self.connection, self.settings, **defaults | fields)
-
-    def ids(self) -> list[str]:
-        return sorted(self.search.documents(self.name), key=int)
-
-    def rejected(self, pipeline: Pipeline) -> dict[str, str]:
-        return {one["key"]: one["reason"] for one in rejects.list_open(self.connection, pipeline.id, limit=100)}
 
 
 @pytest.fixture
 def cluster(elasticsearch_url: str, index_name: str, settings: Settings, connection: Connection) -> Iterator[Cluster]:
-    proxy = SearchProxy(elasticsearch_url)
-    section = {"elasticsearch": {"url": proxy.url, "takeover_grace": "0s"}}
-    connection.execute(
-        "CREATE TABLE content.numbers (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL DEFAULT now())"
-    )
-    try:
-        yield Cluster(
-            proxy,
-            Search(elasticsearch_url),
-            settings.model_copy(update={"connectors": section}),
-            connection,
-            index_name,
-        )
-    finally:
-        proxy.close()
-
-
-def fill(connection: Connection, first: int, last: int) -> None:
-    connection.execute(
-        "INSERT INTO content.numbers (id, note) SELECT n, 'note ' || n FROM generate_series(%s::int, %s::int) n",
-        [first, last],
-    )
+    with search_cluster.opened(elasticsearch_url, index_name, settings, connection) as opened:
+        yield opened
 
 
 # -- single documents -------------------------------------------------------------------------------------------------
@@ -74,10 +33,10 @@ def fill(connection: Connection, first: int, last: int) -> None:
 
 @pytest.mark.promise("F1")
 def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arrive(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 1000)
+    cluster.fill(1, 1000)
     cluster.connection.execute("UPDATE content.numbers SET note = CASE WHEN id IN (5, 500, 999) THEN 'x' ELSE '7' END")
     index = {"mappings": {"properties": {"note": {"type": "integer"}}}}
-    pipeline = cluster.create(NUMBERS, options={"on_reject": "quarantine", "index": index})
+    pipeline = cluster.create(options={"on_reject": "quarantine", "index": index})
     executed = succeed(cluster.connection, cluster.settings, pipeline)
     assert executed.counts.rejected == 3
     assert len(cluster.ids()) == 997
@@ -89,10 +48,10 @@ def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arriv
 
 @pytest.mark.promise("F1")
 def test_a_refused_document_fails_the_run_where_the_policy_says_so(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 100)
+    cluster.fill(1, 100)
     index = {"mappings": {"properties": {"note": {"type": "integer"}}}}
     cluster.connection.execute("UPDATE content.numbers SET note = CASE WHEN id = 7 THEN 'secret' ELSE '7' END")
-    pipeline = cluster.create(NUMBERS, options={"index": index}, mode="incremental", incremental_key="modified")
+    pipeline = cluster.create(options={"index": index}, mode="incremental", incremental_key="modified")
     executed = run(cluster.connection, cluster.settings, pipeline)
     assert executed.error is not None
     assert "row 7 of" in str(executed.error)
@@ -104,8 +63,8 @@ def test_a_refused_document_fails_the_run_where_the_policy_says_so(cluster: Clus
 
 @pytest.mark.promise("F2")
 def test_only_documents_that_found_no_room_are_sent_again(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 50)
-    pipeline = cluster.create(NUMBERS)
+    cluster.fill(1, 50)
+    pipeline = cluster.create()
     full = {"3", "4", "20", "21", "50"}
 
     def no_room(request: Request) -> Reply:
@@ -130,9 +89,9 @@ def test_only_documents_that_found_no_room_are_sent_again(cluster: Cluster) -> N
 
 @pytest.mark.promise("F6")
 def test_a_request_that_is_too_large_is_halved_down_to_one_document(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 9)
+    cluster.fill(1, 9)
     cluster.connection.execute("UPDATE content.numbers SET note = repeat('x', 5000) WHERE id = 6")
-    pipeline = cluster.create(NUMBERS, options={"on_reject": "quarantine"})
+    pipeline = cluster.create(options={"on_reject": "quarantine"})
 
     def limited(request: Request) -> Reply | None:
         return Reply(413, {"error": "too large"}) if request.is_bulk and len(request.plain_body()) > 3000 else None
@@ -147,9 +106,9 @@ def test_a_request_that_is_too_large_is_halved_down_to_one_document(cluster: Clu
 @pytest.mark.parametrize("mode", ["full", "incremental"])
 def test_a_document_with_a_higher_version_is_never_a_success(cluster: Cluster, mode: str) -> None:
     """As after a restore of the store: the tokens of earlier runs are given again."""
-    fill(cluster.connection, 1, 5)
+    cluster.fill(1, 5)
     fields = INCREMENTAL if mode == "incremental" else {"incremental_key": "modified"}
-    pipeline = cluster.create(NUMBERS, **fields)
+    pipeline = cluster.create(**fields)
     succeed(cluster.connection, cluster.settings, pipeline)
     live = cluster.search.live(cluster.name)
     higher = "version=4611686018427387904&version_type=external"
@@ -166,9 +125,26 @@ def test_a_document_with_a_higher_version_is_never_a_success(cluster: Cluster, m
     assert cluster.search.documents(cluster.name)["3"]["note"] == "of a later run"
 
 
+@pytest.mark.promise("F12")
+def test_deleting_a_document_that_is_not_there_is_a_success(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    succeed(cluster.connection, cluster.settings, cluster.create())
+    requests = Requests(cluster.settings.section("elasticsearch", ElasticsearchSettings), "es:x", plan.NoLease())
+    bulk = Bulk(requests, f"{cluster.search.live(cluster.name)}__write", Limits(10, 1000, 1, compress=False), 1, fail)
+    bulk.send(delete_lines(["2", "77"], 2**62))
+    bulk.finish()
+    requests.close()
+    assert (bulk.outcome.deleted, bulk.outcome.rejects) == (1, [])
+    assert cluster.ids() == ["1", "3"]
+
+
+def fail(reject: Reject) -> None:
+    raise AssertionError(reject)
+
+
 def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 5)
-    pipeline = cluster.create(NUMBERS, **INCREMENTAL)
+    cluster.fill(1, 5)
+    pipeline = cluster.create(**INCREMENTAL)
 
     def forget_one(request: Request) -> Reply:
         content = json.loads(request.forward().data())
@@ -192,8 +168,8 @@ def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: 
 
 @pytest.mark.promise("F3")
 def test_a_cluster_without_room_is_asked_again_when_it_says(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 5)
-    pipeline = cluster.create(NUMBERS)
+    cluster.fill(1, 5)
+    pipeline = cluster.create()
     busy = Reply(429, {"error": {"type": "circuit_breaking_exception"}}, {"Retry-After": "1"})
     started = time.monotonic()
     with cluster.proxy.following(cluster.proxy.once(lambda request: busy)):
@@ -205,8 +181,8 @@ def test_a_cluster_without_room_is_asked_again_when_it_says(cluster: Cluster) ->
 
 @pytest.mark.promise("F3")
 def test_a_pause_ends_the_wait_for_a_cluster_without_room(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 5)
-    pipeline = cluster.create(NUMBERS)
+    cluster.fill(1, 5)
+    pipeline = cluster.create()
 
     def busy(request: Request) -> Reply | None:
         if not request.is_bulk:
@@ -222,8 +198,8 @@ def test_a_pause_ends_the_wait_for_a_cluster_without_room(cluster: Cluster) -> N
 
 @pytest.mark.promise("F4")
 def test_a_cluster_that_is_down_postpones_the_run_and_nothing_is_doubled(cluster: Cluster) -> None:
-    fill(cluster.connection, 1, 30)
-    pipeline = cluster.create(NUMBERS, **INCREMENTAL, batch_size=10)
+    cluster.fill(1, 30)
+    pipeline = cluster.create(**INCREMENTAL, batch_size=10)
     with cluster.proxy.down():
         executed = run(cluster.connection, cluster.settings, pipeline, waits=(0.01, 0.01), retry=True)
         assert executed.error is not None
@@ -238,8 +214,8 @@ def test_a_cluster_that_is_down_postpones_the_run_and_nothing_is_doubled(cluster
 @pytest.mark.promise("F5")
 @pytest.mark.parametrize("status", [502, 503, 504, None])
 def test_a_request_that_failed_or_whose_reply_was_lost_is_repeated(cluster: Cluster, status: int | None) -> None:
-    fill(cluster.connection, 1, 5)
-    pipeline = cluster.create(NUMBERS, **INCREMENTAL)
+    cluster.fill(1, 5)
+    pipeline = cluster.create(**INCREMENTAL)
 
     def applied(request: Request) -> Reply:
         request.forward()
@@ -256,12 +232,12 @@ def test_a_request_that_failed_or_whose_reply_was_lost_is_repeated(cluster: Clus
 @pytest.mark.promise("F8")
 @pytest.mark.parametrize("block", ["write", "read_only_allow_delete"])
 def test_a_cluster_that_blocks_writes_is_a_passing_failure(cluster: Cluster, block: str) -> None:
-    fill(cluster.connection, 1, 3)
-    pipeline = cluster.create(NUMBERS, **INCREMENTAL)
+    cluster.fill(1, 3)
+    pipeline = cluster.create(**INCREMENTAL)
     succeed(cluster.connection, cluster.settings, pipeline)
     live = cluster.search.live(cluster.name)
     cluster.search.ask("PUT", f"{live}/_settings", {f"index.blocks.{block}": True})
-    fill(cluster.connection, 4, 6)
+    cluster.fill(4, 6)
     executed = run(cluster.connection, cluster.settings, pipeline, retry=True)
     assert executed.error is not None
     assert executed.error.code == "SINK_BLOCKED"
@@ -274,10 +250,10 @@ def test_a_cluster_that_blocks_writes_is_a_passing_failure(cluster: Cluster, blo
 @pytest.mark.promise("F9")
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_cluster_that_refuses_access_fails_the_run(cluster: Cluster, status: int) -> None:
-    fill(cluster.connection, 1, 3)
+    cluster.fill(1, 3)
     url = cluster.proxy.url.replace("http://", "http://elastic:canary-password@")
     settings = cluster.settings.model_copy(update={"connectors": {"elasticsearch": {"url": url}}})
-    pipeline = cluster.create(NUMBERS)
+    pipeline = cluster.create()
     body = {"error": {"type": "security_exception", "reason": "unable to authenticate user [elastic]"}}
     with cluster.proxy.following(lambda request: Reply(status, body)):
         executed = run(cluster.connection, settings, pipeline, retry=True)
@@ -288,7 +264,7 @@ def test_a_cluster_that_refuses_access_fails_the_run(cluster: Cluster, status: i
 
 
 def test_a_server_that_is_not_elasticsearch_is_refused(cluster: Cluster) -> None:
-    pipeline = cluster.create(NUMBERS)
+    pipeline = cluster.create()
     other = Reply(200, {"version": {"distribution": "opensearch"}}, {"X-Elastic-Product": "OpenSearch"})
     with cluster.proxy.following(lambda request: other):
         executed = run(cluster.connection, cluster.settings, pipeline)

@@ -29,7 +29,7 @@ class FeedOptions(BaseModel):
 
 @pytest.fixture
 def _others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sink `es:` and a source `feed`, each with an option of its own."""
+    """A sink `idx:` and a source `feed`, each with an option of its own."""
     assert SEARCH.sink is not None
     assert FAKE.source is not None
     search = replace(SEARCH, sink=replace(SEARCH.sink, options=SearchOptions))
@@ -174,7 +174,7 @@ def test_without_options_every_default_applies() -> None:
     [
         ({"source_query": QUERY}, {"lookback": "1h", "touch_column": "at"}, {"refresh": True, "page_size": 1}),
         (
-            {"source_query": QUERY, "target_table": "es:genres"},
+            {"source_query": QUERY, "target_table": "idx:genres"},
             {"lookback": "1h", "refresh": True},
             {"touch_column": "at", "page_size": 1},
         ),
@@ -185,7 +185,7 @@ def test_without_options_every_default_applies() -> None:
         ),
         ({"python_task": "calendar_days"}, {"touch_column": "at"}, {"lookback": "1h", "refresh": True}),
         (
-            {"source_query": "x", "source_type": "feed", "target_table": "es:genres"},
+            {"source_query": "x", "source_type": "feed", "target_table": "idx:genres"},
             {"page_size": 1, "refresh": True},
             {"touch_column": "at", "lookback": "1h"},
         ),
@@ -254,7 +254,7 @@ def _definition_of(schema: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.usefixtures("_others")
 @pytest.mark.parametrize(
     ("target", "expected"),
-    [("analytics.genres", {"touch_column"}), ("es:genres", {"refresh"})],
+    [("analytics.genres", {"touch_column"}), ("idx:genres", {"refresh"})],
 )
 def test_the_schema_allows_the_options_of_the_sink_that_the_target_names(target: str, expected: set[str]) -> None:
     names = allowed_options(Definition.model_json_schema(), target)
@@ -270,7 +270,7 @@ def test_two_definitions_in_one_document_have_the_same_rules() -> None:
 
     schema = TypeAdapter(tuple[Definition, Extended]).json_schema()
     assert schema["$defs"]["Extended"]["allOf"] == schema["$defs"]["Definition"]["allOf"]
-    assert "touch_column" not in allowed_options(schema, "es:genres")
+    assert "touch_column" not in allowed_options(schema, "idx:genres")
 
 
 @pytest.mark.usefixtures("_others")
@@ -282,7 +282,7 @@ def test_the_schema_describes_the_options_of_connectors() -> None:
 
 
 @pytest.mark.usefixtures("_others")
-@pytest.mark.parametrize("target", ["analytics.genres", "es:genres"])
+@pytest.mark.parametrize("target", ["analytics.genres", "idx:genres"])
 def test_schema_and_validation_agree_about_the_options_of_a_target(target: str) -> None:
     values = {"touch_column": "at", "refresh": True, "lookback": "1h", "max_rejects": 3, "unheard_of": 1}
     allowed = allowed_options(Definition.model_json_schema(), target)

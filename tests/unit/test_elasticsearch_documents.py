@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from vitrine.connectors.elasticsearch.documents import DocumentEncoder, Documents
+from vitrine.connectors.elasticsearch.sink import ElasticsearchSink
 from vitrine.copytext import values
 from vitrine.errors import ConfigError, DataError
-from vitrine.flow.rows import START, Batch, Column, FrameRows, Payload, PythonRows, TextRows
+from vitrine.flow.rows import START, Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
 from vitrine.testing.samples import SAMPLES, sample_rows
 
 ID, TITLE, MODIFIED = Column("id", "integer"), Column("title", "text"), Column("modified", "timestamp with time zone")
@@ -184,7 +185,8 @@ def test_the_first_reason_of_a_row_is_kept() -> None:
     assert (reject.column, reject.code) == ("a", "NOT_FINITE")
 
 
-@pytest.mark.parametrize("key", ["", "é" * 257])
+@pytest.mark.promise("F14")
+@pytest.mark.parametrize("key", ["", "é" * 257], ids=["empty", "long"])
 def test_a_key_that_is_no_id_refuses_its_row(key: str) -> None:
     found = encode(text_rows((key,), ("fine",)), (Column("code", "text"),), ("code",))
     (reject,) = found.refused
@@ -290,3 +292,8 @@ def test_text_of_a_frame_never_breaks_the_document(type_name: str) -> None:
     found = encode(FrameRows(pl.DataFrame({"id": [1], "value": ['",\n"x":"1']})), (ID, Column("value", type_name)))
     assert all(set(json.loads(source)) == {"id", "value"} for source in found.sources)
     assert found.count == 1
+
+
+def test_rows_of_a_transform_reach_the_sink_as_such() -> None:
+    """As text they would pass for rows of PostgreSQL, whose JSON is not checked."""
+    assert {Lane.ROWS, Lane.FRAMES} <= set(ElasticsearchSink.lanes)

@@ -31,7 +31,7 @@ REPLACEMENTS = {
 
 # (file, text around the word): the reason
 ALLOWED: Mapping[tuple[str, str], str] = {
-    ("src/vitrine/embedded.py", '("pgserver", "nobody")'): "the name of a system user",
+    ("src/vitrine/local_servers.py", '(*preferred, "nobody")'): "the name of a system user",
 }
 
 # Words of a phrase may be on two lines, the second of which begins a comment.

@@ -209,11 +209,11 @@ def test_a_target_outside_the_allow_list_is_refused(target: str, code: str) -> N
 
 
 def test_a_target_is_refused_unless_a_connector_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, texts = reasons(source_query=QUERY, target_table="es:genres")
-    assert (code, texts[0]) == ("BAD_TARGET", "target 'es:genres' is not a valid name")
-    assert "no installed connector writes 'es:' targets" in texts[1]
+    code, texts = reasons(source_query=QUERY, target_table="idx:genres")
+    assert (code, texts[0]) == ("BAD_TARGET", "target 'idx:genres' is not a valid name")
+    assert "no installed connector writes 'idx:' targets" in texts[1]
     connectors.install(monkeypatch, SEARCH)
-    assert isinstance(checked(source_query=QUERY, target_table="es:genres").sink, FakeSink)
+    assert isinstance(checked(source_query=QUERY, target_table="idx:genres").sink, FakeSink)
 
 
 def test_the_checkpoint_belongs_to_incremental_pipelines_only() -> None:
@@ -312,7 +312,7 @@ def test_by_default_the_targets_of_configured_connectors_are_allowed(monkeypatch
     connectors.install(monkeypatch, replace(SEARCH, settings=Unconfigured))
     assert plan.allowed_targets(SETTINGS) == ("analytics.*", "fake:*")
     configured = SETTINGS.model_copy(update={"connectors": {"search": {"is_configured": True}}})
-    assert plan.allowed_targets(configured) == ("analytics.*", "fake:*", "es:*")
+    assert plan.allowed_targets(configured) == ("analytics.*", "fake:*", "idx:*")
 
 
 @pytest.mark.parametrize("allowed", [("analytics.films_*",), ()])

@@ -10,6 +10,7 @@ from pydantic import BaseModel, SecretStr
 from tests.helpers import connectors
 from tests.helpers.connectors import FAKE, SEARCH
 from vitrine import plugins
+from vitrine.connectors.elasticsearch import connector as elasticsearch
 from vitrine.connectors.postgres import PostgresSinkOptions
 from vitrine.connectors.postgres import connector as postgres
 from vitrine.connectors.python_reader import connector as python
@@ -45,7 +46,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, *points: Point) -> tuple[str, str]:
 
 
 def test_the_connectors_of_the_package_are_found_by_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find(monkeypatch) == {"postgres": postgres, "python": python}
+    assert find(monkeypatch) == {"elasticsearch": elasticsearch, "postgres": postgres, "python": python}
 
 
 def test_connectors_of_other_distributions_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +57,7 @@ def test_two_connectors_with_one_scheme_are_refused(monkeypatch: pytest.MonkeyPa
     other = replace(SEARCH, name="lucene")
     assert refusal(monkeypatch, Point(lambda: SEARCH), Point(lambda: other)) == (
         "DUPLICATE_NAME",
-        "connectors 'lucene' and 'search' both claim targets 'es:'",
+        "connectors 'lucene' and 'search' both claim targets 'idx:'",
     )
 
 
@@ -138,14 +139,14 @@ class Conflicting(BaseModel):
 
 
 def sink(options: type[BaseModel]) -> Connector:
-    spec = SinkSpec("x:Y", pattern="[a-z]+", grammar="es:name", scheme="es", options=options)
+    spec = SinkSpec("x:Y", pattern="[a-z]+", grammar="idx:name", scheme="idx", options=options)
     return Connector("search", sink=spec)
 
 
 def test_options_are_composed_once_for_a_pair_of_connectors(monkeypatch: pytest.MonkeyPatch) -> None:
     connectors.install(monkeypatch, sink(Refreshing))
-    model = plugins.options_model(Options, "postgres", "es:movies")
-    assert model is plugins.options_model(Options, "postgres", "es:series")
+    model = plugins.options_model(Options, "postgres", "idx:movies")
+    assert model is plugins.options_model(Options, "postgres", "idx:series")
     assert model is not plugins.options_model(Options, "postgres", "analytics.movies")
     assert issubclass(model, Refreshing)
     assert issubclass(model, Options)
@@ -155,7 +156,7 @@ def test_options_are_composed_once_for_a_pair_of_connectors(monkeypatch: pytest.
 def test_an_option_that_every_pipeline_has_cannot_be_claimed_by_a_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     connectors.install(monkeypatch, sink(Conflicting))
     with pytest.raises(ConfigError, match="option 'max_rejects' is claimed by two connectors") as refused:
-        plugins.options_model(Options, "postgres", "es:movies")
+        plugins.options_model(Options, "postgres", "idx:movies")
     assert refused.value.code == "DUPLICATE_NAME"
 
 
@@ -167,7 +168,7 @@ def test_source_and_sink_cannot_claim_the_same_option(monkeypatch: pytest.Monkey
 
     connectors.install(monkeypatch, source, sink(AlsoRefreshing))
     with pytest.raises(ConfigError, match="option 'refresh' is claimed by two connectors"):
-        plugins.options_model(Options, "feed", "es:movies")
+        plugins.options_model(Options, "feed", "idx:movies")
 
 
 @pytest.mark.parametrize(("source_type", "target"), [("mysql", "analytics.x"), ("postgres", "nowhere:x")])

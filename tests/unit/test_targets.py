@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.helpers import connectors
-from tests.helpers.connectors import SEARCH
 from vitrine import plugins
+from vitrine.connectors.elasticsearch import connector as search
 from vitrine.connectors.postgres import connector as postgres
 from vitrine.errors import ConfigError
 from vitrine.plugins import Target
@@ -14,21 +13,15 @@ DEFAULT = ("analytics.*", "es:*")
 LONGEST = "a" * 63
 
 
-@pytest.fixture(autouse=True)
-def _indexes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second connector with targets of its own, so that both grammars are tested."""
-    connectors.install(monkeypatch, SEARCH)
-
-
 @pytest.mark.parametrize(
     ("text", "target"),
     [
         ("analytics.film_mart", Target(postgres, None, "analytics.film_mart")),
         ("analytics._x9", Target(postgres, None, "analytics._x9")),
         (f"analytics.{LONGEST}", Target(postgres, None, f"analytics.{LONGEST}")),
-        ("es:movies", Target(SEARCH, "es", "movies")),
-        ("es:movies-2024_v1", Target(SEARCH, "es", "movies-2024_v1")),
-        ("es:" + "a" * 100, Target(SEARCH, "es", "a" * 100)),
+        ("es:movies", Target(search, "es", "movies")),
+        ("es:movies-2024_v1", Target(search, "es", "movies-2024_v1")),
+        ("es:" + "a" * 100, Target(search, "es", "a" * 100)),
     ],
 )
 def test_a_well_formed_target_is_parsed_and_formatted_again(text: str, target: Target) -> None:
@@ -37,7 +30,7 @@ def test_a_well_formed_target_is_parsed_and_formatted_again(text: str, target: T
     assert is_allowed_target(text, DEFAULT)
 
 
-@pytest.mark.promise("G22", "H5")
+@pytest.mark.promise("G22", "H5", "F15")
 @pytest.mark.parametrize(
     "text",
     [
@@ -65,6 +58,8 @@ def test_a_well_formed_target_is_parsed_and_formatted_again(text: str, target: T
         "es:",
         "es:Movies",
         "es:_all",
+        "es:../_all",
+        "es:.security",
         "es:-x",
         "es:*",
         "es:a,b",
@@ -92,9 +87,13 @@ def test_a_target_outside_the_allow_list_is_refused_with_the_list(text: str) -> 
     assert not is_allowed_target(text, DEFAULT)
 
 
-@pytest.mark.promise("G22")
+@pytest.mark.promise("G22", "F15")
 @pytest.mark.parametrize(
-    "text", ["pg_catalog.x", "pg_toast.x", "pg_temp.x", "information_schema.x", "etl.etl_pipelines"]
+    "text",
+    [
+        *("pg_catalog.x", "pg_toast.x", "pg_temp.x", "information_schema.x", "etl.etl_pipelines"),
+        *("es:movies__g3", "es:movies__g12__load", "es:a__g0"),
+    ],
 )
 @pytest.mark.parametrize("allowed", ["*", "*.*"])
 def test_a_reserved_schema_is_refused_whatever_the_allow_list_says(text: str, allowed: str) -> None:
@@ -121,10 +120,14 @@ def test_an_empty_allow_list_allows_nothing() -> None:
     ("text", "remedy"),
     [
         ("analytics.X", "write schema.table in lower-case letters, digits and underscores"),
-        ("es:Movies", "write es:index in lower-case letters, digits, - and _"),
+        (
+            "es:Movies",
+            "write es:index in lower-case letters, digits, hyphens and underscores, beginning with a letter or digit",
+        ),
         (
             "file:x",
-            "no installed connector writes 'file:' targets; installed: postgres (schema.table), search (es:index)",
+            "no installed connector writes 'file:' targets; installed: elasticsearch (es:index),"
+            " postgres (schema.table)",
         ),
     ],
 )
@@ -135,6 +138,6 @@ def test_a_malformed_target_is_reported_with_the_grammar_of_its_connector(text: 
 
 
 def test_a_scheme_belongs_to_one_connector() -> None:
-    assert plugins.sink_of("es:movies") is SEARCH
+    assert plugins.sink_of("es:movies") is search
     assert plugins.sink_of("analytics.films") is postgres
     assert plugins.sink_of("file:x") is None

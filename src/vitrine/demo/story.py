@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -42,9 +42,7 @@ class Built:
 
 def sample_documents() -> list[pipeline_files.Document]:
     """The sample pipelines, from the YAML files in the package."""
-    folder = files("vitrine.demo").joinpath("pipelines")
-    found = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    return [(file.name, pipeline_files.parse_text(file.name, file.read_text("utf-8"))) for file in found]
+    return pipeline_files.read_folder(Path(__file__).parent / "pipelines")
 
 
 def prepare(console: Console, store: Connection, settings: Settings, *, films: int, ratings: int) -> list[Pipeline]:

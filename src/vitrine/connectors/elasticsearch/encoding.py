@@ -104,7 +104,7 @@ def _bytes(text: str) -> str:
 
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _A_NUMBER = re.compile(_NUMBER)
-_NUMBERS = re.compile(rf"(?:{_NUMBER}\n)*+".encode())
+_NUMBER_FIELD = re.compile(_NUMBER.encode())
 _BOOLEANS = {"t": "true", "f": "false", "true": "true", "false": "false"}
 _BOOLEAN_FIELDS = {field.encode(): literal.encode() for field, literal in _BOOLEANS.items()}
 
@@ -122,7 +122,7 @@ def _number(text: str) -> str:
 
 
 def _numbers(fields: Fields) -> Encoded | None:
-    return Encoded(fields) if _NUMBERS.fullmatch(b"\n".join((*fields, b""))) else None
+    return Encoded(fields) if all(map(_NUMBER_FIELD.fullmatch, fields)) else None
 
 
 def _boolean(text: str) -> str:
@@ -208,13 +208,14 @@ def _checked_json(fields: Fields) -> Encoded:
 
 
 _PARSE_ARRAYS = values.plain_decoder("text[]")
-_NUMBER_ARRAYS = re.compile(rf"(?:\{{(?:{_NUMBER}(?:,{_NUMBER})*+)?\}}\n)*+".encode())
+_NUMBER_ARRAY_FIELD = re.compile(rf"\{{(?:{_NUMBER}(?:,{_NUMBER})*)?\}}".encode())
 _TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
 
 
 def _number_arrays(fields: Fields) -> Encoded | None:
-    joined = b"\n".join((*fields, b""))
-    return Encoded(joined.translate(_TO_BRACKETS).split(b"\n")[:-1]) if _NUMBER_ARRAYS.fullmatch(joined) else None
+    if not all(map(_NUMBER_ARRAY_FIELD.fullmatch, fields)):
+        return None
+    return Encoded([field.translate(_TO_BRACKETS) for field in fields])
 
 
 def _text_arrays(fields: Fields) -> Encoded | None:

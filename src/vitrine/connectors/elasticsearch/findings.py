@@ -17,8 +17,8 @@ def findings_about(job: Job, found: Found, definition: IndexDefinition, columns:
     for column in columns:
         if bare_type(column.type) == "json":
             text = (
-                f"column '{column.name}' is json: its value is kept, not its text, and a row whose value has two"
-                " members of one name is a reject"
+                f"column '{column.name}' is json: its value is kept, not its text; of a name that it repeats, the last"
+                " counts"
             )
             yield Finding("JSON_TEXT", text, column.name)
     live = found.live
@@ -102,7 +102,8 @@ def _about_upsert(job: Job) -> Iterator[Finding]:
         )
         yield Finding("UPSERT_FULL", text, fatal=True)
     text = (
-        "write: upsert is at-least-once: a late request of a run that died may overwrite a newer document, and fields"
-        " that the query no longer returns stay; use write: index where one pipeline owns the documents"
+        "write: upsert is at-least-once: a late request of a run that died may overwrite a newer document, fields that"
+        " the query no longer returns stay, the cluster rounds numbers with a fraction to double, and merges JSON"
+        " objects; use write: index where one pipeline owns the documents"
     )
     yield Finding("UPSERT_UNFENCED", text)

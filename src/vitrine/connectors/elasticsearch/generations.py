@@ -224,7 +224,7 @@ class Generations:
 def remove_load(requests: Requests, index: StoredIndex) -> bool:
     """Remove an index that was not published; False if it was published or removed in the meantime."""
     if index.load_alias in index.aliases:
-        # without this alias nobody can publish the index
+        # without this alias no run can publish the index
         actions = [{"remove": {"index": index.name, "alias": index.load_alias, "must_exist": True}}]
         if not _removed(requests, lambda client: client.indices.update_aliases(actions=actions)):
             return False

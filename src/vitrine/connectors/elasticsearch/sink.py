@@ -31,7 +31,8 @@ from vitrine.flow.rows import (
 class ElasticsearchSink:
     """A Sink for `es:index`."""
 
-    lanes = (Lane.TEXT,)
+    # rows of transforms are not converted to text first: their JSON and arrays are checked, those of PostgreSQL are not
+    lanes = (Lane.TEXT, Lane.ROWS, Lane.FRAMES)
 
     def __init__(self, job: Job) -> None:
         options, definition = job.options, job.definition

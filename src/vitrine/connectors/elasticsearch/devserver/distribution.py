@@ -34,9 +34,9 @@ def install(cache: Path, report: Report, fetch: Fetch | None = None, sha256: str
         with _only_process(cache / f"{home.name}.lock"):
             if not home.exists():
                 _install(home, report, fetch or fetch_archive, sha256)
-    except PermissionError as exc:
+    except OSError as exc:
         raise ConfigError(
-            f"Elasticsearch {VERSION} cannot be kept in {cache}: no permission for {exc.filename};"
+            f"Elasticsearch {VERSION} cannot be kept in {cache}: {exc.strerror};"
             " set VITRINE_DEVSERVER_CACHE to another folder",
             code="FOLDER",
         ) from exc

@@ -1,0 +1,374 @@
+"""The index behind a target: created, extended, rebuilt without downtime, and never another one's."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers import search_cluster
+from tests.helpers.forked import claimed, dispatched, forked
+from tests.helpers.running import run, succeed, sweep
+from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
+from tests.helpers.search_proxy import Reply, Request
+from tests.helpers.waiting import wait_until
+from vitrine import failpoints, revisions
+from vitrine.engine import reconcile, validation
+from vitrine.flow.protocols import Outcome
+from vitrine.model import Pipeline
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.status import Status
+from vitrine.store import pipelines
+
+
+@pytest.fixture
+def cluster(elasticsearch_url: str, index_name: str, settings: Settings, connection: Connection) -> Iterator[Cluster]:
+    with search_cluster.opened(elasticsearch_url, index_name, settings, connection) as opened:
+        yield opened
+    failpoints.install("")
+
+
+def warnings(cluster: Cluster, pipeline: Pipeline) -> str:
+    """What `validate` says about the stored definition."""
+    stored = pipelines.get(cluster.connection, pipeline.name)
+    return "; ".join(validation.validate(stored.definition, cluster.settings).warnings)
+
+
+def update(cluster: Cluster, pipeline: Pipeline, **fields: Any) -> None:
+    revisions.change(cluster.connection, cluster.settings, pipeline.name, fields, state="keep")
+
+
+def touch(cluster: Cluster, note: str, *ids: int) -> None:
+    statement = "UPDATE content.numbers SET note = %s, modified = clock_timestamp() WHERE id = ANY(%s)"
+    cluster.connection.execute(statement, [note, list(ids)])
+
+
+# -- creation ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("F10")
+@pytest.mark.parametrize("fields", [{}, INCREMENTAL], ids=["full", "incremental"])
+def test_the_first_run_creates_the_index_with_its_mappings_and_the_alias(
+    cluster: Cluster, fields: dict[str, Any]
+) -> None:
+    cluster.fill(1, 3)
+    succeed(cluster.connection, cluster.settings, cluster.create(**fields))
+    live = cluster.search.live(cluster.name)
+    assert cluster.search.indexes(cluster.name) == {live: sorted([cluster.name, f"{live}__write"])}
+    described = cluster.search.ask("GET", live)[live]
+    assert described["mappings"]["dynamic"] == "strict"
+    assert described["mappings"]["properties"]["id"] == {"type": "integer", "coerce": False}
+    assert described["settings"]["index"]["gc_deletes"] == "1h"
+    assert "refresh_interval" not in described["settings"]["index"]
+    assert cluster.ids() == ["1", "2", "3"]
+
+
+@pytest.mark.promise("F10")
+def test_an_index_that_vanishes_during_a_run_is_not_created_by_a_write(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    cluster.search.ask("PUT", "_cluster/settings", {"persistent": {"action.auto_create_index": True}})
+    cluster.fill(4, 6)
+
+    def remove(request: Request) -> Reply:
+        cluster.search.remove(cluster.name)
+        return request.forward()
+
+    try:
+        with cluster.proxy.following(cluster.proxy.once(remove)):
+            executed = run(cluster.connection, cluster.settings, pipeline)
+    finally:
+        cluster.search.ask("PUT", "_cluster/settings", {"persistent": {"action.auto_create_index": None}})
+    assert executed.error is not None
+    assert executed.error.code == "TARGET_SCHEMA"
+    assert cluster.search.indexes(cluster.name) == {}
+
+
+@pytest.mark.parametrize("makes", ["index", "alias"])
+def test_an_index_that_vitrine_has_not_created_is_never_changed(cluster: Cluster, makes: str) -> None:
+    cluster.fill(1, 3)
+    own = cluster.name if makes == "index" else f"{cluster.name}-by-hand"
+    cluster.search.ask("PUT", own, {} if makes == "index" else {"aliases": {cluster.name: {}}})
+    cluster.search.ask("PUT", f"{own}/_doc/1?refresh=true", {"note": "by hand"})
+    pipeline = cluster.create()
+    executed = run(cluster.connection, cluster.settings, pipeline, allow_shrink=True)
+    assert executed.error is not None
+    assert executed.error.code == "TARGET_FOREIGN"
+    assert cluster.name in str(executed.error)
+    assert cluster.notes() == {"1": "by hand"}
+
+
+def test_an_index_of_another_installation_is_refused(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    live = cluster.search.live(cluster.name)
+    meta = cluster.search.ask("GET", f"{live}/_mapping")[live]["mappings"]["_meta"]
+    meta["vitrine"]["installation"] = "another"
+    cluster.search.ask("PUT", f"{live}/_mapping", {"_meta": meta})
+    executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "TARGET_FOREIGN"
+    assert "another installation" in str(executed.error)
+
+
+# -- documents --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("F13")
+def test_a_field_that_the_query_no_longer_returns_is_gone(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    update(cluster, pipeline, source_query="SELECT id, modified FROM content.numbers")
+    touch(cluster, "unread", 2)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    documents = cluster.search.documents(cluster.name)
+    assert set(documents["2"]) == {"id", "modified"}
+    assert set(documents["1"]) == {"id", "note", "modified"}
+
+
+@pytest.mark.parametrize(("nulls", "fields"), [("omit", {"id", "modified"}), ("write", {"id", "note", "modified"})])
+def test_null_is_omitted_or_written(cluster: Cluster, nulls: str, fields: set[str]) -> None:
+    cluster.connection.execute("INSERT INTO content.numbers (id) VALUES (1)")
+    succeed(cluster.connection, cluster.settings, cluster.create(options={"nulls": nulls}))
+    assert set(cluster.search.documents(cluster.name)["1"]) == fields
+
+
+def test_numbers_keep_every_digit(cluster: Cluster) -> None:
+    query = "SELECT 1 AS id, 9007199254740993::bigint AS big, 12345678901234567890.10::numeric AS exact"
+    succeed(cluster.connection, cluster.settings, cluster.create(query))
+    document = cluster.search.documents(cluster.name)["1"]
+    assert document == {"id": 1, "big": 9007199254740993, "exact": "12345678901234567890.10"}
+
+
+def test_an_upsert_changes_the_fields_of_its_pipeline_only(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    index = {"mappings": {"dynamic": True}}
+    options = {"horizon_margin": "0s", "write": "upsert", "index": index}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": options}
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    live = cluster.search.live(cluster.name)
+    cluster.search.ask("POST", f"{live}/_update/1?refresh=true", {"doc": {"views": 7}})
+    touch(cluster, "changed", 1)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    document = cluster.search.documents(cluster.name)["1"]
+    assert (document["views"], document["note"]) == (7, "changed")
+    assert "write: upsert is at-least-once" in warnings(cluster, pipeline)
+
+
+# -- definitions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_definition_is_reported_and_the_next_full_run_rebuilds_the_index(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert "has changed" not in warnings(cluster, pipeline)
+    update(cluster, pipeline, options={"index": {"mappings": {"properties": {"note": {"type": "keyword"}}}}})
+    assert "has changed; the next run builds the index again" in warnings(cluster, pipeline)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    live = cluster.search.live(cluster.name)
+    assert cluster.search.ask("GET", live)[live]["mappings"]["properties"]["note"] == {"type": "keyword"}
+    assert "has changed" not in warnings(cluster, pipeline)
+
+
+def test_a_definition_that_the_cluster_refuses_is_a_clear_error(cluster: Cluster) -> None:
+    cluster.fill(1, 1)
+    index = {"mappings": {"properties": {"note": {"type": "no_such_type"}}}}
+    executed = run(cluster.connection, cluster.settings, cluster.create(options={"index": index}))
+    assert executed.error is not None
+    assert executed.error.code == "INDEX_DEFINITION"
+    assert "no_such_type" in str(executed.error)
+
+
+def test_a_new_column_extends_the_index_where_the_pipeline_says_so(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    update(cluster, pipeline, source_query="SELECT id, note, modified, 5 AS added FROM content.numbers")
+    touch(cluster, "changed", 2)
+    executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "TARGET_SCHEMA"
+    update(cluster, pipeline, options={"horizon_margin": "0s", "on_schema_change": "add_columns"})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.search.documents(cluster.name)["2"]["added"] == 5
+    assert "added" not in cluster.search.documents(cluster.name)["1"]
+
+
+# -- generations ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("I14")
+def test_a_new_generation_is_shown_by_one_call_that_removes_what_the_run_saw(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    before = cluster.search.live(cluster.name)
+    cluster.proxy.requests.clear()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    (swap,) = [request for request in cluster.proxy.requests if request.path.startswith("/_aliases")]
+    actions = json.loads(swap.plain_body())["actions"]
+    assert {"remove": {"index": before, "alias": cluster.name, "must_exist": True}} in actions
+    assert {"add": {"index": cluster.search.live(cluster.name), "alias": cluster.name}} in actions
+
+
+@pytest.mark.promise("I4")
+def test_a_reader_sees_complete_sets_during_three_rebuilds(cluster: Cluster) -> None:
+    cluster.fill(1, 300)
+    pipeline = cluster.create(batch_size=50)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    seen: list[tuple[int, frozenset[str]]] = []
+    done = threading.Event()
+
+    def search() -> None:
+        body = {"size": 300, "_source": ["note"], "track_total_hits": True}
+        while not done.is_set():
+            found = cluster.search.ask("POST", f"{cluster.name}/_search", body)["hits"]
+            notes = frozenset(str(hit["_source"]["note"]).partition(" ")[0] for hit in found["hits"])
+            seen.append((found["total"]["value"], notes))
+
+    reader = threading.Thread(target=search, name="reader")
+    reader.start()
+    try:
+        for number in (1, 2, 3):
+            cluster.connection.execute("UPDATE content.numbers SET note = %s", [f"rebuild{number}"])
+            succeed(cluster.connection, cluster.settings, pipeline)
+    finally:
+        done.set()
+        reader.join()
+    assert {count for count, _ in seen} == {300}
+    assert {notes for _, notes in seen} <= {frozenset({one}) for one in ("note", "rebuild1", "rebuild2", "rebuild3")}
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize(("keep", "left"), [(0, 1), (1, 2), (2, 3)])
+def test_replaced_generations_are_kept_as_many_as_the_pipeline_says(cluster: Cluster, keep: int, left: int) -> None:
+    cluster.fill(1, 2)
+    pipeline = cluster.create(options={"keep_generations": keep})
+    for _ in range(4):
+        succeed(cluster.connection, cluster.settings, pipeline)
+    found = cluster.search.indexes(cluster.name)
+    assert len(found) == left
+    assert [name for name, aliases in found.items() if aliases] == [cluster.search.live(cluster.name)]
+
+
+@pytest.mark.promise("I13")
+@pytest.mark.parametrize("ends", ["resumed", "swept"])
+def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cluster: Cluster, ends: str) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    before = cluster.search.live(cluster.name)
+    cluster.connection.execute("UPDATE content.numbers SET note = 'changed'")
+    pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+    claim = claimed(cluster.settings)
+    with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
+        assert child.ended() < 0
+    assert cluster.search.live(cluster.name) == before
+    assert set(cluster.notes().values()) == {"note 1", "note 2", "note 3"}
+    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    if ends == "swept":
+        update(cluster, pipeline, source_query=f"{NUMBERS} WHERE id > 0")  # the load belongs to another query
+    executed = run(cluster.connection, cluster.settings, pipeline, resume=True)
+    assert executed.outcome is Outcome.FINISHED
+    assert set(cluster.notes().values()) == {"changed"}
+    sweep(cluster.connection, cluster.settings)
+    live = cluster.search.live(cluster.name)
+    assert set(cluster.search.indexes(cluster.name)) == {before, live}
+
+
+# -- crashes and zombies ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("A4")
+def test_a_batch_whose_runner_dies_after_the_reply_is_written_again_with_the_same_ids(cluster: Cluster) -> None:
+    cluster.fill(1, 20)
+    pipeline = cluster.create(**INCREMENTAL, batch_size=5)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    touch(cluster, "changed", *range(1, 21))
+    pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+    claim = claimed(cluster.settings)
+    with forked(lambda: dispatched(cluster.settings, claim), "before_checkpoint=kill@2") as child:
+        assert child.ended() < 0
+    assert sum(note == "changed" for note in cluster.notes().values()) == 10
+    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
+    assert cluster.ids() == [str(number) for number in range(1, 21)]
+    assert set(cluster.notes().values()) == {"changed"}
+
+
+@pytest.mark.promise("A8")
+def test_a_run_that_wakes_after_its_lease_has_ended_sends_nothing(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    touch(cluster, "of the zombie", 1, 2)
+    pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+    claim = claimed(cluster.settings)
+    with forked(lambda: dispatched(cluster.settings, claim), "after_read=stop") as zombie:
+        zombie.stopped()
+        wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+        touch(cluster, "newer", 1, 2)
+        assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
+        sent = len(cluster.proxy.bulks)
+        zombie.wake()
+        assert zombie.ended() == 0
+    assert len(cluster.proxy.bulks) == sent
+    assert cluster.notes() == {"1": "newer", "2": "newer", "3": "note 3"}
+
+
+@pytest.mark.promise("A8")
+def test_a_request_that_is_applied_after_a_takeover_overwrites_nothing(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    touch(cluster, "late", 1, 2)
+    with cluster.proxy.applying_late():
+        assert run(cluster.connection, cluster.settings, pipeline, retry=True).error is not None
+        touch(cluster, "newer", 1)
+        succeed(cluster.connection, cluster.settings, pipeline, resume=True)
+        assert cluster.notes() == {"1": "newer", "2": "late", "3": "note 3"}
+    assert cluster.notes() == {"1": "newer", "2": "late", "3": "note 3"}
+
+
+@pytest.mark.promise("A8")
+def test_a_run_that_takes_over_waits_before_its_first_write(cluster: Cluster) -> None:
+    """A request of the run that died may be in progress, and write a document that no newer one replaces."""
+    cluster.fill(1, 3)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    touch(cluster, "changed", 1)
+    pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+    claimed(cluster.settings)  # and dies
+    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    url, waits = cluster.proxy.url, "600s"
+    patient = cluster.settings.model_copy(
+        update={"connectors": {"elasticsearch": {"url": url, "takeover_grace": waits}}}
+    )
+    sent = len(cluster.proxy.bulks)
+    stop = threading.Event()
+    threading.Timer(1.0, stop.set).start()
+    assert run(cluster.connection, patient, pipeline, resume=True, stop=stop).outcome is Outcome.RELEASED
+    assert len(cluster.proxy.bulks) == sent
+
+
+# -- reconcile --------------------------------------------------------------------------------------------------------
+
+
+def test_reconcile_compares_documents_with_the_source(cluster: Cluster) -> None:
+    cluster.fill(1, 50)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert reconcile.compare(pipeline.definition, cluster.settings).sentence() == "source = target"
+    live = cluster.search.live(cluster.name)
+    cluster.search.ask("DELETE", f"{live}/_doc/50?refresh=true")
+    assert "rows 50 ≠ 49" in reconcile.compare(pipeline.definition, cluster.settings).sentence()
+    cluster.search.ask("POST", f"{live}/_update/7?refresh=true", {"doc": {"note": "by hand"}})
+    assert not reconcile.compare(pipeline.definition, cluster.settings).equal
+    assert pipelines.get(cluster.connection, pipeline.name).status is not Status.FAILED
