@@ -47,11 +47,11 @@ demo: $(RUNTIME) ## Build the sample marts on an embedded PostgreSQL, show and p
 	@$(BIN)/vitrine demo
 
 .PHONY: demo-search
-demo-search: $(SEARCH) ## The same with search indexes, on an Elasticsearch that it starts (the first time it downloads 353 MB)
+demo-search: $(SEARCH) ## The same with search indexes, on an Elasticsearch that it starts; the first time it downloads 353 MB
 	@$(BIN)/vitrine demo --search
 
 .PHONY: serve
-serve: $(RUNTIME) ## The same, and stay up: API at http://127.0.0.1:8000, a runner, new ratings
+serve: $(RUNTIME) ## Build the marts and stay up: API at http://127.0.0.1:8000, a runner, new ratings
 	@$(BIN)/vitrine up
 
 .PHONY: check

@@ -83,7 +83,7 @@ def test_the_demo_builds_and_proves_seven_marts_and_does_so_again_from_its_data(
         assert "2,000 ratings" in done.stdout
         assert "Star " in done.stdout
         assert done.stdout.splitlines().count(WITHOUT_SEARCH) == 1
-        assert "es:" not in done.stdout
+        assert "es:movies" not in done.stdout
         assert not is_running(home)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".vitrine"]
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 
@@ -15,10 +16,12 @@ from vitrine.demo.story import shorten, show_table
 from vitrine.engine import plan
 from vitrine.engine.plan import NoLease
 from vitrine.errors import VitrineError
-from vitrine.model import Pipeline
+from vitrine.flow.jobs import RunInfo
+from vitrine.flow.rows import TargetInfo
+from vitrine.model import Definition, Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import pipelines, runs
 from vitrine.store import state as states
 
 CONNECTOR = "elasticsearch"
@@ -37,11 +40,11 @@ def documents() -> list[pipeline_files.Document]:
 
 
 def prepare(console: Console, store: Connection, settings: Settings) -> list[Pipeline]:
-    """Create the pipelines where they are missing; without a cluster that answers, one sentence and no pipelines."""
-    if reason := _reason_without(settings):
-        console.print(f"Search indexes are left out: {escape(reason)}")
-        return []
+    """Create the pipelines where they are missing; if they cannot write, one sentence with the reason instead."""
     sample = documents()
+    if reason := _reason_without(store, settings, sample):
+        console.print(f"Search indexes are left out: {escape(reason)}; `make demo-search` starts an Elasticsearch.")
+        return []
     names = [str(document["name"]) for _, document in sample]
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
     revisions.apply_all(store, settings, [entry for entry in sample if entry[1]["name"] not in known], None)
@@ -49,17 +52,30 @@ def prepare(console: Console, store: Connection, settings: Settings) -> list[Pip
     return [pipelines.get(store, name) for name in names]
 
 
-def _reason_without(settings: Settings) -> str | None:
-    """Why there can be no search indexes; None if a cluster answers."""
-    connector = plugins.installed()[CONNECTOR]
-    if not getattr(settings.section(connector.name, connector.settings), "is_configured", False):
-        return "VITRINE_ELASTICSEARCH_URL is not set; `make demo-search` starts an Elasticsearch."
+def _reason_without(store: Connection, settings: Settings, sample: Sequence[pipeline_files.Document]) -> str | None:
+    """Why there can be no search indexes: no cluster is configured or answers, or its indexes belong to others."""
+    if not getattr(_section(settings), "is_configured", False):
+        return "VITRINE_ELASTICSEARCH_URL is not set"
     try:
-        with closing(Cluster(settings)) as cluster:
-            cluster.check()
+        for document in sample:
+            _target(store, settings, pipeline_files.definition_of(document))
     except VitrineError as exc:
-        return f"{exc}; `make demo-search` starts an Elasticsearch."
+        return str(exc)
     return None
+
+
+def _target(store: Connection, settings: Settings, definition: Definition) -> TargetInfo:
+    """The target as a run finds it; a VitrineError if the run could not write to it."""
+    run = RunInfo("vitrine:demo", installation=runs.installation(store))
+    given = {**settings.connectors.get(CONNECTOR, {}), "request_timeout": TIMEOUT}
+    quick = settings.model_copy(update={"connectors": {**settings.connectors, CONNECTOR: given}})
+    with closing(plan.prepare(plan.check(definition, quick, run=run))) as built:
+        return built.plan.target
+
+
+def _section(settings: Settings) -> BaseModel:
+    connector = plugins.installed()[CONNECTOR]
+    return settings.section(connector.name, connector.settings)
 
 
 # -- the demo's own store ---------------------------------------------------------------------------------------------
@@ -72,13 +88,8 @@ def follow_cluster(store: Connection, settings: Settings, wanted: Sequence[Pipel
 
 def _follow(store: Connection, settings: Settings, pipeline: Pipeline) -> Pipeline:
     stored = states.load(store, pipeline.id).identity
-    moved = stored is not None and stored != _identity(pipeline, settings)
+    moved = stored is not None and stored != _target(store, settings, pipeline.definition).identity
     return revisions.change(store, settings, pipeline.id, {"enabled": True}, state="reset" if moved else None)
-
-
-def _identity(pipeline: Pipeline, settings: Settings) -> str | None:
-    with closing(plan.build_comparison(pipeline.definition, settings)) as built:
-        return built.plan.target.identity
 
 
 def suspend(store: Connection, settings: Settings) -> None:
@@ -165,14 +176,8 @@ class Cluster:
     """The configured Elasticsearch, asked as an application would."""
 
     def __init__(self, settings: Settings) -> None:
-        connector = plugins.installed()[CONNECTOR]
-        section = settings.section(connector.name, connector.settings)
-        own = section.model_copy(update={"request_timeout": TIMEOUT})
-        self._requests: Any = plugins.load_class(connector, REQUESTS)(own, f"es:{CATALOGUE}", NoLease())
-
-    def check(self) -> None:
-        """A VitrineError gives the reason why no Elasticsearch answers."""
-        self._ask(lambda client: client.info())
+        requests = plugins.load_class(plugins.installed()[CONNECTOR], REQUESTS)
+        self._requests: Any = requests(_section(settings), f"es:{CATALOGUE}", NoLease())
 
     def index_of(self, alias: str) -> str:
         """The index that readers of an alias see."""
