@@ -325,7 +325,7 @@ def test_a_run_that_wakes_after_its_lease_has_ended_sends_nothing(cluster: Clust
     assert cluster.notes() == {"1": "newer", "2": "newer", "3": "note 3"}
 
 
-@pytest.mark.promise("A8")
+@pytest.mark.promise("A8", "F7")
 def test_a_request_that_is_applied_after_a_takeover_overwrites_nothing(cluster: Cluster) -> None:
     cluster.fill(1, 3)
     pipeline = cluster.create(**INCREMENTAL)

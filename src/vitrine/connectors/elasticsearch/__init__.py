@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
 
+from vitrine.model import Duration
 from vitrine.plugins import Connector, SinkSpec
-from vitrine.settings import ConnectorSettings, Duration
+from vitrine.settings import ConnectorSettings
 
 INDEX_NAME = r"[a-z0-9][a-z0-9_-]{0,99}"
 OWN_NAMES = r".*__g[0-9]+(__[a-z]+)?$"
