@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
 
@@ -17,6 +17,8 @@ OWN_NAMES = r".*__g[0-9]+(__[a-z]+)?$"
 
 class ElasticsearchSettings(ConnectorSettings):
     """Settings of the connector."""
+
+    needs: ClassVar[str] = "set VITRINE_ELASTICSEARCH_URL, such as https://search.example.com:9200"
 
     url: SecretStr | None = Field(
         default=None,
