@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
 from tests.helpers.search_proxy import Reply, Request
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints, revisions
+from vitrine.connectors.elasticsearch import sweeping
 from vitrine.engine import reconcile, validation
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Pipeline, RequestKind
@@ -374,6 +376,16 @@ def test_reconcile_compares_documents_with_the_source(cluster: Cluster) -> None:
     cluster.search.ask("POST", f"{live}/_update/7?refresh=true", {"doc": {"note": "by hand"}})
     assert not reconcile.compare(pipeline.definition, cluster.settings).equal
     assert pipelines.get(cluster.connection, pipeline.name).status is not Status.FAILED
+
+
+def test_a_cluster_that_does_not_answer_stops_no_sweep_for_long(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "SWEEP_SECONDS", 0.3)
+    with cluster.proxy.blocked():
+        started = time.monotonic()
+        assert sweep(cluster.connection, cluster.settings) == []
+        assert time.monotonic() - started < 10
 
 
 # -- rollback ---------------------------------------------------------------------------------------------------------
