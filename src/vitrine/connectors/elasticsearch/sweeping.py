@@ -8,7 +8,6 @@ from vitrine.connectors.elasticsearch.requests import Requests
 from vitrine.errors import TransientError
 from vitrine.flow.jobs import SweepJob
 
-
 SWEEP_SECONDS = 5.0
 """A runner claims nothing while it sweeps: a cluster that does not answer must not stop it."""
 
