@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,12 +14,13 @@ from tests.helpers.running import run, succeed, sweep
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
 from tests.helpers.search_proxy import Reply, Request
 from tests.helpers.waiting import wait_until
-from vitrine import failpoints, revisions
+from vitrine import failpoints, registry, revisions
 from vitrine.connectors.elasticsearch import sweeping
 from vitrine.engine import reconcile, validation
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline, RequestKind
+from vitrine.model import Pipeline, RequestKind, Row
 from vitrine.postgres import Connection
+from vitrine.registry import Kind, Task
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
@@ -203,6 +204,29 @@ def test_a_new_column_extends_the_index_where_the_pipeline_says_so(cluster: Clus
     succeed(cluster.connection, cluster.settings, pipeline)
     assert cluster.search.documents(cluster.name)["2"]["added"] == 5
     assert "added" not in cluster.search.documents(cluster.name)["1"]
+
+
+def test_a_column_that_a_transform_adds_is_refused_where_the_pipeline_says_so(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added: list[str] = []
+
+    def add(rows: Sequence[Row]) -> Sequence[Row]:
+        return [{**row, **dict.fromkeys(added, 5)} for row in rows]
+
+    monkeypatch.setitem(vars(registry.transforms)["_tasks"], "add", Task("add", Kind.ROW, add, None))
+    cluster.fill(1, 2)
+    pipeline = cluster.create(**INCREMENTAL, python_task="add")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    added.append("added")
+    touch(cluster, "changed", 2)
+    executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "TARGET_SCHEMA"
+    assert "no field 'added'" in str(executed.error)
+    update(cluster, pipeline, options={"horizon_margin": "0s", "on_schema_change": "add_columns"})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.search.documents(cluster.name)["2"]["added"] == 5
 
 
 # -- generations ------------------------------------------------------------------------------------------------------
