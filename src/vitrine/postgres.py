@@ -151,8 +151,8 @@ _TOO_MANY = re.compile(
 )
 """Refused connections have no SQLSTATE; the last two texts are PgBouncer's."""
 _REFUSED_ACCOUNT = re.compile(
-    r"FATAL:.*(authentication failed|no pg_hba\.conf entry|does not exist|is not permitted to log in|permission denied"
-    r"|no such (user|database))"
+    r"FATAL:.*(authentication failed|pg_hba\.conf|does not exist|is not permitted to log in|permission denied"
+    r"|no such (user|database))|no password supplied"
 )
 """The server's own reasons to refuse an account or a database; they have no SQLSTATE either."""
 

@@ -197,18 +197,16 @@ def test_a_run_of_a_pipeline_that_another_runner_holds_ends_with_4(
 def test_all_failed_pipelines_are_run_with_one_line_each(command: Command, files: Path, connection: Connection) -> None:
     assert ok(command("run", "--failed")) == "No enabled pipeline is FAILED.\n"
     (files / "idle.yaml").write_text(GENRES.replace("genres", "idle"))
-    (files / "off.yaml").write_text(GENRES.replace("genres", "off") + "enabled: false\n")
+    (files / "disabled.yaml").write_text(GENRES.replace("genres", "disabled") + "enabled: false\n")
     ok(command("apply", str(files)))
     connection.execute("CREATE TABLE analytics.genres (id uuid PRIMARY KEY, name text)")
-    connection.execute("CREATE TABLE analytics.ratings (id uuid PRIMARY KEY)")
     connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name <> 'idle'")
-    connection.execute("DROP TABLE analytics.ratings")
     done = command("run", "--failed")
     assert (done.returncode, done.stderr) == (1, "")
     genres, ratings = done.stdout.splitlines()
     assert genres.startswith("genres: failed (TARGET_SCHEMA): target analytics.genres has no column 'modified'")
     assert ratings.startswith("ratings: finished, 900 rows read, 900 written, 0 deleted")
-    assert [runs.list_page(connection, pipelines.get(connection, name).id) for name in ("idle", "off")] == [[], []]
+    assert [runs.list_page(connection, pipelines.get(connection, name).id) for name in ("idle", "disabled")] == [[], []]
     listed = ok(command("list"))
     assert f"genres: {genres.partition('): ')[2]} [TARGET_SCHEMA]" in listed
     assert "last error, at " in ok(command("status", "genres"))
@@ -222,7 +220,7 @@ def test_a_pipeline_that_cannot_run_does_not_keep_the_other_failed_ones_from_run
 ) -> None:
     ok(command("apply", str(files)))
     connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED'")
-    connection.execute("UPDATE etl.etl_pipelines SET batch_size = 50001, batch_size_exact = true WHERE name = 'genres'")
+    connection.execute("UPDATE etl.etl_pipelines SET schedule_interval = 'now and then' WHERE name = 'genres'")
     done = command("run", "--failed")
     assert done.returncode == 1
     genres, ratings = done.stdout.splitlines()
@@ -244,8 +242,15 @@ def test_a_postponed_pipeline_is_shown_with_its_error(command: Command, files: P
     pipelines.fire_schedules(connection)
     held = pipelines.claim_next(connection, runner="tests", ttl=timedelta(minutes=1))
     assert held is not None
-    reason = {"error_code": "TRANSIENT", "error_message": "source 'default': connection refused"}
-    pipelines.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, delay=timedelta(minutes=1), **reason)
+    pipelines.end_run(
+        connection,
+        held,
+        Event.POSTPONE,
+        RunStatus.FAILED,
+        error_code="TRANSIENT",
+        error_message="source 'default': connection refused",
+        delay=timedelta(minutes=1),
+    )
     listed = ok(command("list"))
     assert "IDLE (postponed)" in listed
     assert listed.endswith("genres: source 'default': connection refused [TRANSIENT]\n")
