@@ -228,6 +228,23 @@ def test_a_pipeline_that_cannot_run_does_not_keep_the_other_failed_ones_from_run
     assert ratings.startswith("ratings: finished")
 
 
+def test_an_interrupt_releases_the_failed_pipeline_that_runs_and_names_those_that_did_not_start(
+    database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    (files / "year.yaml").write_text(GENRES.replace("genres", "year"))
+    ok(command("apply", str(files)))
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name <> 'genres'")
+    ratings = pipelines.get(connection, "ratings")
+    with started(["run", "--failed"], tmp_path, environment(database_url)) as one:
+        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        assert one.stop(signal.SIGINT) == 3
+    first, second = one.output().splitlines()
+    assert first.startswith("ratings: released, ")
+    assert second == "year: not started"
+    left = [pipelines.get(connection, name).status for name in ("ratings", "year")]
+    assert left == [Status.RUN_REQUESTED, Status.FAILED]
+
+
 def test_a_run_needs_either_a_name_or_the_option_for_all_failed_ones(command: Command) -> None:
     for arguments in ((), ("genres", "--failed")):
         done = command("run", *arguments)
