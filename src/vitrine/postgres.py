@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 
 from vitrine.errors import CONNECTION_LIMIT, ConfigError, DataError, TransientError, VitrineError, group_of
+from vitrine.places import Place
 
 Connection = psycopg.Connection[DictRow]
 
@@ -181,8 +182,10 @@ _LIMITS = {
 
 
 @contextmanager
-def translated(side: str, *, code: str | None = None) -> Generator[None]:
-    """Raise psycopg's errors as the error group of their SQLSTATE; `side` begins the sentence."""
+def translated(
+    side: str, *, code: str | None = None, place_of: Callable[[psycopg.Error], Place | None] | None = None
+) -> Generator[None]:
+    """Raise psycopg's errors as the error group of their SQLSTATE; `side`, with the place, begins the sentence."""
     try:
         yield
     except psycopg.Error as exc:
@@ -192,7 +195,9 @@ def translated(side: str, *, code: str | None = None) -> Generator[None]:
             group = TransientError
         known = "53300" if _TOO_MANY.search(str(exc)) else exc.sqlstate or ""
         limit, remedy = _LIMITS.get(known, (None, ""))
-        raise group(f"{side}: {safe_message(exc)}{remedy}", code=code or limit) from exc
+        place = place_of(exc) if place_of else None
+        where = f"{side}, {place}" if place else side
+        raise group(f"{where}: {safe_message(exc)}{remedy}", code=code or limit, place=place) from exc
 
 
 STABLE_NAMES = """
