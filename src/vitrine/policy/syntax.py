@@ -143,6 +143,14 @@ def names_of(nodes: Collection[pb.Node]) -> Names:
     return [node.string.sval for node in nodes]
 
 
+def star_of(expression: pb.Node) -> Names | None:
+    """The table of `f.*`, without name for `*`; None: the expression is something else."""
+    if expression.WhichOneof("node") != "column_ref":
+        return None
+    *table, last = expression.column_ref.fields
+    return names_of(table) if last.WhichOneof("node") == "a_star" else None
+
+
 def location_of(node: Message) -> int | None:
     """Where a node begins, in bytes of the text; a node that does not know it begins with the first of its parts."""
     own = own_location(node)
