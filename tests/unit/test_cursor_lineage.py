@@ -50,6 +50,7 @@ FILTERED = [
     (f"SELECT modified FROM {F} WHERE id IN (SELECT id FROM {G} WHERE updated >= $1)", {GENRE}),
     (f"WITH t AS (SELECT genre_id FROM {J} WHERE linked > $1) SELECT f.modified FROM {F} f, t", {LINK}),
     (f"SELECT f.modified FROM {F} f JOIN {G} g ON g.updated >= $1", {GENRE}),
+    (f"SELECT modified FROM {F} WHERE title || $1 = 'x'", set[str]()),
     (f"SELECT max(modified) AS modified FROM {F} GROUP BY id HAVING max(modified) >= $1", set[str]()),
     (f"SELECT greatest(modified, $1) AS modified FROM {F} WHERE modified >= $1 - interval '1 day'", {FILM}),
 ]

@@ -17,7 +17,7 @@ Origin = tuple[Relation, str]
 Catalog = Mapping[Relation, Sequence[str]]
 """The columns of every relation that the query names, in their order."""
 
-_COMPARISONS = frozenset({pb.AEXPR_OP, pb.AEXPR_BETWEEN})
+_COMPARISONS = frozenset({"<", "<=", "=", ">=", ">", "BETWEEN"})
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class _Resolver:
                 self.select(node.subselect.select_stmt, scope)
                 pending.append(node.testexpr)
                 continue
-            if isinstance(node, pb.A_Expr) and node.kind in _COMPARISONS and _has_checkpoint(node):
+            if isinstance(node, pb.A_Expr) and names_of(node.name)[-1] in _COMPARISONS and _has_checkpoint(node):
                 sides = [self._value(side, scope) for side in (node.lexpr, node.rexpr)]
                 for value in sides:
                     self.filtered.update(value.origins if value.is_plain else ())

@@ -56,9 +56,13 @@ def ignored(
     others = sorted(set(tables) - sources)
     if not sources or not others:
         return ()
+    # a run reads only rows whose cursor is above the checkpoint, whatever the query selects
+    filtered = {relation for relation, _ in lineage.filtered}
+    not_enough = " (a condition on $1 alone does not change that)" if filtered.intersection(others) else ""
     text = (
         f"a change in {_listed(others, 'or')} alone never reaches this mart, because the cursor '{cursor}' takes its"
-        f" values from {_listed(sorted(sources), 'and')} only; {_remedy(connection, tables, cursor, others)}"
+        f" values from {_listed(sorted(sources), 'and')} only{not_enough};"
+        f" {_remedy(connection, tables, cursor, others)}"
     )
     place = query.place_of_relation(*others[0])
     return (Finding("CURSOR_IGNORES_TABLE", text, cursor, place=place),)
