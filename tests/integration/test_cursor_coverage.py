@@ -1,5 +1,6 @@
 """`validate` names tables whose changes do not move the cursor, and large tables that it reads without an index."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.helpers.running import create, succeed
 from vitrine import pipeline_files
 from vitrine.demo import story
-from vitrine.engine import validation
+from vitrine.engine import plan, validation
 from vitrine.flow.rows import Finding
 from vitrine.model import Definition
 from vitrine.postgres import Connection, raw
@@ -125,6 +126,18 @@ def test_the_sample_pipelines_have_exactly_these_findings(settings: Settings) ->
         for definition in map(pipeline_files.definition_of, story.sample_documents())
     }
     assert found == EXPECTED
+
+
+def test_the_sample_pipelines_of_a_search_index_have_exactly_these_findings(settings: Settings) -> None:
+    """Of their sources; the server of the index is not asked."""
+    settings = settings.model_copy(update={"connectors": {"elasticsearch": {"url": "http://127.0.0.1:1"}}})
+    found: dict[str, list[str]] = {}
+    for document in pipeline_files.read_folder(Path(story.__file__).parent / "search_pipelines"):
+        checked = plan.check(pipeline_files.definition_of(document), settings)
+        found[checked.definition.name] = [one.code for one in checked.source.describe().findings]
+        checked.source.close()
+        checked.sink.close()
+    assert found == {"film_dim_search": [], "film_rating_agg_search": ["NULL_CURSOR_UNKNOWN"], "movies": []}
 
 
 # -- indexes ----------------------------------------------------------------------------------------------------------
