@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from vitrine.places import Place
+
 CONNECTION_LIMIT = "CONNECTION_LIMIT"
 """The code of an error that means: another run may have the connection; wait without holding any."""
 
@@ -10,12 +12,16 @@ ACCESS_REFUSED = "ACCESS_REFUSED"
 
 
 class VitrineError(Exception):
-    """Every error a user may see. `code` is stable, for machines; the text is one sentence, for people."""
+    """Every error a user may see. `code` is stable, for machines; the text is one sentence, for people.
+
+    An error about the query has its `place`, which the text names as well.
+    """
 
     default_code: ClassVar[str] = "ERROR"
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
+    def __init__(self, message: str, *, code: str | None = None, place: Place | None = None) -> None:
         super().__init__(message)
+        self.place = place
         self.code = code or self.default_code
 
 

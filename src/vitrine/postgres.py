@@ -25,6 +25,7 @@ from vitrine.errors import (
     VitrineError,
     group_of,
 )
+from vitrine.places import Place
 
 Connection = psycopg.Connection[DictRow]
 
@@ -196,8 +197,10 @@ _LIMITS = {
 
 
 @contextmanager
-def translated(side: str, *, code: str | None = None) -> Generator[None]:
-    """Raise psycopg's errors as the error group of their SQLSTATE; `side` begins the sentence."""
+def translated(
+    side: str, *, code: str | None = None, place_of: Callable[[psycopg.Error], Place | None] | None = None
+) -> Generator[None]:
+    """Raise psycopg's errors as the error group of their SQLSTATE; `side`, with the place, begins the sentence."""
     try:
         yield
     except psycopg.Error as exc:
@@ -207,7 +210,9 @@ def translated(side: str, *, code: str | None = None) -> Generator[None]:
             group = TransientError
         known = exc.sqlstate or _state_of_refusal(str(exc))
         limit, remedy = _LIMITS.get(known, (None, ""))
-        raise group(f"{side}: {safe_message(exc)}{remedy}", code=code or limit) from exc
+        place = place_of(exc) if place_of else None
+        where = f"{side}, {place}" if place else side
+        raise group(f"{where}: {safe_message(exc)}{remedy}", code=code or limit, place=place) from exc
 
 
 def _state_of_refusal(text: str) -> str:

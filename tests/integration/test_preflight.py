@@ -218,8 +218,9 @@ def test_a_database_that_takes_too_long_is_not_waited_for(connection: Connection
     connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY)")
     with connection.transaction():
         connection.execute("LOCK TABLE content.t")
-        (warning,) = validation.preflight(plan.check(definition(), settings), seconds=0.5)
-    assert warning == "not validated: source or target did not respond within 0.5 s"
+        (finding,) = validation.preflight(plan.check(definition(), settings), seconds=0.5)
+    expected = ("NOT_VALIDATED", "not validated: source or target did not respond within 0.5 s")
+    assert (finding.code, finding.text) == expected
 
 
 def test_a_change_that_source_and_target_do_not_judge_is_stored_unasked(

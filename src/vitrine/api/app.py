@@ -137,7 +137,7 @@ async def _on_vitrine_error(_: Request, exc: VitrineError) -> Response:
     status = _status_of(exc)
     if status == 500:
         return _unexpected(exc)
-    return respond(status, exc.code, str(exc), headers=RETRY if status == 503 else None)
+    return respond(status, exc.code, str(exc), place=exc.place, headers=RETRY if status == 503 else None)
 
 
 def _status_of(exc: VitrineError) -> int:

@@ -18,6 +18,7 @@ from vitrine.api.schemas import (
     DEFINITION_EXAMPLE,
     INCREMENTAL_EXAMPLE,
     Change,
+    FindingBody,
     Paused,
     PipelineBody,
     PipelinePage,
@@ -30,6 +31,7 @@ from vitrine.api.schemas import (
 )
 from vitrine.engine import plan, rollback, validation
 from vitrine.errors import ConfigError, NotFound, TransitionRefused
+from vitrine.flow.rows import Finding
 from vitrine.model import NAME, Definition, Pipeline, RequestKind, RunOptions
 from vitrine.settings import Settings
 from vitrine.status import Status
@@ -90,18 +92,23 @@ def _with_etag(pipeline: Pipeline, response: Response) -> PipelineBody:
     return PipelineBody.of(pipeline)
 
 
-def _stored(pipeline: Pipeline, warnings: Sequence[str], response: Response) -> StoredPipelineBody:
+def _stored(pipeline: Pipeline, findings: Sequence[Finding], response: Response) -> StoredPipelineBody:
     response.headers["ETag"] = f'"{pipeline.config_version}"'
-    return StoredPipelineBody.of(pipeline).model_copy(update={"warnings": list(warnings)})
+    return StoredPipelineBody.of(pipeline).model_copy(
+        update={
+            "warnings": list(validation.warnings_of(findings)),
+            "findings": [FindingBody.of(finding) for finding in findings],
+        }
+    )
 
 
-def _preflight(definition: Definition, settings: Settings) -> tuple[str, ...]:
-    """Warnings of source and target; called while no connection of the pool is held."""
+def _preflight(definition: Definition, settings: Settings) -> tuple[Finding, ...]:
+    """Findings of source and target; called while no connection of the pool is held."""
     checked = plan.check(definition, settings)
     try:
         return validation.preflight(checked)
     except ConfigError as exc:
-        raise ConfigError(f"{exc}. To store it anyway, add ?validate=false", code=exc.code) from exc
+        raise ConfigError(f"{exc}. To store it anyway, add ?validate=false", code=exc.code, place=exc.place) from exc
 
 
 @router.get("/pipelines", summary="List pipelines", responses=documented(422))
@@ -138,11 +145,11 @@ def create_pipeline(
 ) -> StoredPipelineBody:
     """Stores a new pipeline in status IDLE. Query and target are checked first; a refusal lists every reason. Source
     and target are asked as well, if they respond within 5 seconds; `warnings` has what they report."""
-    warnings = _preflight(definition, settings) if validate else ()
+    findings = _preflight(definition, settings) if validate else ()
     with pool.connection() as connection:
         pipeline = revisions.create(connection, settings, definition)
     response.headers["Location"] = f"{PREFIX}/pipelines/{pipeline.id}"
-    return _stored(pipeline, warnings, response)
+    return _stored(pipeline, findings, response)
 
 
 @router.get("/pipelines/{id}", summary="Read a pipeline", responses=documented(404))
@@ -181,19 +188,19 @@ def change_pipeline(
     and target are asked as for a new pipeline, unless only the schedule, the throttle or a text changes."""
     fields = change.model_dump(mode="json", exclude_unset=True)
     state = fields.pop("state", None)
-    warnings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     with _body_errors():
         if validate:
             with pool.connection() as connection:
                 work = revisions.work_changed_by(
                     connection, settings, key, fields, state=state, expected_version=expected_version
                 )
-            warnings = _preflight(work, settings) if work else ()
+            findings = _preflight(work, settings) if work else ()
         with pool.connection() as connection:
             pipeline = revisions.change(
                 connection, settings, key, fields, state=state, expected_version=expected_version
             )
-    return _stored(pipeline, warnings, response)
+    return _stored(pipeline, findings, response)
 
 
 @contextmanager

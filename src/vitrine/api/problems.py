@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from vitrine import input_errors
 from vitrine.input_errors import InputError
+from vitrine.places import Place
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -22,6 +23,18 @@ MAX_DETAIL_LENGTH = 4000
 class FieldError(BaseModel):
     field: str
     reason: str
+
+
+class PlaceBody(BaseModel):
+    """A place in the query: line and column count from 1, in characters."""
+
+    line: int
+    column: int
+    text: str = Field(description="The line of the query.")
+
+    @classmethod
+    def of(cls, place: Place) -> Self:
+        return cls(line=place.line, column=place.column, text=_printable(place.text[:MAX_DETAIL_LENGTH]))
 
 
 class Problem(BaseModel):
@@ -47,6 +60,7 @@ class Problem(BaseModel):
     code: str
     detail: str
     errors: list[FieldError] | None = Field(default=None, description="Validation errors: every field with its reason.")
+    place: PlaceBody | None = Field(default=None, description="Errors about the query: the place in it.")
 
 
 def respond(
@@ -55,6 +69,7 @@ def respond(
     detail: str,
     *,
     errors: Sequence[FieldError] | None = None,
+    place: Place | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     problem = Problem(
@@ -63,6 +78,7 @@ def respond(
         code=code,
         detail=_safe(detail),
         errors=list(errors) if errors else None,
+        place=None if place is None else PlaceBody.of(place),
     )
     return JSONResponse(problem.model_dump(exclude_none=True), status, headers, MEDIA_TYPE)
 

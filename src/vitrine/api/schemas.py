@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from vitrine import plugins
+from vitrine.api.problems import PlaceBody
+from vitrine.flow.rows import Finding
 from vitrine.model import BatchSize, Definition, Duration, FreshnessCovers, LastError, Options, Pipeline, Run
 from vitrine.revisions import Reload, StateChoice
 from vitrine.status import RunStatus, Status
@@ -70,6 +72,14 @@ _TIMES = {"created_at": "2025-01-01T11:00:00Z", "updated_at": "2025-01-01T12:00:
 def _example(value: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [value]})
 
+
+FINDING_EXAMPLE: dict[str, Any] = {
+    "code": "DELETES",
+    "text": "rows that are deleted at the source stay in the mart: an incremental run reads only rows that exist",
+    "column": None,
+    "place": None,
+    "note": True,
+}
 
 PIPELINE_EXAMPLE: dict[str, Any] = {
     "id": ID,
@@ -148,14 +158,34 @@ class PipelineBody(Definition):
         )
 
 
+class FindingBody(BaseModel):
+    """A remark of the source or the target about a definition."""
+
+    model_config = _example(FINDING_EXAMPLE)
+
+    code: str
+    text: str
+    column: str | None = Field(description="The column of the rows that it concerns.")
+    place: PlaceBody | None = Field(description="The place in the query that it concerns.")
+    note: bool = Field(description="true: it holds for every such pipeline and is not one of the `warnings`.")
+
+    @classmethod
+    def of(cls, finding: Finding) -> Self:
+        place = None if finding.place is None else PlaceBody.of(finding.place)
+        return cls(code=finding.code, text=finding.text, column=finding.column, place=place, note=finding.note)
+
+
 class StoredPipelineBody(PipelineBody):
     """A pipeline that was created or changed, and what source and target report about it."""
 
-    model_config = _example(PIPELINE_EXAMPLE | {"warnings": []})
+    model_config = _example(PIPELINE_EXAMPLE | {"warnings": [], "findings": []})
 
     warnings: list[str] = Field(
         default_factory=list[str],
         description="Findings that do not prevent a run. `not validated: …`: source or target did not respond.",
+    )
+    findings: list[FindingBody] = Field(
+        default_factory=list[FindingBody], description="The same with codes, columns and places, and the notes."
     )
 
 

@@ -51,20 +51,20 @@ def _validate(work: "Sequence[tuple[str, Definition]]", settings: "Settings") ->
     silent: set[str] = set()  # sources that did not respond: the wait is not repeated for every file
     for origin, definition in work:
         if definition.source in silent:
-            output.show(f"warning: {origin}: {validation.NOT_VALIDATED}: source '{definition.source}' did not respond")
+            output.show(f"warning: {origin}: not validated: source '{definition.source}' did not respond")
             continue
         try:
             checked = plan.check(definition, settings)
         except ConfigError:
             continue  # reported when the files are applied
         try:
-            warnings = validation.preflight(checked)
+            findings = validation.preflight(checked)
         except ConfigError as exc:
             refused[origin] = f"{exc}. To store it anyway, give --no-validate"
             continue
-        if any(warning.startswith(validation.NOT_VALIDATED) for warning in warnings):
+        if any(finding.code == validation.NOT_VALIDATED for finding in findings):
             silent.add(definition.source)
-        for warning in warnings:
+        for warning in validation.warnings_of(findings):
             output.show(f"warning: {origin}: {warning}")
     return refused
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from vitrine.errors import VitrineError
     from vitrine.flow.rows import Counts
     from vitrine.settings import Settings
 
@@ -27,6 +28,17 @@ def show(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     # a closed pipe (`| head`) then raises here and not at exit
     sys.stdout.flush()
+
+
+def show_json(value: object) -> None:
+    import json
+
+    show(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def with_excerpt(error: "VitrineError") -> str:
+    """The sentence of an error and, if it concerns the query, that line of it with a caret."""
+    return str(error) if error.place is None else f"{error}\n{error.place.excerpt()}"
 
 
 def show_table(

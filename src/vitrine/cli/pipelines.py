@@ -1,6 +1,7 @@
 """Commands that inspect and control pipelines: list, status, pause, reload, validate, rejects, reconcile."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from vitrine.cli.arguments import Name
 
 if TYPE_CHECKING:
     from vitrine.engine.reconcile import Comparison
+    from vitrine.engine.validation import Report
+    from vitrine.errors import VitrineError
     from vitrine.model import Definition, Run
     from vitrine.settings import Settings
     from vitrine.store.pipelines import Listed
@@ -134,13 +137,52 @@ def reload(name: Name) -> None:
 
 def validate(
     what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with codes and places.")] = False,
 ) -> None:
     """Check a pipeline against its source and target without moving a row. Exit code 0 ready to run, 1 not."""
     from vitrine.engine import validation
+    from vitrine.errors import VitrineError
 
     settings = building.service_settings()
     definition = _definition(what, settings)
-    report = validation.validate(definition, settings)
+    try:
+        report = validation.validate(definition, settings)
+    except VitrineError as exc:
+        if not as_json:
+            raise
+        output.show_json(_refusal(definition, exc))
+        sys.exit(process.FAILED)
+    if as_json:
+        output.show_json(_report(definition, report))
+    else:
+        _show_report(definition, report, settings)
+
+
+def _refusal(definition: "Definition", exc: "VitrineError") -> dict[str, object]:
+    place = asdict(exc.place) if exc.place else None
+    error = {"code": exc.code, "text": str(exc), "place": place}
+    return {"name": definition.name, "ready": False, "error": error}
+
+
+def _report(definition: "Definition", report: "Report") -> dict[str, object]:
+    return {
+        "name": definition.name,
+        "ready": True,
+        "target": definition.target_table,
+        "mode": definition.mode,
+        "lane": report.lane,
+        "columns": [{"name": column.name, "type": column.type} for column in report.columns],
+        "key": report.key,
+        "target_exists": report.target_exists,
+        "rows_expected": report.rows_expected,
+        "first_due_at": report.first_due_at.isoformat() if report.first_due_at else None,
+        "findings": [
+            {name: value for name, value in asdict(finding).items() if name != "fatal"} for finding in report.findings
+        ],
+    }
+
+
+def _show_report(definition: "Definition", report: "Report", settings: "Settings") -> None:
     output.show(f"{definition.name} → {definition.target_table}, {definition.mode}, lane {report.lane}")
     output.show("columns: " + ", ".join(f"{column.name} {column.type}" for column in report.columns))
     output.show(f"key: {', '.join(report.key)}" + ("" if report.target_exists else " (the target will be created)"))
@@ -149,8 +191,10 @@ def validate(
     if report.first_due_at is not None:
         due = output.local_time(report.first_due_at, settings)
         output.show(f"schedule: {definition.schedule_interval}, due at {due}")
-    for warning in report.warnings:
-        output.show(f"warning: {warning}")
+    for finding in report.findings:
+        output.show(f"{'note' if finding.note else 'warning'}: {finding.text} [{finding.code}]")
+        if finding.place is not None:
+            output.show(finding.place.excerpt())
 
 
 def _definition(what: str, settings: "Settings") -> "Definition":

@@ -138,7 +138,8 @@ def check(
     sink = attempt(lambda: _build_sink(target, definition, settings, lease, run, known or Known())) if target else None
     if reasons or source is None or target is None or sink is None:
         unique = dict.fromkeys(map(str, reasons))
-        raise ConfigError("; ".join(unique), code=reasons[0].code)
+        place = next((one.place for one in reasons if one.place), None)
+        raise ConfigError("; ".join(unique), code=reasons[0].code, place=place)
     return CheckedDefinition(definition, target, source, sink, tuple(task for task in tasks if task is not None))
 
 

@@ -1,7 +1,7 @@
 """Validates a definition against source and target without moving a row."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from typing import TypeVar
 from vitrine.engine import plan
 from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.errors import ConfigError, TransientError, VitrineError
-from vitrine.flow.rows import Column
+from vitrine.flow.rows import Column, Finding
 from vitrine.model import Definition
 from vitrine.postgres import connect
 from vitrine.settings import Settings
@@ -21,8 +21,8 @@ Answer = TypeVar("Answer")
 PREFLIGHT_SECONDS = 5.0
 """A definition is stored without the answer of a database that takes longer."""
 
-NOT_VALIDATED = "not validated"
-"""Begins the warning about a definition whose source or target could not be asked."""
+NOT_VALIDATED = "NOT_VALIDATED"
+"""The finding about a definition whose source or target could not be asked."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,16 @@ class Report:
     target_exists: bool
     rows_expected: int | None
     first_due_at: datetime | None  # if it were stored now; None: not scheduled, or disabled
-    warnings: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return warnings_of(self.findings)
+
+
+def warnings_of(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """The sentences of findings that ask for a decision."""
+    return tuple(finding.text for finding in findings if not finding.note)
 
 
 def validate(definition: Definition, settings: Settings) -> Report:
@@ -49,30 +58,34 @@ def validate(definition: Definition, settings: Settings) -> Report:
             target_exists=built.plan.target.exists,
             rows_expected=built.source.rows_expected,
             first_due_at=_first_due(definition, settings),
-            warnings=tuple(_warnings(built)),
+            findings=tuple(_findings(built)),
         )
     finally:
         built.close()
 
 
-def preflight(checked: CheckedDefinition, *, seconds: float = PREFLIGHT_SECONDS) -> tuple[str, ...]:
-    """Warnings about a definition that is about to be stored; ConfigError if no run of it could succeed.
+def preflight(checked: CheckedDefinition, *, seconds: float = PREFLIGHT_SECONDS) -> tuple[Finding, ...]:
+    """Findings about a definition that is about to be stored; ConfigError if no run of it could succeed.
 
-    It is stored without the databases if they do not respond in time: then the only warning says so.
+    It is stored without the databases if they do not respond in time: then the only finding says so.
     """
     try:
         return within(seconds, lambda: _find(checked))
     except TimeoutError:
         checked.cancel()
-        return (f"{NOT_VALIDATED}: source or target did not respond within {seconds:g} s",)
+        return (_not_validated(f"source or target did not respond within {seconds:g} s"),)
     except TransientError as exc:
-        return (f"{NOT_VALIDATED}: {exc}",)
+        return (_not_validated(str(exc)),)
 
 
-def _find(checked: CheckedDefinition) -> tuple[str, ...]:
+def _not_validated(reason: str) -> Finding:
+    return Finding(NOT_VALIDATED, f"not validated: {reason}")
+
+
+def _find(checked: CheckedDefinition) -> tuple[Finding, ...]:
     built = plan.prepare(checked)
     try:
-        return tuple(_warnings(built))
+        return tuple(_findings(built))
     finally:
         built.close()
 
@@ -97,20 +110,28 @@ def _first_due(definition: Definition, settings: Settings) -> datetime | None:
         return pipelines.first_due(store, definition, settings.zone)
 
 
-def _warnings(built: Prepared) -> list[str]:
-    findings = [*built.plan.target.findings, *built.source.findings]
-    return [finding.text for finding in findings] + _watermark_warnings(built)
+def _findings(built: Prepared) -> list[Finding]:
+    return [*built.plan.target.findings, *built.source.findings, *_of_watermark(built), *_of_deletes(built)]
 
 
-def _watermark_warnings(built: Prepared) -> list[str]:
-    if not built.plan.incremental or built.plan.cursor_column is None:
+def _of_deletes(built: Prepared) -> list[Finding]:
+    if not built.plan.incremental:
+        return []
+    text = "rows that are deleted at the source stay in the mart: an incremental run reads only rows that exist"
+    return [Finding("DELETES", text, note=True)]
+
+
+def _of_watermark(built: Prepared) -> list[Finding]:
+    column = built.plan.cursor_column
+    if not built.plan.incremental or column is None:
         return []
     try:
-        mark = built.plan.source.watermark(built.plan.cursor_column)
+        mark = built.plan.source.watermark(column)
     except ConfigError:
         raise  # every run would be refused, not only one that starts now
     except VitrineError as exc:
-        return [f"an incremental run would be refused now: {exc}"]
+        return [Finding(exc.code, f"an incremental run would be refused now: {exc}", column)]
     if mark is None or mark.blocker is None:
         return []
-    return [f"the checkpoint waits for an open transaction ({mark.blocker}); rows are still written"]
+    text = f"the checkpoint waits for an open transaction ({mark.blocker}); rows are still written"
+    return [Finding("HORIZON_STALLED", text, column)]

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from vitrine.model import Cursor, Row
+from vitrine.places import Place
 
 Key = tuple[str, ...]
 """The key columns of a row in PostgreSQL's text format (UTC and ISO)."""
@@ -265,6 +266,8 @@ class Finding:
     text: str
     column: str | None = None
     fatal: bool = False  # the pipeline cannot run
+    place: Place | None = None  # in the query, if it concerns a part of it
+    note: bool = False  # a property of every such pipeline, and no reason to change this one
 
 
 @dataclass(frozen=True)

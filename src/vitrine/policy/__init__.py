@@ -1,6 +1,7 @@
 """Policy: what a pipeline may read, and where it may write."""
 
 from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
+from vitrine.policy.cursor_lineage import Lineage, lineage_of
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS
 from vitrine.policy.source_sql import ReadOnlySql, read_only
@@ -11,12 +12,14 @@ __all__ = [
     "BODY_PREFIX",
     "FUNCTION_GROUPS",
     "Approved",
+    "Lineage",
     "Named",
     "ReadOnlySql",
     "Unfiltered",
     "check_target",
     "inspect_definition",
     "is_allowed_target",
+    "lineage_of",
     "read_only",
     "without_checkpoint_filter",
 ]

@@ -15,6 +15,7 @@ from vitrine.policy.syntax import (
     on_deep_stack,
     parse,
     single_select,
+    star_of,
     without_positions,
 )
 
@@ -60,7 +61,7 @@ class _Cursors:
     def __init__(self, select: pb.SelectStmt, cursor: str) -> None:
         self._cursor = cursor
         targets = [target.res_target for target in select.target_list]
-        self._stars = [fields for target in targets if (fields := _star(target.val)) is not None]
+        self._stars = [fields for target in targets if (fields := star_of(target.val)) is not None]
         self._expressions = [target.val for target in targets if _output_name(target) == cursor]
         sources = select.from_clause
         self._is_one_relation = len(sources) == 1 and sources[0].WhichOneof("node") != "join_expr"
@@ -139,14 +140,6 @@ def _output_name(target: pb.ResTarget) -> str:
     if target.name or target.val.WhichOneof("node") != "column_ref":
         return target.name
     return names_of(target.val.column_ref.fields)[-1]
-
-
-def _star(expression: pb.Node) -> list[str] | None:
-    """The table of `f.*`, without name for `*`."""
-    if expression.WhichOneof("node") != "column_ref":
-        return None
-    *table, last = expression.column_ref.fields
-    return names_of(table) if last.WhichOneof("node") == "a_star" else None
 
 
 def _adds_nulls(node: Message) -> bool:

@@ -114,7 +114,7 @@ class _DefinitionInspection(Inspection):
     def _check_fields(self, names: Names) -> None:
         """PostgreSQL writes a call as a call."""
 
-    def _note_column(self, names: Names) -> None:
+    def _note_column(self, column: pb.ColumnRef) -> None:
         """PostgreSQL writes a call as a call."""
 
     def _note_function_columns(self, source: pb.RangeFunction) -> None:

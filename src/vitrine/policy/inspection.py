@@ -6,8 +6,9 @@ from google.protobuf.message import Message
 from postgast import pg_query_pb2 as pb
 
 from vitrine.errors import ConfigError
+from vitrine.places import Place
 from vitrine.policy.functions import ALLOWED_FUNCTIONS
-from vitrine.policy.syntax import Names, children, names_of, too_complex
+from vitrine.policy.syntax import Names, children, location_of, names_of, too_complex
 
 GUIDE = "docs/source-sql.md"
 
@@ -117,14 +118,15 @@ BUILT_IN_COLUMNS = frozenset({"key", "value", "ordinality"})
 class Inspection:
     """One pass over a query, deny by default; records what the query reads."""
 
-    def __init__(self, allowed_schemas: Collection[str]) -> None:
+    def __init__(self, allowed_schemas: Collection[str], text: str | None = None) -> None:
         self.allowed_schemas = allowed_schemas
+        self._text = text  # what the user typed, for places; None: not a text of the user
         self.relations: set[tuple[str, str]] = set()
         self.types: set[tuple[str, str]] = set()
         self.uses_checkpoint = False
         self.with_names = 0
         self.function_columns: dict[str, frozenset[str]] = {}  # by the alias of a function in FROM
-        self.qualified_columns: list[tuple[str, str]] = []
+        self.qualified_columns: list[pb.ColumnRef] = []
 
     def inspect(self, statement: Message) -> None:
         # A list instead of recursion: the user controls the depth of the tree, and Python's stack is limited.
@@ -135,10 +137,19 @@ class Inspection:
             seen += 1
             if depth > MAX_DEPTH or seen > MAX_NODES:
                 raise too_complex("is nested too deeply" if depth > MAX_DEPTH else "has too many parts")
-            self._check(node, with_names)
+            try:
+                self._check(node, with_names)
+            except ConfigError as refused:
+                raise self._placed(refused, node) from refused
             children = list(self._children_in_scope(node, with_names))
             pending.extend((child, scope, depth + 1) for child, scope in reversed(children))
         self._check_columns_of_functions()
+
+    def _placed(self, refused: ConfigError, node: Message) -> ConfigError:
+        location = location_of(node)
+        if self._text is None or location is None:
+            return refused
+        return ConfigError(str(refused), code=refused.code, place=Place.at_byte(self._text, location))
 
     def _children_in_scope(self, node: Message, scope: frozenset[str]) -> Iterator[tuple[Message, frozenset[str]]]:
         """A WITH name is visible to the queries after it and to its own SELECT, not to itself nor outside."""
@@ -159,7 +170,7 @@ class Inspection:
     def _check(self, node: Message, with_names: frozenset[str]) -> None:
         match node:
             case pb.ColumnRef():
-                self._note_column(names_of(node.fields))
+                self._note_column(node)
             case pb.FuncCall():
                 self._check_function(names_of(node.funcname))
                 self._check_row_type(node)
@@ -277,9 +288,9 @@ class Inspection:
         for field in filter(None, names):
             raise hidden_call(f"(…).{field}")
 
-    def _note_column(self, names: Names) -> None:
-        if len(names) > 1:
-            self.qualified_columns.append((names[-2], names[-1]))
+    def _note_column(self, column: pb.ColumnRef) -> None:
+        if len(column.fields) > 1:
+            self.qualified_columns.append(column)
 
     def _note_function_columns(self, source: pb.RangeFunction) -> None:
         declared = {*names_of(source.alias.colnames), *(column.column_def.colname for column in source.coldeflist)}
@@ -295,10 +306,11 @@ class Inspection:
             self.function_columns[alias] = self.function_columns.get(alias, frozenset(declared)) & declared
 
     def _check_columns_of_functions(self) -> None:
-        for alias, column in self.qualified_columns:
+        for node in self.qualified_columns:
+            alias, column = names_of(node.fields)[-2:]
             columns = self.function_columns.get(alias)
             if column.startswith("pg_") or (columns is not None and column not in columns | BUILT_IN_COLUMNS | {""}):
-                raise hidden_call(f"{alias}.{column}")
+                raise self._placed(hidden_call(f"{alias}.{column}"), node)
 
 
 def unknown_node(kind: str) -> ConfigError:

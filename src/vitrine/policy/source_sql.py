@@ -1,13 +1,15 @@
 """What a pipeline may read: one SELECT over allowed schemas, with functions from a list."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from postgast import pg_query_pb2 as pb
 
 from vitrine.errors import ConfigError
+from vitrine.places import Place
 from vitrine.policy.inspection import Inspection
+from vitrine.policy.origins import place_of_position, place_of_relation
 from vitrine.policy.syntax import check_text, deparse, descend, on_deep_stack, parse, single_select, without_positions
 
 
@@ -16,6 +18,7 @@ class ReadOnlySql:
     """A single SELECT that passed the policy; text is what the parser deparsed, never what the user typed."""
 
     text: str
+    typed: str = field(compare=False)  # for places in errors
     relations: frozenset[tuple[str, str]]  # (schema, table) read
     types: frozenset[tuple[str, str]]  # (schema, type) named, outside pg_catalog
     uses_checkpoint: bool  # whether $1 occurs
@@ -28,6 +31,14 @@ class ReadOnlySql:
             raise ConfigError("the checkpoint contains a NUL character; reset it to a readable value", code="NUL")
         return on_deep_stack(lambda: _bind(self.text, literal, type_name))
 
+    def place_of_position(self, position: int) -> Place | None:
+        """The place that PostgreSQL names in an error about `text`, in what the user typed."""
+        return place_of_position(self.typed, self.text, position)
+
+    def place_of_relation(self, schema: str, name: str | None = None) -> Place | None:
+        """Where the query first names a relation, or any of a schema."""
+        return place_of_relation(self.typed, schema, name)
+
 
 def read_only(sql: str, allowed_schemas: Collection[str]) -> ReadOnlySql:
     """The query as it will be executed; ConfigError if it is anything but one read-only SELECT."""
@@ -38,15 +49,24 @@ def read_only(sql: str, allowed_schemas: Collection[str]) -> ReadOnlySql:
 @lru_cache(maxsize=256)
 def _read_only_cached(sql: str, allowed_schemas: frozenset[str]) -> ReadOnlySql:
     # a pipeline's query is checked again on every run; the answer depends on nothing else
-    return on_deep_stack(lambda: _read_only(sql, allowed_schemas))
+    try:
+        return on_deep_stack(lambda: _read_only(sql, allowed_schemas))
+    except ConfigError as refused:
+        if refused.place is None:
+            raise
+        raise ConfigError(f"source query, {refused.place}: {refused}", code=refused.code, place=refused.place) from None
 
 
 def _read_only(sql: str, allowed_schemas: Collection[str]) -> ReadOnlySql:
     tree = parse(sql)
-    inspection = Inspection(allowed_schemas)
-    inspection.inspect(single_select(tree))
+    inspection = Inspection(allowed_schemas, sql)
+    inspection.inspect(single_select(tree, sql))
     return ReadOnlySql(
-        deparse(tree), frozenset(inspection.relations), frozenset(inspection.types), inspection.uses_checkpoint
+        text=deparse(tree),
+        typed=sql,
+        relations=frozenset(inspection.relations),
+        types=frozenset(inspection.types),
+        uses_checkpoint=inspection.uses_checkpoint,
     )
 
 

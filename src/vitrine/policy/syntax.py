@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from postgast import pg_query_pb2 as pb
 
 from vitrine.errors import ConfigError
+from vitrine.places import Place
 
 MAX_BYTES = 64 * 1024
 MAX_PARENTHESES = 500
@@ -39,21 +40,33 @@ def check_text(sql: str) -> None:
         raise too_complex(f"nests more than {MAX_PARENTHESES} parentheses")
 
 
-def single_select(tree: pb.ParseResult) -> pb.SelectStmt:
+def single_select(tree: pb.ParseResult, text: str | None = None) -> pb.SelectStmt:
+    """The only statement; a refusal has its place in `text`, if that is given."""
     if not tree.stmts:
         raise ConfigError("the query is empty; write one SELECT", code="EMPTY")
     if len(tree.stmts) > 1:
         raise ConfigError(
             f"the query has {len(tree.stmts)} statements, but a source needs exactly one; keep a single SELECT",
             code="MULTIPLE_STATEMENTS",
+            place=_start_of(tree.stmts[1], text),
         )
     statement = tree.stmts[0].stmt
     if statement.WhichOneof("node") != "select_stmt":
         kinds = [kind.DESCRIPTOR.name for kind in children(statement)]
         raise ConfigError(
-            f"{', '.join(kinds)} is not a SELECT, and a source only reads; write a SELECT", code="NOT_SELECT"
+            f"{', '.join(kinds)} is not a SELECT, and a source only reads; write a SELECT",
+            code="NOT_SELECT",
+            place=_start_of(tree.stmts[0], text),
         )
     return statement.select_stmt
+
+
+def _start_of(statement: pb.RawStmt, text: str | None) -> Place | None:
+    if text is None:
+        return None
+    before = text.encode()[: statement.stmt_location].decode()
+    following = text[len(before) :]
+    return Place.at(text, len(before) + len(following) - len(following.lstrip()))
 
 
 def parse(sql: str) -> pb.ParseResult:
@@ -65,7 +78,9 @@ def parse(sql: str) -> pb.ParseResult:
         # Bison and PostgreSQL's own stack check report exhaustion, not a syntax error.
         if "memory exhausted" in exc.message or "stack depth" in exc.message:
             raise too_complex("is nested too deeply") from exc
-        raise ConfigError(f"the query is not valid PostgreSQL: {exc.message}; correct it", code="SYNTAX") from exc
+        place = Place.at(sql, exc.cursorpos - 1) if exc.cursorpos > 0 else None
+        text = f"the query is not valid PostgreSQL: {exc.message}; correct it"
+        raise ConfigError(text, code="SYNTAX", place=place) from exc
     except (DecodeError, RecursionError) as exc:
         raise too_complex("is nested too deeply") from exc
 
@@ -126,6 +141,27 @@ def without_positions(tree: pb.ParseResult) -> pb.ParseResult:
 
 def names_of(nodes: Collection[pb.Node]) -> Names:
     return [node.string.sval for node in nodes]
+
+
+def star_of(expression: pb.Node) -> Names | None:
+    """The table of `f.*`, without name for `*`; None: the expression is something else."""
+    if expression.WhichOneof("node") != "column_ref":
+        return None
+    *table, last = expression.column_ref.fields
+    return names_of(table) if last.WhichOneof("node") == "a_star" else None
+
+
+def location_of(node: Message) -> int | None:
+    """Where a node begins, in bytes of the text; a node that does not know it begins with the first of its parts."""
+    own = own_location(node)
+    if own is not None:
+        return own
+    return min((one for part in descend(node) if (one := own_location(part)) is not None), default=None)
+
+
+def own_location(node: Message) -> int | None:
+    location = getattr(node, "location", None)
+    return location if isinstance(location, int) and location >= 0 else None
 
 
 def too_complex(what: str) -> ConfigError:

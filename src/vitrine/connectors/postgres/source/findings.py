@@ -1,12 +1,16 @@
 """What `validate` reports about the cursor of a query."""
 
+from collections.abc import Sequence
+
+from vitrine import policy
 from vitrine.connectors.postgres import PostgresSourceOptions
-from vitrine.connectors.postgres.source import clock, lineage
+from vitrine.connectors.postgres.source import clock, cursor_indexes, cursor_tables, lineage
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.flow.rows import Finding
 from vitrine.model import format_duration
+from vitrine.policy import ReadOnlySql
 from vitrine.postgres import translated
 
 
@@ -16,18 +20,35 @@ class CursorFindings:
     def __init__(
         self,
         query: SourceQuery,
-        relations: lineage.Relations,
+        checked: ReadOnlySql,
         connections: SourceConnections,
         options: PostgresSourceOptions,
     ) -> None:
         self._query = query
-        self._relations = relations
+        self._checked = checked
         self._connections = connections
         self._options = options
 
-    def of(self, name: str) -> tuple[Finding, ...]:
+    def of(self, name: str, tie_breaker: str | None, *, skip_null: bool) -> tuple[Finding, ...]:
         column = self._query.column(name)
-        return (*self._of_lookback(), *self._of_zone(column), *self._of_disorder(column))
+        order = (name,) if tie_breaker is None else (name, tie_breaker)
+        return (
+            *self._of_lookback(),
+            *self._of_zone(column),
+            *self._of_disorder(column),
+            *self._of_tables(order, skip_null=skip_null),
+        )
+
+    def _of_tables(self, order: Sequence[str], *, skip_null: bool) -> tuple[Finding, ...]:
+        """What follows from the tables that the cursor takes its values from."""
+        with self._query.reading() as connection:
+            tables = cursor_tables.describe(connection, sorted(self._checked.relations))
+            columns = {relation: table.columns for relation, table in tables.items()}
+            found = policy.lineage_of(self._checked.text, order[0], columns)
+            if found is None:
+                return ()
+            ignored = cursor_tables.ignored(connection, self._checked, tables, order[0], found)
+        return ignored + cursor_indexes.missing(self._query, order, found, skip_null=skip_null)
 
     def _of_lookback(self) -> tuple[Finding, ...]:
         if self._options.lookback is None:
@@ -52,7 +73,7 @@ class CursorFindings:
             return ()
         disorder = self._options.cursor_disorder
         with self._query.reading() as connection:
-            found = lineage.cached_sequences(connection, self._query.bound(None), self._relations, column.name)
+            found = lineage.cached_sequences(connection, self._query.bound(None), self._checked.relations, column.name)
         warned = [
             f"sequence {sequence.name} hands out numbers in advance (CACHE {sequence.cache}), so a row below the"
             f" highest number of '{column.name}' may appear late and never be read; set its CACHE to 1, or"

@@ -79,19 +79,23 @@ class OrderedQuery:
         if not (self.read.skip_null or self.read.complete or self.read.limit or self.read.only):
             self.query.refuse_hidden_nulls(connection)
 
-    def copy_statement(self, cursor: Cursor | None) -> sql.Composed:
+    def rows_statement(self, cursor: Cursor | None) -> sql.Composed:
+        """The rows after a cursor, in order."""
         source = sql.SQL("({}) AS q").format(raw(self.query.bound(self.read.after.cursor)))
         if self.sorts_everything(cursor) and self.read.limit is None and self.read.only is None:
             # a whole-table read through an index is slow; the fence makes the planner sort instead
             source = sql.SQL("(SELECT * FROM {} OFFSET 0) AS q").format(source)
         limit = sql.SQL("") if self.read.limit is None else sql.SQL("LIMIT {}").format(sql.Literal(self.read.limit))
-        rows = sql.SQL("SELECT {columns} FROM {source} {where} ORDER BY {order} {limit}").format(
+        return sql.SQL("SELECT {columns} FROM {source} {where} ORDER BY {order} {limit}").format(
             columns=self.query.selected("q"),
             source=source,
             where=self._where(cursor),
             order=sql.SQL(", ").join(term.expression for terms in self._terms for term in terms),
             limit=limit,
         )
+
+    def copy_statement(self, cursor: Cursor | None) -> sql.Composed:
+        rows = self.rows_statement(cursor)
         is_binary = self.read.lane is Lane.COPY
         if self._formatted and not is_binary:
             rows = sql.SQL("{} SELECT q.* FROM q WHERE {}").format(formats.computed(rows), formats.APPLIED)

@@ -3,16 +3,17 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from psycopg import sql
 
 from vitrine import policy
 from vitrine.connectors.postgres import types
-from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.copy_out import Described
+from vitrine.connectors.postgres.source.error_places import place_of_missing, prepare
 from vitrine.connectors.postgres.source.null_cursors import HiddenNulls, is_required
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.types import TypeFacts
@@ -87,7 +88,10 @@ class SourceQuery:
     @contextmanager
     def reading(self) -> Generator[Connection]:
         """A transaction that may plan and execute the query: what it leads to is checked first."""
-        with translated("source query"), self._connections.reading() as connection:
+        with (
+            translated("source query", place_of=partial(place_of_missing, self._query)),
+            self._connections.reading() as connection,
+        ):
             self.relations.check(connection)
             yield connection
 
@@ -190,7 +194,7 @@ class SourceQuery:
 
     def refuse_changed(self, connection: Connection) -> None:
         """TransientError unless the columns are still those that the run was planned with: it plans again then."""
-        if copy_out.prepare(connection, self._query.text) != self._described:
+        if prepare(connection, self._query) != self._described:
             raise TransientError(
                 "source query: its columns have changed since the run was planned; the next attempt plans it again",
                 code="SCHEMA_CHANGED",
@@ -212,8 +216,7 @@ class SourceQuery:
 
     def _describe(self) -> tuple[SourceColumn, ...]:
         with self.reading() as connection:
-            # the type of `$1` follows from its context
-            self._described = described = copy_out.prepare(connection, self._query.text)
+            self._described = described = prepare(connection, self._query)
             facts = types.describe(connection, [(column.type_oid, column.modifier) for column in described])
             if not self._query.uses_checkpoint:
                 self._explain(connection, self._query.text)  # in the same transaction, which was checked already

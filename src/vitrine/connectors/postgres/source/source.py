@@ -55,7 +55,7 @@ class PostgresSource:
         self._watermarks = Watermarks(
             self._query, checked.relations, self._connections, job.options, job.run.log_fields
         )
-        self._cursor_findings = CursorFindings(self._query, checked.relations, self._connections, job.options)
+        self._cursor_findings = CursorFindings(self._query, checked, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
         return SourceInfo(
@@ -162,7 +162,10 @@ class PostgresSource:
             return found
         if definition.options.on_null_cursor == "fail":
             found += self._query.hidden_null_findings()
-        return found + self._cursor_findings.of(cursor)
+        if any(finding.fatal for finding in found):
+            return found  # the statement of a run cannot be planned
+        skip_null = definition.options.on_null_cursor == "ignore"
+        return found + self._cursor_findings.of(cursor, definition.tie_breaker, skip_null=skip_null)
 
     def _unordered(self, *names: str | None) -> tuple[Finding, ...]:
         found = (unordered(column) for column in self._query.columns if column.name in names)

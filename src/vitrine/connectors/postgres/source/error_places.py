@@ -1,0 +1,34 @@
+"""Places of the source's errors in the query that the user typed."""
+
+import psycopg
+
+from vitrine.connectors.postgres.source import copy_out
+from vitrine.connectors.postgres.source.copy_out import Described
+from vitrine.places import Place
+from vitrine.policy import ReadOnlySql
+from vitrine.postgres import Connection, translated
+
+_UNDEFINED_TABLE, _UNDEFINED_SCHEMA = "42P01", "3F000"
+
+
+def prepare(connection: Connection, query: ReadOnlySql) -> list[Described]:
+    """The columns of the query; an error has the place that PostgreSQL reports."""
+
+    def place_of(exc: psycopg.Error) -> Place | None:
+        position = exc.diag.statement_position
+        return query.place_of_position(int(position)) if position else None
+
+    with translated("source query", place_of=place_of):
+        # the type of `$1` follows from its context
+        return copy_out.prepare(connection, query.text)
+
+
+def place_of_missing(query: ReadOnlySql, exc: psycopg.Error) -> Place | None:
+    """Where the query names a relation that is missing: the statement that locks it reports no position."""
+    message = exc.diag.message_primary or ""
+    for schema, name in sorted(query.relations):
+        if exc.sqlstate == _UNDEFINED_TABLE and f'"{schema}.{name}"' in message:
+            return query.place_of_relation(schema, name)
+        if exc.sqlstate == _UNDEFINED_SCHEMA and f'"{schema}"' in message:
+            return query.place_of_relation(schema)
+    return None
