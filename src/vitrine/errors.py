@@ -1,5 +1,6 @@
 """Errors, grouped by what the caller should do about them."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 CONNECTION_LIMIT = "CONNECTION_LIMIT"
@@ -20,6 +21,17 @@ class ConfigError(VitrineError):
     """Refuse and never retry: the user must change the configuration first."""
 
     default_code = "CONFIG"
+
+
+class DefinitionRefused(ConfigError):
+    """Every reason against a definition, with the field that it concerns."""
+
+    def __init__(self, reasons: Sequence[tuple[str, VitrineError]]) -> None:
+        fields: dict[str, str] = {}
+        for field, reason in reasons:
+            fields.setdefault(str(reason), field)
+        self.reasons = tuple((field, text) for text, field in fields.items())
+        super().__init__("; ".join(text for _, text in self.reasons), code=reasons[0][1].code)
 
 
 class RelationMissing(ConfigError):

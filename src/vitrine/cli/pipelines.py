@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrine.cli import building, output, process
-from vitrine.cli.arguments import Name
+from vitrine.cli.arguments import Env, Name
 
 if TYPE_CHECKING:
     from vitrine.engine.reconcile import Comparison
@@ -121,12 +121,13 @@ def reload(name: Name) -> None:
 
 def validate(
     what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
+    env: Env = None,
 ) -> None:
     """Check a pipeline against its source and target without moving a row. Exit code 0 ready to run, 1 not."""
     from vitrine.engine import validation
 
     settings = building.service_settings()
-    definition = _definition(what, settings)
+    definition = _definition(what, env, settings)
     report = validation.validate(definition, settings)
     output.show(f"{definition.name} → {definition.target_table}, {definition.mode}, lane {report.lane}")
     output.show("columns: " + ", ".join(f"{column.name} {column.type}" for column in report.columns))
@@ -140,12 +141,12 @@ def validate(
         output.show(f"warning: {warning}")
 
 
-def _definition(what: str, settings: "Settings") -> "Definition":
+def _definition(what: str, env: Path | None, settings: "Settings") -> "Definition":
     if Path(what).suffix in (".yaml", ".yml"):
         from vitrine import pipeline_files
 
-        (document,) = pipeline_files.read_folder(Path(what))
-        return pipeline_files.definition_of(document)
+        (document,) = pipeline_files.read_folder(Path(what), pipeline_files.read_variables(env) if env else None)
+        return document.valid_definition()
     from vitrine.store import pipelines
 
     with building.connect_store(settings) as store:
