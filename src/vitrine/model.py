@@ -124,7 +124,7 @@ class Options(BaseModel):
         default=32 * 1024 * 1024,
         ge=1024,
         description="A batch ends at this size even if it has fewer rows than batch_size. With a row transform,"
-        " the default is 8 MiB.",
+        " and for Elasticsearch, the default is 8 MiB.",
     )
 
     @field_validator("pause_between_batches")

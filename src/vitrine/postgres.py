@@ -26,7 +26,8 @@ _SESSION = """
     SET default_transaction_isolation = 'read committed';
     SET default_transaction_read_only = off;
     SET default_transaction_deferrable = off;
-    SET idle_session_timeout = 0
+    SET idle_session_timeout = 0;
+    SET array_nulls = on
 """
 # The driver reads times in no other format
 _READABLE_TIMES = "; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'"

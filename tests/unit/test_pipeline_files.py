@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from vitrine import pipeline_files
+from vitrine.demo import search
 from vitrine.demo.story import sample_documents
 from vitrine.documents import Document
 from vitrine.errors import ConfigError
@@ -28,7 +29,7 @@ def read_back(definition: Definition) -> Definition:
     return pipeline_files.parse_text("a.yaml", pipeline_files.format_text(definition)).definition
 
 
-@pytest.mark.parametrize("document", sample_documents(), ids=lambda one: one.origin)
+@pytest.mark.parametrize("document", [*sample_documents(), *search.documents()], ids=lambda one: one.origin)
 def test_every_sample_pipeline_survives_the_round_trip(document: Document) -> None:
     assert read_back(document.definition) == document.definition
 

@@ -143,7 +143,7 @@ def check(
         if _can_read(definition)
         else None
     )
-    target = attempt("target_table", lambda: policy.check_target(definition.target_table, allowed_targets(settings)))
+    target = attempt("target_table", lambda: _check_target(definition.target_table, settings))
     sink = (
         attempt("target_table", lambda: _build_sink(target, definition, settings, lease, run, known or Known()))
         if target
@@ -152,6 +152,18 @@ def check(
     if reasons or source is None or target is None or sink is None:
         raise DefinitionRefused(reasons)
     return CheckedDefinition(definition, target, source, sink, tuple(task for task in tasks if task is not None))
+
+
+def _check_target(name: str, settings: Settings) -> Target:
+    parsed = plugins.parse_target(name)
+    if parsed is not None and settings.allowed_targets is None and not _is_configured(parsed.connector, settings):
+        section = settings.section(parsed.connector.name, parsed.connector.settings)
+        remedy = getattr(section, "needs", "give its settings")
+        raise ConfigError(
+            f"target '{name}' needs connector '{parsed.connector.name}', which is not configured: {remedy}",
+            code="TARGET_NOT_ALLOWED",
+        )
+    return policy.check_target(name, allowed_targets(settings))
 
 
 def _can_read(definition: Definition) -> bool:
