@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, LiteralString
 
 import pytest
@@ -118,7 +119,8 @@ class Indexes:
 
 @pytest.fixture
 def indexes(connection: Connection, settings: Settings, elasticsearch_url: str, index_name: str) -> Indexes:
-    own = settings.model_copy(update={"connectors": {"elasticsearch": {"url": elasticsearch_url}}})
+    changed = {"connectors": {"elasticsearch": {"url": elasticsearch_url}}, "lease_ttl": timedelta(seconds=30)}
+    own = settings.model_copy(update=changed)
     pipelines: dict[str, Pipeline] = {}
     for document in demo.documents():
         name = str(document.fields["target_table"]).removeprefix("es:")
