@@ -364,6 +364,15 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
+class LastError:
+    """Why the last run failed."""
+
+    code: str
+    message: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A stored definition with its status and requests."""
 
@@ -377,6 +386,8 @@ class Pipeline:
     attempt: int
     next_attempt_at: datetime | None  # None: as soon as a runner is free
     next_due_at: datetime | None  # None: not scheduled
+    postponed: int  # how many scheduled runs in a row were postponed
+    last_error: LastError | None  # None: the last run that ended was a success
     fresh_as_of: datetime | None  # every change committed before it is in the mart; None before the first success
     lease_owner: str | None
     lease_expires_at: datetime | None
@@ -424,6 +435,8 @@ class Claim:
     kind: RequestKind = RequestKind.RUN
     request_id: RequestId | None = None
     returns_to: Status = Status.IDLE  # the pipeline's status before the request, for one that changes nothing
+    scheduled: bool = False  # only the schedule asked for it, no person
+    postponed: int = 0  # how many scheduled runs before it were postponed, without a success since
 
     @property
     def session(self) -> str:
