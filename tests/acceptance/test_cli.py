@@ -449,6 +449,28 @@ def test_list_and_status_show_pipelines_and_their_runs(command: Command, files: 
     assert "SUCCESS" in ok(command("status", "genres"))
 
 
+def test_pipelines_have_an_owner_and_tags_that_lists_show_and_filter_by(
+    command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    (files / "genres.yaml").write_text(GENRES + "owner: Team Search\ntags: [search, tier-1]\n")
+    ok(command("apply", str(files)))
+    head, _, genres, ratings = ok(command("list")).splitlines()
+    assert re.split("  +", head)[-2:] == ["owner", "tags"]
+    assert genres.endswith("  Team Search  search, tier-1")
+    assert ratings.startswith("ratings")
+    (_, _, only) = ok(command("list", "--tag", "tier-1")).splitlines()
+    assert only.startswith("genres")
+    assert len(ok(command("list", "--tag", "tier")).splitlines()) == 2
+    assert "owner: Team Search\ntags: search, tier-1\n" in ok(command("status", "genres"))
+    ok(command("export", "out"))
+    assert "owner: Team Search\ntags:\n- search\n- tier-1\n" in (tmp_path / "out" / "genres.yaml").read_text()
+    assert ok(command("apply", "out")) == "genres: unchanged\nratings: unchanged\n"
+    (files / "genres.yaml").write_text(GENRES + "tags: [search]\n")
+    shown = 'genres: changed\n  owner: Team Search → default\n  tags: ["search", "tier-1"] → ["search"]\n'
+    assert ok(command("apply", str(files / "genres.yaml"))) == shown
+    assert pipelines.get(connection, "genres").definition.tags == ("search",)
+
+
 def test_schedules_are_shown_in_their_time_zone(command: Command, files: Path) -> None:
     scheduled = files / "genres.yaml"
     scheduled.write_text(GENRES + 'schedule_interval: "30 6 * * *"\n')

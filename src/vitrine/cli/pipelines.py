@@ -16,17 +16,23 @@ if TYPE_CHECKING:
     from vitrine.store.pipelines import Listed
 
 
-def list_all() -> None:
+def list_all(
+    tag: Annotated[str | None, typer.Option(help="Only pipelines with this tag.", show_default=False)] = None,
+) -> None:
     """Every pipeline with its status and its last run."""
     from vitrine.store import pipelines
 
     settings = building.service_settings()
     with building.connect_store(settings) as store:
-        listed = pipelines.list_with_newest_run(store)
+        listed = pipelines.list_with_newest_run(store, tag)
     wide = output.is_wide()
+    grouped = wide and any(one.owner or one.tags for one in listed)
     columns = ("pipeline", "status", *(("mode", "target") if wide else ()), "schedule", "next due", "last run")
     numbers = ("rows", "seconds")
-    output.show_table((*columns, *numbers), (_listed_row(one, settings, wide) for one in listed), right=numbers)
+    rows = [
+        (*_listed_row(one, settings, wide), *((one.owner, ", ".join(one.tags)) if grouped else ())) for one in listed
+    ]
+    output.show_table((*columns, *numbers, *(("owner", "tags") if grouped else ())), rows, right=numbers)
     for one in listed:
         if one.last_error_code:
             output.show(f"{one.name}: {one.last_error_message} [{one.last_error_code}]")
@@ -64,6 +70,10 @@ def status(name: Name) -> None:
         state = states.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
+    if pipeline.definition.owner:
+        output.show(f"owner: {pipeline.definition.owner}")
+    if pipeline.definition.tags:
+        output.show(f"tags: {', '.join(pipeline.definition.tags)}")
     for request, place in ((pipeline.request, "requested"), (pipeline.rerun, "requested next")):
         if request is not None and request.kind != RequestKind.RUN:
             output.show(f"{place}: {request.kind}")
