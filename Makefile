@@ -84,6 +84,10 @@ mutants: $(DEV) ## Remove each protection in a scratch copy; the test that the t
 guarantees: $(DEV) ## Write docs/guarantees-tests.md, the tests behind each promise, from the marks in the tests
 	$(BIN)/python -m tests.guarantees
 
+.PHONY: schema
+schema: $(DEV) ## Write docs/pipeline.schema.json, the JSON Schema of a pipeline's YAML file
+	$(BIN)/vitrine schema > docs/pipeline.schema.json
+
 .PHONY: types
 types: $(DEV) ## Write docs/types.md, how every type is carried, from runs on the embedded PostgreSQL
 	$(BIN)/python -m tests.type_matrix

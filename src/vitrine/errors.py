@@ -1,5 +1,6 @@
 """Errors, grouped by what the caller should do about them."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from vitrine.places import Place
@@ -29,6 +30,18 @@ class ConfigError(VitrineError):
     """Refuse and never retry: the user must change the configuration first."""
 
     default_code = "CONFIG"
+
+
+class DefinitionRefused(ConfigError):
+    """Every reason against a definition, with the field that it concerns."""
+
+    def __init__(self, reasons: Sequence[tuple[str, VitrineError]]) -> None:
+        fields: dict[str, str] = {}
+        for field, reason in reasons:
+            fields.setdefault(str(reason), field)
+        self.reasons = tuple((field, text) for text, field in fields.items())
+        place = next((reason.place for _, reason in reasons if reason.place), None)
+        super().__init__("; ".join(text for _, text in self.reasons), code=reasons[0][1].code, place=place)
 
 
 class RelationMissing(ConfigError):

@@ -36,6 +36,7 @@ Cursor = tuple[str, ...]
 """The last position read: the cursor columns in PostgreSQL's text format (UTC and ISO), so that nothing is rounded."""
 
 NAME = r"^[a-z][a-z0-9_]{0,62}$"
+TAG = r"^[a-z0-9][a-z0-9_.:-]{0,62}$"
 COLUMN = r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$"
 
 PYTHON_READER = "python"
@@ -67,6 +68,7 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
 ]
 Column = Annotated[str, Field(pattern=COLUMN)]
+Tag = Annotated[str, Field(pattern=TAG)]
 BatchSize = Annotated[int, Field(ge=1, le=50_000, strict=True)] | Literal["auto"]
 
 
@@ -163,6 +165,15 @@ class Definition(BaseModel):
 
     name: str = Field(pattern=NAME, description="Unique; lower-case letters, digits and _.", examples=["top_genres"])
     description: str = Field(default="", max_length=2000)
+    owner: str = Field(
+        default="", max_length=200, description="The person or team that is responsible.", examples=["team-search"]
+    )
+    tags: tuple[Tag, ...] = Field(
+        default=(),
+        max_length=20,
+        description="Names that group pipelines, each once; lower-case letters, digits, _, ., : and -.",
+        examples=[["search", "tier-1"]],
+    )
     type: TaskType | None = Field(
         default=None, description="SQL or PYTHON; derived from the steps. Refused if it contradicts them."
     )
@@ -205,6 +216,13 @@ class Definition(BaseModel):
     @classmethod
     def _strip(cls, value: str | None) -> str | None:
         return value.strip() if value is not None else None
+
+    @field_validator("tags")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("give each tag once")
+        return value
 
     @field_validator("schedule_interval")
     @classmethod

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 from uuid import UUID
 
+from psycopg import Rollback
 from pydantic import ValidationError
 
-from vitrine import input_errors
+from vitrine.documents import Document
 from vitrine.engine import plan
 from vitrine.errors import ConfigError, TransitionRefused
 from vitrine.model import Definition, Pipeline, with_throttle_of
@@ -20,8 +21,8 @@ from vitrine.store.database import transaction
 
 StateChoice = Literal["keep", "reset"]
 
-Document = tuple[str, Mapping[str, Any]]
-"""Where a definition is from, and its fields; `id` is optional among them."""
+ALL = 100_000
+"""More pipelines than a store has."""
 
 # What is read: a new query may continue from the checkpoint if the user requests it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
@@ -189,19 +190,44 @@ def _refuse_while_running(pipeline: Pipeline, changed: frozenset[str]) -> None:
         )
 
 
-def new_work(connection: Connection, documents: Sequence[Document]) -> list[tuple[str, Definition]]:
-    """The documents that source and target have not judged yet, as (origin, definition); invalid ones are left out."""
-    stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=100_000)}
-    found: list[tuple[str, Definition]] = []
-    for origin, document in documents:
+def new_work(connection: Connection, documents: Sequence[Document]) -> list[tuple[Document, Definition]]:
+    """The documents that source and target have not judged yet; invalid ones are left out."""
+    stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+    found: list[tuple[Document, Definition]] = []
+    for document in documents:
         try:
-            definition = Definition.model_validate({name: value for name, value in document.items() if name != "id"})
+            definition = document.definition
         except ValidationError:
             continue  # reported when the documents are applied
         old = stored.get(definition.name)
         if old is None or changes_the_work(old.definition, definition):
-            found.append((origin, definition))
+            found.append((document, definition))
     return found
+
+
+def list_others(connection: Connection, documents: Sequence[Document]) -> list[str]:
+    """The names of the stored pipelines that no document has."""
+    named = {str(document.fields.get("name")) for document in documents}
+    return [one.name for one in pipelines.list_page(connection, limit=ALL) if one.name not in named]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field that a document changes; None: the field has its default."""
+
+    field: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What the documents do to one pipeline."""
+
+    name: str
+    outcome: Literal["created", "changed", "unchanged", "deleted"]
+    differences: tuple[Difference, ...] = ()
+    resets: bool = False  # the user asked for it
 
 
 def apply_all(
@@ -209,40 +235,71 @@ def apply_all(
     settings: Settings,
     documents: Sequence[Document],
     state: StateChoice | None,
-    refused: Mapping[str, str] | None = None,
-) -> list[tuple[str, str]]:
-    """Create or change a pipeline for every document, or for none: (name, created | changed | unchanged) of each.
+    *,
+    refused: Sequence[str] = (),
+    delete: Sequence[str] = (),
+    dry_run: bool = False,
+) -> list[Applied]:
+    """Create or change a pipeline for every document and delete the named ones, or change nothing.
 
-    One ConfigError lists all refusals, and those that are known already: `refused` has their reasons by origin.
+    One ConfigError lists all refusals, after those that are known already. A dry run makes every change and rolls it
+    back, so that it is refused for the same reasons.
     """
-    reasons: list[str] = []
-    outcomes: list[tuple[str, str]] = []
+    reasons = list(refused)
+    applied: list[Applied] = []
     with transaction(connection):
-        stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=100_000)}
-        for origin, document in documents:
-            fields = {name: value for name, value in document.items() if name != "id"}
-            if refused and origin in refused:
-                reasons.append(f"{origin}: {refused[origin]}")
-                continue
+        stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+        # first, because a document may take over the target of a deleted pipeline
+        for name in delete:
             try:
-                definition = Definition.model_validate(fields)
-                old = stored.get(definition.name)
-                if old is None:
-                    create(connection, settings, definition, _pipeline_id(document))
-                    outcomes.append((definition.name, "created"))
-                elif old.definition == definition and state != "reset":
-                    outcomes.append((definition.name, "unchanged"))
-                else:
-                    change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
-                    outcomes.append((definition.name, "changed"))
-            except ValidationError as exc:
-                mistakes = input_errors.explain(exc.errors(), Definition)
-                reasons += [f"{origin}: {mistake.sentence}" for mistake in mistakes]
-            except (ConfigError, TransitionRefused) as exc:
-                reasons.append(f"{origin}: {exc}")
+                pipelines.delete(connection, stored[name].id)
+                applied.append(Applied(name, "deleted"))
+            except KeyError:
+                continue  # another session has deleted it since it was listed
+            except TransitionRefused as exc:
+                reasons.append(str(exc))
+        origins: dict[str, Document] = {}
+        for document in documents:
+            try:
+                definition = document.definition
+                if (other := origins.setdefault(definition.name, document)) is not document:
+                    raise ConfigError(f"'{other.origin}' defines '{definition.name}', too", code="NAME_TAKEN")
+                applied.append(_apply(connection, settings, document, stored.get(definition.name), state))
+            except (ValidationError, ConfigError, TransitionRefused) as exc:
+                reasons += document.mistakes(exc)
         if reasons:
             raise ConfigError("nothing was applied:\n  " + "\n  ".join(reasons), code="NOT_APPLIED")
-    return outcomes
+        if dry_run:
+            raise Rollback
+    return sorted(applied, key=lambda one: one.name)
+
+
+def _apply(
+    connection: Connection, settings: Settings, document: Document, old: Pipeline | None, state: StateChoice | None
+) -> Applied:
+    definition = document.definition
+    if old is None:
+        create(connection, settings, definition, _pipeline_id(document.fields))
+        return Applied(definition.name, "created")
+    if old.definition == definition and state != "reset":
+        return Applied(definition.name, "unchanged")
+    change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
+    return Applied(definition.name, "changed", differences(old.definition, definition), resets=state == "reset")
+
+
+def differences(old: Definition, new: Definition) -> tuple[Difference, ...]:
+    """Every field and option that has another value."""
+    before, after = _flat(old), _flat(new)
+    names = dict.fromkeys((*before, *after))
+    return tuple(
+        Difference(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    )
+
+
+def _flat(definition: Definition) -> dict[str, Any]:
+    fields = definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    return fields | {f"options.{name}": value for name, value in options.items()}
 
 
 def _pipeline_id(document: Mapping[str, Any]) -> UUID | None:

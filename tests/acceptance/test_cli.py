@@ -35,6 +35,9 @@ batch_size: 1
 """
 
 
+DRY = "nothing was changed: this was a dry run\n"
+
+
 @pytest.fixture
 def command(database_url: str, tmp_path: Path) -> Command:
     """`vitrine …` on a database of its own."""
@@ -74,7 +77,8 @@ def test_files_are_applied_and_applied_again_without_a_change(command: Command, 
     assert ok(command("apply", str(files))) == "genres: created\nratings: created\n"
     assert ok(command("apply", str(files))) == "genres: unchanged\nratings: unchanged\n"
     (files / "genres.yaml").write_text(GENRES + "batch_size: 7\n")
-    assert ok(command("apply", str(files))) == "genres: changed\nratings: unchanged\n"
+    changed = "genres: changed\n  batch_size: default → 7\nratings: unchanged\n"
+    assert ok(command("apply", str(files))) == changed
 
 
 @pytest.mark.promise("D15")
@@ -85,11 +89,11 @@ def test_nothing_is_applied_if_one_file_is_invalid(command: Command, files: Path
     )
     text = refused(command("apply", str(files)))
     assert text.startswith("nothing was applied:\n")
-    assert "bad.yaml: batch_size: give a whole number from 1 to 50000, or give auto\n" in text
-    assert "bad.yaml: no field `speed`; remove it\n" in text
-    assert "bad.yaml: no field `source_qurey`; did you mean `source_query`?\n" in text
-    assert "worse.yaml: " in text
-    assert "etl.etl_runs" in text
+    assert "bad.yaml, line 5, column 1: batch_size: give a whole number from 1 to 50000, or give auto\n" in text
+    assert "bad.yaml, line 6, column 1: no field `speed`; remove it\n" in text
+    assert "bad.yaml, line 7, column 1: no field `source_qurey`; did you mean `source_query`?\n" in text
+    assert "worse.yaml, line 2, column 1: " in text
+    assert re.search(r"worse\.yaml, line 3, column 1: .*etl\.etl_runs", text)
     assert pipelines.list_page(connection) == []
 
 
@@ -98,7 +102,7 @@ def test_nothing_is_applied_if_a_source_refuses_a_definition_unless_it_is_not_as
 ) -> None:
     (files / "films.yaml").write_text(GENRES.replace("genres", "films").replace("content.genre", "content.nothing"))
     text = refused(command("apply", str(files)))
-    assert text.startswith("nothing was applied:\n  films.yaml: ")
+    assert text.startswith("nothing was applied:\n  films.yaml, line 2, column 1: ")
     assert "content.nothing" in text
     assert text.endswith("To store it anyway, give --no-validate")
     assert pipelines.list_page(connection) == []
@@ -106,12 +110,114 @@ def test_nothing_is_applied_if_a_source_refuses_a_definition_unless_it_is_not_as
 
 
 @pytest.mark.promise("D15")
-def test_a_file_that_is_not_yaml_is_reported_with_its_line(
+def test_files_that_are_not_yaml_are_reported_with_line_and_column_beside_the_mistakes_of_others(
     command: Command, files: Path, connection: Connection
 ) -> None:
     (files / "z.yaml").write_text("name: z\ntarget_table: [\n")
-    assert refused(command("apply", str(files))).startswith("z.yaml, line 3: ")
+    (files / "twice.yaml").write_text(GENRES.replace("genres", "twice") + "batch_size: 1\n\nbatch_size: 2\n")
+    (files / "bad.yaml").write_text(GENRES.replace("genres", "bad") + "batch_size: 0\n")
+    for more in ([], ["--dry-run"], ["--prune"], ["--prune", "--yes"]):
+        first, *lines = refused(command("apply", str(files), *more)).splitlines()
+        assert first == "nothing was applied:"
+        places = [line.strip().partition(": ")[0] for line in lines]
+        assert places == ["twice.yaml, line 7, column 1", "z.yaml, line 3, column 1", "bad.yaml, line 5, column 1"]
+        assert pipelines.list_page(connection) == []
+
+
+def test_two_files_do_not_define_the_same_pipeline(command: Command, files: Path, connection: Connection) -> None:
+    (files / "more.yaml").write_text("description: the same\n" + GENRES)
+    assert "more.yaml, line 2, column 1: 'genres.yaml' defines 'genres', too" in refused(command("apply", str(files)))
     assert pipelines.list_page(connection) == []
+
+
+def test_a_dry_run_shows_the_differences_and_changes_nothing(
+    command: Command, files: Path, connection: Connection
+) -> None:
+    created = "genres: created\nratings: created\n"
+    assert ok(command("apply", "--dry-run", str(files))) == created + DRY
+    assert pipelines.list_page(connection) == []
+    ok(command("apply", str(files)))
+    (files / "genres.yaml").write_text(
+        "name: genres\nsource_query: |\n  SELECT id, name, modified\n    FROM content.genre\n   WHERE name > 'A'\n"
+        "target_table: analytics.genres\nkey_columns: [id]\ndescription: ''\nenabled: false\n"
+        "options: {max_rejects: 5}\n"
+    )
+    (files / "ratings.yaml").unlink()
+    (files / "films.yaml").write_text(GENRES.replace("genres", "films"))
+    before = pipelines.list_page(connection)
+    shown = (
+        "films: created\n"
+        "genres: changed\n"
+        "  source_query:\n"
+        "    - SELECT id, name, modified FROM content.genre\n"
+        "    + SELECT id, name, modified\n"
+        "    +   FROM content.genre\n"
+        "    +  WHERE name > 'A'\n"
+        "  enabled: default → false\n"
+        "  options.max_rejects: default → 5\n"
+    )
+    others = "ratings: has no file; --prune deletes it\n"
+    assert ok(command("apply", "--dry-run", str(files))) == shown + others + DRY
+    pruned = shown + "ratings: deleted\n"
+    assert ok(command("apply", "--dry-run", "--prune", str(files))) == pruned + DRY
+    assert pipelines.list_page(connection) == before
+    assert ok(command("apply", str(files))) == shown
+    assert {one.name for one in pipelines.list_page(connection)} == {"films", "genres", "ratings"}
+
+
+def test_prune_asks_before_it_deletes_and_marts_stay(
+    command: Command, files: Path, connection: Connection, database_url: str, tmp_path: Path
+) -> None:
+    ok(command("apply", str(files)))
+    ok(command("run", "genres"))
+    (files / "genres.yaml").unlink()
+    (files / "new.yaml").write_text(GENRES.replace("name: genres", "name: new"))  # takes over the target
+    names = ["genres", "ratings"]
+    for answer in ("n\n", "\n", ""):
+        done = vitrine(
+            "apply", "--prune", str(files), folder=tmp_path, env=environment(database_url), standard_input=answer
+        )
+        assert refused(done) == "nothing was changed: --prune needs the answer y, or --yes"
+        assert "genres: deleted\nnew: created\nratings: unchanged\nDelete 1 pipeline(s)" in done.stdout
+        assert [one.name for one in pipelines.list_page(connection)] == names
+    done = vitrine("apply", "--prune", str(files), folder=tmp_path, env=environment(database_url), standard_input="y\n")
+    assert ok(done).endswith("applied\n")
+    assert [one.name for one in pipelines.list_page(connection)] == ["new", "ratings"]
+    assert differences(connection, QUERY, "analytics.genres", "id") == []
+    (files / "new.yaml").unlink()
+    assert ok(command("apply", "--prune", "--yes", str(files))) == "new: deleted\nratings: unchanged\n"
+    assert ok(command("apply", "--prune", str(files))) == "ratings: unchanged\n"
+
+
+def test_prune_refuses_to_delete_a_running_pipeline_and_one_file_as_folder(
+    command: Command, files: Path, connection: Connection
+) -> None:
+    ok(command("apply", str(files)))
+    assert refused(command("apply", "--prune", str(files / "genres.yaml")), 2).startswith("--prune needs the folder")
+    pipelines.request_run(connection, "ratings", trigger="api")
+    assert pipelines.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
+    (files / "ratings.yaml").unlink()
+    (files / "films.yaml").write_text(GENRES.replace("genres", "films"))
+    text = refused(command("apply", "--prune", "--yes", str(files)))
+    assert text == "nothing was applied:\n  pipeline 'ratings' is being run by another; pause it first"
+    assert [one.name for one in pipelines.list_page(connection)] == ["genres", "ratings"]
+
+
+def test_variables_and_queries_in_files_are_applied_per_stage(
+    command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    (files / "genres.sql").write_text("SELECT id, name, modified\n  FROM ${schema}.genre;\n")
+    (files / "genres.yaml").write_text(GENRES.replace(f"source_query: {QUERY}", "source_query_file: genres.sql"))
+    (tmp_path / "prod.env").write_text("schema=content\n")
+    (tmp_path / "test.env").write_text("scheme=content\n")
+    text = refused(command("apply", "--env", "test.env", str(files)))
+    assert "genres.sql, line 2, column 8: 'test.env' has no variable 'schema'" in text
+    assert "genres.yaml, line 2, column 1: the query is not valid" in refused(command("apply", str(files)))
+    assert "genres → analytics.genres" in ok(command("validate", "--env", "prod.env", str(files / "genres.yaml")))
+    ok(command("apply", "--env", "prod.env", str(files)))
+    assert "26 rows read" in ok(command("run", "genres"))
+    ok(command("export", "out"))
+    assert ok(command("apply", "out", "--prune")) == "genres: unchanged\nratings: unchanged\n"
 
 
 def test_exported_files_are_applied_without_a_change(
@@ -120,7 +226,17 @@ def test_exported_files_are_applied_without_a_change(
     ok(command("apply", str(files)))
     ids = {pipeline.name: pipeline.id for pipeline in pipelines.list_page(connection)}
     assert ok(command("export", "out")) == "2 file(s) in out\n"
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["genres.yaml", "ratings.yaml"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "genres.yaml",
+        "pipeline.schema.json",
+        "ratings.yaml",
+    ]
+    assert (tmp_path / "out" / "pipeline.schema.json").read_text() == ok(command("schema"))
+    assert (
+        (tmp_path / "out" / "genres.yaml")
+        .read_text()
+        .startswith("# yaml-language-server: $schema=pipeline.schema.json\nid: ")
+    )
     assert ok(command("apply", "out")) == "genres: unchanged\nratings: unchanged\n"
     for pipeline in pipelines.list_page(connection):
         pipelines.delete(connection, pipeline.id)
@@ -331,6 +447,28 @@ def test_list_and_status_show_pipelines_and_their_runs(command: Command, files: 
     assert re.fullmatch(r"genres +IDLE +full +analytics\.genres +SUCCESS +26 +[0-9.]+", genres)
     assert re.fullmatch(r"ratings +IDLE \(disabled\) +full +analytics\.ratings +5m +never", ratings)
     assert "SUCCESS" in ok(command("status", "genres"))
+
+
+def test_pipelines_have_an_owner_and_tags_that_lists_show_and_filter_by(
+    command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    (files / "genres.yaml").write_text(GENRES + "owner: Team Search\ntags: [search, tier-1]\n")
+    ok(command("apply", str(files)))
+    head, _, genres, ratings = ok(command("list")).splitlines()
+    assert re.split("  +", head)[-2:] == ["owner", "tags"]
+    assert genres.endswith("  Team Search  search, tier-1")
+    assert ratings.startswith("ratings")
+    (_, _, only) = ok(command("list", "--tag", "tier-1")).splitlines()
+    assert only.startswith("genres")
+    assert len(ok(command("list", "--tag", "tier")).splitlines()) == 2
+    assert "owner: Team Search\ntags: search, tier-1\n" in ok(command("status", "genres"))
+    ok(command("export", "out"))
+    assert "owner: Team Search\ntags:\n- search\n- tier-1\n" in (tmp_path / "out" / "genres.yaml").read_text()
+    assert ok(command("apply", "out")) == "genres: unchanged\nratings: unchanged\n"
+    (files / "genres.yaml").write_text(GENRES + "tags: [search]\n")
+    shown = 'genres: changed\n  owner: Team Search → default\n  tags: ["search", "tier-1"] → ["search"]\n'
+    assert ok(command("apply", str(files / "genres.yaml"))) == shown
+    assert pipelines.get(connection, "genres").definition.tags == ("search",)
 
 
 def test_schedules_are_shown_in_their_time_zone(command: Command, files: Path) -> None:

@@ -77,7 +77,11 @@ def runner(url: str, folder: Path, *, concurrency: int = 4, **variables: Any) ->
         yield one
 
 
-def vitrine(*arguments: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def vitrine(
+    *arguments: str, folder: Path, env: dict[str, str], standard_input: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Runs one command and waits for it."""
     command = [sys.executable, "-m", "vitrine", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=env, input=standard_input, capture_output=True, text=True, timeout=120, check=False
+    )

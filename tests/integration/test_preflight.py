@@ -11,6 +11,7 @@ from tests.helpers.processes import free_port
 from tests.helpers.running import create, succeed
 from vitrine import revisions
 from vitrine.api.app import create_app
+from vitrine.documents import Document
 from vitrine.engine import plan, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
@@ -267,14 +268,16 @@ def test_documents_that_are_stored_already_are_not_asked_about_again(
 ) -> None:
     create(connection, settings, **BASE)
     other = {**BASE, "name": "other", "target_table": "analytics.other"}
-    documents = [("a.yaml", {**BASE, "description": "new"}), ("b.yaml", other), ("c.yaml", {"name": "?"})]
-    assert [origin for origin, _ in revisions.new_work(connection, documents)] == ["b.yaml"]
+    given = {"a.yaml": {**BASE, "description": "new"}, "b.yaml": other, "c.yaml": {"name": "?"}}
+    documents = [Document(*one) for one in given.items()]
+    assert [document.origin for document, _ in revisions.new_work(connection, documents)] == ["b.yaml"]
 
 
 def test_nothing_is_applied_if_one_document_is_refused(connection: Connection, settings: Settings) -> None:
-    documents = [("a.yaml", BASE), ("b.yaml", {**BASE, "name": "b", "target_table": "analytics.b"})]
+    other = {**BASE, "name": "b", "target_table": "analytics.b"}
+    documents = [Document("a.yaml", BASE), Document("b.yaml", other)]
     with pytest.raises(ConfigError, match=r"b\.yaml: the reason") as refused:
-        revisions.apply_all(connection, settings, documents, None, {"b.yaml": "the reason"})
+        revisions.apply_all(connection, settings, documents, None, refused=["b.yaml: the reason"])
     assert refused.value.code == "NOT_APPLIED"
     assert pipelines.list_page(connection) == []
 

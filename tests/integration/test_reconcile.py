@@ -6,6 +6,7 @@ import pytest
 
 from tests.helpers.running import create, succeed
 from vitrine.demo.story import sample_documents
+from vitrine.documents import Document
 from vitrine.engine import reconcile
 from vitrine.errors import ConfigError
 from vitrine.model import Definition, Pipeline
@@ -82,9 +83,9 @@ def test_a_mart_that_was_never_built_is_reported(connection: Connection, setting
         reconcile.compare(films.definition, settings)
 
 
-@pytest.mark.parametrize("document", [document for _, document in sample_documents()], ids=lambda d: str(d["name"]))
-def test_every_mart_of_the_demo_is_proven_equal(connection: Connection, settings: Settings, document: Any) -> None:
-    fields = {name: value for name, value in document.items() if name != "id"}
+@pytest.mark.parametrize("document", sample_documents(), ids=lambda one: one.origin)
+def test_every_mart_of_the_demo_is_proven_equal(connection: Connection, settings: Settings, document: Document) -> None:
+    fields = {name: value for name, value in document.fields.items() if name != "id"}
     pipeline = create(connection, settings, **fields)
     assert isinstance(pipeline.definition, Definition)
     succeed(connection, settings, pipeline)

@@ -122,9 +122,9 @@ def indexes(connection: Connection, settings: Settings, elasticsearch_url: str, 
     changed = {"connectors": {"elasticsearch": {"url": elasticsearch_url}}, "lease_ttl": timedelta(seconds=30)}
     own = settings.model_copy(update=changed)
     pipelines: dict[str, Pipeline] = {}
-    for _, document in demo.documents():
-        name = str(document["target_table"]).removeprefix("es:")
-        fields = {field: value for field, value in document.items() if field != "id"}
+    for document in demo.documents():
+        name = str(document.fields["target_table"]).removeprefix("es:")
+        fields = {field: value for field, value in document.fields.items() if field != "id"}
         pipelines[name] = create(connection, own, **{**fields, "target_table": f"es:{index_name}-{name}"})
     return Indexes(connection, own, Search(elasticsearch_url), index_name, pipelines)
 

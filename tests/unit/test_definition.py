@@ -247,6 +247,12 @@ def allowed_options(schema: dict[str, Any], target: str) -> set[str]:
     return names
 
 
+@pytest.mark.parametrize("tags", [["A"], [""], ["a b"], ["a", "a"], ["a" * 64], [1], "a", [str(n) for n in range(21)]])
+def test_tags_that_are_no_names_or_given_twice_are_refused(tags: object) -> None:
+    with pytest.raises(ValidationError):
+        Definition.model_validate({"name": "a", "target_table": "analytics.a", "tags": tags})
+
+
 def _definition_of(schema: dict[str, Any]) -> dict[str, Any]:
     return schema if "allOf" in schema else schema["$defs"]["Definition"]
 

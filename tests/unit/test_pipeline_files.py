@@ -12,8 +12,10 @@ from hypothesis import strategies as some
 from vitrine import pipeline_files
 from vitrine.demo import search
 from vitrine.demo.story import sample_documents
+from vitrine.documents import Document
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
+from vitrine.pipeline_files import Variables
 
 GENRES: dict[str, Any] = {
     "name": "genres",
@@ -24,15 +26,12 @@ GENRES: dict[str, Any] = {
 
 
 def read_back(definition: Definition) -> Definition:
-    return Definition.model_validate(pipeline_files.parse_text("a.yaml", pipeline_files.format_text(definition)))
+    return pipeline_files.parse_text("a.yaml", pipeline_files.format_text(definition)).definition
 
 
-@pytest.mark.parametrize(
-    "document", [document for _, document in [*sample_documents(), *search.documents()]], ids=lambda d: d["name"]
-)
-def test_every_sample_pipeline_survives_the_round_trip(document: dict[str, Any]) -> None:
-    definition = Definition.model_validate({name: value for name, value in document.items() if name != "id"})
-    assert read_back(definition) == definition
+@pytest.mark.parametrize("document", [*sample_documents(), *search.documents()], ids=lambda one: one.origin)
+def test_every_sample_pipeline_survives_the_round_trip(document: Document) -> None:
+    assert read_back(document.definition) == document.definition
 
 
 def test_a_query_of_several_lines_is_written_as_a_block() -> None:
@@ -88,12 +87,18 @@ def test_any_options_survive_the_round_trip(
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("name: genres\nsource_query: SELECT a: b\n", "genres.yaml, line 2: "),
-        ("name: genres\ntasks:\n\t- order_index: 1\n", "genres.yaml, line 3: "),
-        ("name: [genres\n", "genres.yaml, line 2: "),
-        ("name: genres\ndescription: '\n", "genres.yaml, line 3: "),
-        ("name: genres\ndescription: bell \x07\n", "genres.yaml, line 2: "),
-        ("name: !!python/object/apply:os.system [ls]\n", "genres.yaml, line 1: "),
+        ("name: genres\nsource_query: SELECT a: b\n", "genres.yaml, line 2, column 23: "),
+        ("name: genres\ntasks:\n\t- order_index: 1\n", "genres.yaml, line 3, column 1: "),
+        ("name: [genres\n", "genres.yaml, line 2, column 1: "),
+        ("name: genres\ndescription: '\n", "genres.yaml, line 3, column 1: "),
+        ("name: genres\ndescription: bell \x07\n", "genres.yaml, line 2, column 19: "),
+        ("name: !!python/object/apply:os.system [ls]\n", "genres.yaml, line 1, column 7: "),
+        ("name: genres\ndescription: 2024-13-45\n", "genres.yaml, line 2, column 14: this is not a valid timestamp"),
+        ("name: genres\nenabled: !!bool maybe\n", "genres.yaml, line 2, column 10: this is not a valid bool"),
+        ("name: genres\n---\nname: films\n", "genres.yaml, line 2, column 1: "),
+        ("name: genres\n\nname: films\n", "genres.yaml, line 3, column 1: 'name' is already given in line 1; "),
+        ("tasks:\n- {body: a, body: b}\n", "genres.yaml, line 2, column 13: 'body' is already given in line 2; "),
+        ("name: genres\n? [a]\n: b\n", "genres.yaml, line 2, column 3: "),
     ],
 )
 def test_text_that_is_not_yaml_is_reported_with_file_and_line(text: str, place: str) -> None:
@@ -106,15 +111,15 @@ def test_text_that_is_not_yaml_is_reported_with_file_and_line(text: str, place: 
 
 @pytest.mark.parametrize("text", ["", "- name: genres\n", "genres\n", "42\n"])
 def test_a_document_that_is_not_a_mapping_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"genres\.yaml: a pipeline is a mapping of fields"):
+    with pytest.raises(ConfigError, match=r"genres\.yaml, line 1, column 1: a pipeline is a mapping of fields"):
         pipeline_files.parse_text("genres.yaml", text)
 
 
 def test_a_folder_is_read_by_name_and_only_its_yaml_files(tmp_path: Path) -> None:
     for name in ("b.yaml", "a.yml", "notes.txt"):
         (tmp_path / name).write_text(f"name: {name[0]}\n")
-    assert pipeline_files.read_folder(tmp_path) == [("a.yml", {"name": "a"}), ("b.yaml", {"name": "b"})]
-    assert pipeline_files.read_folder(tmp_path / "b.yaml") == [("b.yaml", {"name": "b"})]
+    assert pipeline_files.read_folder(tmp_path) == [Document("a.yml", {"name": "a"}), Document("b.yaml", {"name": "b"})]
+    assert pipeline_files.read_folder(tmp_path / "b.yaml") == [Document("b.yaml", {"name": "b"})]
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_an_option_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path, name:
     part = tmp_path / name
     part.parent.mkdir(exist_ok=True)
     part.write_text(json.dumps(INDEX) if name.endswith(".json") else yaml.safe_dump(INDEX))
-    expected = [("movies.yaml", MOVIES | {"options": {"index": INDEX}})]
+    expected = [Document("movies.yaml", MOVIES | {"options": {"index": INDEX}})]
     assert pipeline_files.read_folder(tmp_path) == expected
     assert pipeline_files.read_folder(file) == expected
 
@@ -157,9 +162,9 @@ def test_an_exported_pipeline_has_the_content_of_the_file(tmp_path: Path) -> Non
     file = write_movies(tmp_path, "movies.json")
     (tmp_path / "movies.json").write_text(json.dumps(INDEX))
     (document,) = pipeline_files.read_folder(file)
-    definition = pipeline_files.definition_of(document)
+    definition = document.valid_definition()
     exported = pipeline_files.parse_text("movies.yaml", pipeline_files.format_text(definition))
-    assert exported["options"] == {"index": INDEX}
+    assert exported.fields["options"] == {"index": INDEX}
     assert read_back(definition) == definition
 
 
@@ -170,7 +175,9 @@ def test_a_file_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None
     (tmp_path / "movies.json").write_text(json.dumps(INDEX))
     (folder / "link.json").symlink_to(tmp_path / "movies.json")
     write_movies(folder, name.format(folder=folder))
-    with pytest.raises(ConfigError, match=r"^movies\.yaml: options\.index names '.*', which is outside the folder"):
+    with pytest.raises(
+        ConfigError, match=r"^movies\.yaml, line \d+, column 3: options\.index names '.*', which is outside the folder"
+    ):
         pipeline_files.read_folder(folder)
 
 
@@ -178,7 +185,9 @@ def test_a_file_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("a: 1")
     write_movies(tmp_path, name)
-    with pytest.raises(ConfigError, match=rf"^movies\.yaml: options\.index names '{name}', but there is no such"):
+    with pytest.raises(
+        ConfigError, match=rf"^movies\.yaml, line \d+, column 3: options\.index names '{name}', but there is no such"
+    ):
         pipeline_files.read_folder(tmp_path)
 
 
@@ -187,8 +196,8 @@ def test_a_file_that_does_not_exist_is_named(tmp_path: Path, name: str) -> None:
     [
         ("a.yaml", "- 1\n", "a.yaml, which movies.yaml names: the file is not a mapping of fields"),
         ("a.json", "[]", "a.json, which movies.yaml names: the file is not a mapping of fields"),
-        ("a.json", "{\n", "a.json, line 2: "),
-        ("a.yaml", "a: [\n", "a.yaml, line 2: "),
+        ("a.json", "{\n", "a.json, line 2, column 1: "),
+        ("a.yaml", "a: [\n", "a.yaml, line 2, column 1: "),
         ("a.yaml", yaml.safe_dump(GENRES), "a.yaml, which movies.yaml names: the file is a pipeline itself"),
     ],
 )
@@ -209,5 +218,202 @@ def test_a_pipeline_that_names_itself_is_refused(tmp_path: Path) -> None:
 def test_an_option_that_takes_no_file_stays_a_text(tmp_path: Path) -> None:
     file = tmp_path / "genres.yaml"
     file.write_text(yaml.safe_dump(GENRES | {"options": {"index": "a.json", "touch_column": "b.json"}}))
-    ((_, fields),) = pipeline_files.read_folder(file)
-    assert fields["options"] == {"index": "a.json", "touch_column": "b.json"}
+    (document,) = pipeline_files.read_folder(file)
+    assert document.fields["options"] == {"index": "a.json", "touch_column": "b.json"}
+
+
+# -- queries in files of their own ------------------------------------------------------------------------------------
+
+
+def write_query(folder: Path, fields: dict[str, Any], sql: str | None = "SELECT id\n  FROM content.genre\n") -> Path:
+    file = folder / "genres.yaml"
+    file.write_text(yaml.safe_dump({"name": "genres", "target_table": "analytics.genres"} | fields, sort_keys=False))
+    if sql is not None:
+        (folder / "genres.sql").write_text(sql)
+    return file
+
+
+def test_a_query_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path) -> None:
+    (document,) = pipeline_files.read_folder(write_query(tmp_path, {"source_query_file": "genres.sql"}))
+    assert document.definition.source_query == "SELECT id\n  FROM content.genre"
+    assert read_back(document.definition) == document.definition
+    assert document.place("source_query") == "genres.yaml, line 3, column 1"
+
+
+def test_the_body_of_a_step_may_stand_in_a_file(tmp_path: Path) -> None:
+    step = {"order_index": 1, "task_type": "SQL", "body_file": "genres.sql"}
+    (document,) = pipeline_files.read_folder(write_query(tmp_path, {"tasks": [step, {"order_index": 2}]}))
+    assert document.fields["tasks"] == [
+        {"order_index": 1, "task_type": "SQL", "body": "SELECT id\n  FROM content.genre"},
+        {"order_index": 2},
+    ]
+    assert document.place("tasks", 0, "body") == "genres.yaml, line 6, column 3"
+
+
+@pytest.mark.parametrize("name", ["other.sql", "genres.yaml", "../genres.sql", "", ".", None, 1, ["genres.sql"], "\0"])
+def test_a_query_file_that_cannot_be_used_is_named_with_its_place(tmp_path: Path, name: object) -> None:
+    file = write_query(tmp_path, {"source_query_file": name})
+    with pytest.raises(ConfigError, match=r"^genres\.yaml, line 3, column 1: source_query_file names "):
+        pipeline_files.read_folder(file)
+
+
+def test_a_query_and_its_file_are_not_given_together(tmp_path: Path) -> None:
+    file = write_query(tmp_path, {"source_query": "SELECT 1", "source_query_file": "genres.sql"})
+    with pytest.raises(ConfigError, match=r"^genres\.yaml, line 4, column 1: source_query_file: remove it, or source_"):
+        pipeline_files.read_folder(file)
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("name: a\ntarget_table: analytics.a\nbatch_size: 0\n", ["line 3, column 1: batch_size"]),
+        ("name: a\n", ["line 1, column 1: target_table"]),
+        ("\n\nname: a\n", ["line 3, column 1: target_table"]),
+        (
+            "name: a\ntarget_table: analytics.a\noptions:\n  lookback: x\n  max_rejects: -1\n",
+            ["line 4, column 3: options.lookback", "line 5, column 3: options.max_rejects"],
+        ),
+        ("{name: a, target_table: analytics.a, speed: 1}", ["line 1, column 38: no field `speed`"]),
+        (
+            "name: a\ntarget_table: analytics.a\ntasks:\n- order_index: 1\n  task_type: SQL\n- task_type: NO\n",
+            ["line 6, column 3: tasks[1].order_index", "line 6, column 3: tasks[1].task_type"],
+        ),
+        ("name: a\ntarget_table: analytics.a\nkey_columns: [id, 'no good']\n", ["line 3, column 19: key_columns[1]"]),
+        ("x: &x {speed: 1}\nname: a\ntarget_table: analytics.a\n<<: *x\n", ["line 1, column 8: no field `speed`"]),
+        ("name: a\ntarget_table: analytics.a\noptions: &o\n  lookback: *o\n", ["line 4, column 3: options.lookback"]),
+    ],
+)
+def test_every_mistake_is_reported_with_the_place_of_its_field(text: str, places: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        pipeline_files.parse_text("a.yaml", text).valid_definition()
+    for place in places:
+        assert f"a.yaml, {place}" in str(refused.value)
+
+
+def test_mistakes_of_all_files_are_reported_together(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: [\n")
+    (tmp_path / "b.yaml").write_text("name: b\nname: c\n")
+    (tmp_path / "c.yaml").write_text("name: c\n")
+    reading = pipeline_files.read(tmp_path)
+    assert [mistake.partition(":")[0] for mistake in reading.mistakes] == [
+        "a.yaml, line 2, column 1",
+        "b.yaml, line 2, column 1",
+    ]
+    assert reading.documents == (Document("c.yaml", {"name": "c"}),)
+
+
+def test_a_key_may_replace_the_one_of_a_merged_mapping() -> None:
+    text = "base: &base\n  a: 1\n  <<: &more {a: 0, c: 3}\nother:\n  <<: [*base, *more]\n  a: 2\n"
+    fields = pipeline_files.parse_text("a.yaml", text).fields
+    assert fields == {"base": {"a": 1, "c": 3}, "other": {"a": 2, "c": 3}}
+
+
+# -- variables --------------------------------------------------------------------------------------------------------
+
+STAGE = Variables("prod.env", {"schema": "content", "size": "500", "loop": "${schema}", "odd": "a: [b\n- c"})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("${schema}.films", "content.films"),
+        ("'${schema}.films'", "content.films"),
+        ("${size}", 500),
+        ("'${size}'", "500"),
+        ('["${schema}", 1]', ["content", 1]),
+        ("${loop}", "${schema}"),
+        ("${odd}", "a: [b\n- c"),
+        ("SELECT $1, $$ a $$", "SELECT $1, $$ a $$"),
+        ("$${schema}", "$${schema}"),
+        ("$$${schema}$$", "$$content$$"),
+        ("${} ${1} ${a-b} $schema ${schema", "${} ${1} ${a-b} $schema ${schema"),
+    ],
+)
+def test_variables_are_replaced_in_values(value: str, expected: object) -> None:
+    document = pipeline_files.parse_text("a.yaml", f"a: {value}\n", STAGE)
+    assert document.fields == {"a": expected}
+
+
+def test_variables_are_not_replaced_in_keys_nor_without_a_file_of_them() -> None:
+    assert pipeline_files.parse_text("a.yaml", "'${schema}': 1\n", STAGE).fields == {"${schema}": 1}
+    assert pipeline_files.parse_text("a.yaml", "a: ${nothing}\n").fields == {"a": "${nothing}"}
+
+
+def test_a_value_that_has_an_alias_is_replaced_once() -> None:
+    stage = Variables("a.env", {"a": "${a}b"})
+    assert pipeline_files.parse_text("a.yaml", "a: &x ${a}\nb: *x\n", stage).fields == {"a": "${a}b", "b": "${a}b"}
+
+
+def test_every_unknown_variable_is_reported_with_its_place(tmp_path: Path) -> None:
+    file = write_query(tmp_path, {"source_query_file": "genres.sql"}, "SELECT 1\n  FROM ${scheme}.films\n")
+    with pytest.raises(ConfigError, match=r"^genres\.sql, line 2, column 8: 'prod\.env' has no variable 'scheme'; add"):
+        pipeline_files.read_folder(file, STAGE)
+    file.write_text("name: ${x}\nsource_query: |\n  SELECT ${schema}\n    FROM ${y}\n")
+    with pytest.raises(ConfigError) as refused:
+        pipeline_files.read_folder(file, STAGE)
+    assert [line.partition(";")[0] for line in str(refused.value).splitlines()] == [
+        "genres.yaml, line 1, column 7: 'prod.env' has no variable 'x'",
+        "genres.yaml, line 4, column 10: 'prod.env' has no variable 'y'",
+    ]
+
+
+def test_variables_are_replaced_in_named_files(tmp_path: Path) -> None:
+    file = write_query(tmp_path, {"source_query_file": "genres.sql"}, "SELECT $1 FROM ${schema}.films")
+    (document,) = pipeline_files.read_folder(file, STAGE)
+    assert document.fields["source_query"] == "SELECT $1 FROM content.films"
+    for name in ("movies.json", "movies.index.yaml"):
+        file = write_movies(tmp_path, name)
+        (tmp_path / name).write_text('{"settings": {"alias": ["${schema}"], "name": "${schema}"}}')
+        (document,) = pipeline_files.read_folder(file, STAGE)
+        assert document.fields["options"]["index"] == {"settings": {"alias": ["content"], "name": "content"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("schema=content\n", {"schema": "content"}),
+        ("\n# a comment\nexport schema = 'con tent'\nB=\"x\"\n", {"schema": "con tent", "B": "x"}),
+        ("A=\nB=x=y # z\nC='\n", {"A": "", "B": "x=y # z", "C": "'"}),
+    ],
+)
+def test_variables_are_lines_of_names_and_values(tmp_path: Path, text: str, values: dict[str, str]) -> None:
+    (tmp_path / "prod.env").write_text(text)
+    assert pipeline_files.read_variables(tmp_path / "prod.env") == Variables("prod.env", values)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"a=1\nnothing\n", "prod.env, line 2, column 1: write NAME=value"),
+        (b"a=1\na=2\n", "prod.env, line 2, column 1: 'a' occurs twice"),
+        (b"a=\xff", "cannot read the variables in "),
+        (None, "cannot read the variables in "),
+    ],
+)
+def test_a_file_of_variables_that_cannot_be_used_is_named(tmp_path: Path, text: bytes | None, sentence: str) -> None:
+    if text is not None:
+        (tmp_path / "prod.env").write_bytes(text)
+    with pytest.raises(ConfigError) as refused:
+        pipeline_files.read_variables(tmp_path / "prod.env")
+    assert str(refused.value).startswith(sentence)
+
+
+# -- schema -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_published_schema_is_current() -> None:
+    published = Path(__file__).parents[2] / "docs" / pipeline_files.SCHEMA_FILE
+    assert published.read_text("utf-8") == pipeline_files.schema_text(), "run `make schema`"
+
+
+def test_the_schema_has_what_only_a_file_may_contain() -> None:
+    schema = json.loads(pipeline_files.schema_text())
+    assert set(Definition.model_fields) | {"id", "source_query_file"} == set(schema["properties"])
+    assert schema["additionalProperties"] is False
+    assert "body_file" in schema["$defs"]["Step"]["properties"]
+    index = schema["$defs"]["Options"]["properties"]["index"]
+    assert {"type": "string"}.items() <= index["anyOf"][1].items()
+    assert "lookback" in schema["$defs"]["Options"]["properties"]

@@ -31,5 +31,6 @@ for command in (
     pipelines.rejects,
     files.apply,
     files.export,
+    files.schema,
 ):
     app.command(name="list" if command is pipelines.list_all else None)(command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrine.cli import building, output, process
-from vitrine.cli.arguments import Name
+from vitrine.cli.arguments import Env, Name
 
 if TYPE_CHECKING:
     from vitrine.engine.reconcile import Comparison
@@ -19,17 +19,23 @@ if TYPE_CHECKING:
     from vitrine.store.pipelines import Listed
 
 
-def list_all() -> None:
+def list_all(
+    tag: Annotated[str | None, typer.Option(help="Only pipelines with this tag.", show_default=False)] = None,
+) -> None:
     """Every pipeline with its status and its last run."""
     from vitrine.store import pipelines
 
     settings = building.service_settings()
     with building.connect_store(settings) as store:
-        listed = pipelines.list_with_newest_run(store)
+        listed = pipelines.list_with_newest_run(store, tag)
     wide = output.is_wide()
+    grouped = wide and any(one.owner or one.tags for one in listed)
     columns = ("pipeline", "status", *(("mode", "target") if wide else ()), "schedule", "next due", "last run")
     numbers = ("rows", "seconds")
-    output.show_table((*columns, *numbers), (_listed_row(one, settings, wide) for one in listed), right=numbers)
+    rows = [
+        (*_listed_row(one, settings, wide), *((one.owner, ", ".join(one.tags)) if grouped else ())) for one in listed
+    ]
+    output.show_table((*columns, *numbers, *(("owner", "tags") if grouped else ())), rows, right=numbers)
     for one in listed:
         if one.last_error_code:
             output.show(f"{one.name}: {one.last_error_message} [{one.last_error_code}]")
@@ -67,6 +73,10 @@ def status(name: Name) -> None:
         state = states.load(store, pipeline.id)
         history = runs.list_page(store, pipeline.id, limit=5)
     output.show(f"{pipeline.name} is {pipeline.status}, version {pipeline.config_version}")
+    if pipeline.definition.owner:
+        output.show(f"owner: {pipeline.definition.owner}")
+    if pipeline.definition.tags:
+        output.show(f"tags: {', '.join(pipeline.definition.tags)}")
     for request, place in ((pipeline.request, "requested"), (pipeline.rerun, "requested next")):
         if request is not None and request.kind != RequestKind.RUN:
             output.show(f"{place}: {request.kind}")
@@ -137,6 +147,7 @@ def reload(name: Name) -> None:
 
 def validate(
     what: Annotated[str, typer.Argument(help="Name of a pipeline, or a YAML file.", show_default=False)],
+    env: Env = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with codes and places.")] = False,
 ) -> None:
     """Check a pipeline against its source and target without moving a row. Exit code 0 ready to run, 1 not."""
@@ -144,7 +155,7 @@ def validate(
     from vitrine.errors import VitrineError
 
     settings = building.service_settings()
-    definition = _definition(what, settings)
+    definition = _definition(what, env, settings)
     try:
         report = validation.validate(definition, settings)
     except VitrineError as exc:
@@ -197,12 +208,12 @@ def _show_report(definition: "Definition", report: "Report", settings: "Settings
             output.show(finding.place.excerpt())
 
 
-def _definition(what: str, settings: "Settings") -> "Definition":
+def _definition(what: str, env: Path | None, settings: "Settings") -> "Definition":
     if Path(what).suffix in (".yaml", ".yml"):
         from vitrine import pipeline_files
 
-        (document,) = pipeline_files.read_folder(Path(what))
-        return pipeline_files.definition_of(document)
+        (document,) = pipeline_files.read_folder(Path(what), pipeline_files.read_variables(env) if env else None)
+        return document.valid_definition()
     from vitrine.store import pipelines
 
     with building.connect_store(settings) as store:

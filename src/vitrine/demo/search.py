@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from vitrine import pipeline_files, plugins, revisions
 from vitrine.demo.story import shorten, show_table
+from vitrine.documents import Document
 from vitrine.engine import plan
 from vitrine.engine.plan import NoLease
 from vitrine.errors import VitrineError
@@ -34,7 +35,7 @@ RUSSIAN_WORD = "планета"
 """The sample has a film with another form of this word in its title, and one in its description."""
 
 
-def documents() -> list[pipeline_files.Document]:
+def documents() -> list[Document]:
     """The pipelines of the search indexes, from the YAML files in the package."""
     return pipeline_files.read_folder(Path(str(files("vitrine.demo").joinpath("search_pipelines"))))
 
@@ -45,20 +46,20 @@ def prepare(console: Console, store: Connection, settings: Settings) -> list[Pip
     if reason := _reason_without(store, settings, sample):
         console.print(f"Search indexes are left out: {escape(reason)}; `make demo-search` starts an Elasticsearch.")
         return []
-    names = [str(document["name"]) for _, document in sample]
+    names = [str(document.fields["name"]) for document in sample]
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
-    revisions.apply_all(store, settings, [entry for entry in sample if entry[1]["name"] not in known], None)
+    revisions.apply_all(store, settings, [one for one in sample if one.fields["name"] not in known], None)
     console.print(f"[green]✓[/] Pipelines of search indexes: {', '.join(names)}")
     return [pipelines.get(store, name) for name in names]
 
 
-def _reason_without(store: Connection, settings: Settings, sample: Sequence[pipeline_files.Document]) -> str | None:
+def _reason_without(store: Connection, settings: Settings, sample: Sequence[Document]) -> str | None:
     """Why there can be no search indexes: no cluster is configured or answers, or its indexes belong to others."""
     if not getattr(_section(settings), "is_configured", False):
         return "VITRINE_ELASTICSEARCH_URL is not set"
     try:
         for document in sample:
-            _target(store, settings, pipeline_files.definition_of(document))
+            _target(store, settings, document.valid_definition())
     except VitrineError as exc:
         return str(exc)
     return None
@@ -94,7 +95,7 @@ def _follow(store: Connection, settings: Settings, pipeline: Pipeline) -> Pipeli
 
 def suspend(store: Connection, settings: Settings) -> None:
     """Disable the pipelines that an earlier demo has created: without a cluster, every run of them would fail."""
-    targets = {str(document["name"]): str(document["target_table"]) for _, document in documents()}
+    targets = {str(one.fields["name"]): str(one.fields["target_table"]) for one in documents()}
     for pipeline in pipelines.list_page(store, limit=10_000):
         definition = pipeline.definition
         if definition.enabled and targets.get(pipeline.name) == definition.target_table:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vitrine import pipeline_files, revisions
 from vitrine.demo import cinema
+from vitrine.documents import Document
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.engine import reconcile
 from vitrine.errors import ConfigError, VitrineError
@@ -40,7 +41,7 @@ class Built:
     executed: Executed
 
 
-def sample_documents() -> list[pipeline_files.Document]:
+def sample_documents() -> list[Document]:
     """The sample pipelines, from the YAML files in the package."""
     return pipeline_files.read_folder(Path(__file__).parent / "pipelines")
 
@@ -63,9 +64,9 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
         f"[green]✓[/] Sample cinema: {counts.film_work:,} films, {counts.person:,} persons,"
         f" {counts.ratings:,} ratings, {counts.likes:,} likes, {counts.views:,} views"
     )
-    names = [str(document["name"]) for _, document in sample]
+    names = [str(document.fields["name"]) for document in sample]
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
-    revisions.apply_all(store, settings, [entry for entry in sample if entry[1]["name"] not in known], None)
+    revisions.apply_all(store, settings, [one for one in sample if one.fields["name"] not in known], None)
     console.print(f"[green]✓[/] Pipelines: {', '.join(names)}")
     return [pipelines.get(store, name) for name in names]
 
@@ -92,15 +93,15 @@ def _refuse_foreign(settings: Settings) -> None:
         )
 
 
-def _drop_sample(store: Connection, sample: list[pipeline_files.Document]) -> None:
+def _drop_sample(store: Connection, sample: list[Document]) -> None:
     """Drop the cinema, its marts and its pipelines; pipelines and marts of the user stay."""
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
     with store.transaction():
-        for _, document in sample:
-            if document["name"] in known:
+        for document in sample:
+            if document.fields["name"] in known:
                 # by force: a runner that was killed may still hold a lease
-                pipelines.delete(store, document["name"], force=True)
-            target = sql.Identifier(*str(document["target_table"]).split("."))
+                pipelines.delete(store, document.fields["name"], force=True)
+            target = sql.Identifier(*str(document.fields["target_table"]).split("."))
             store.execute(sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(target))
         cinema.drop(store)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from vitrine import plugins, policy, registry
-from vitrine.errors import ConfigError, RelationMissing, VitrineError
+from vitrine.errors import ConfigError, DefinitionRefused, RelationMissing, VitrineError
 from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
 from vitrine.flow.protocols import Lease, Plan, Sink, Source, Transformer
 from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
@@ -117,29 +117,40 @@ def check(
 
     A source whose connection is unknown is built without one, so that its query is checked as well.
     """
-    reasons: list[VitrineError] = []
+    reasons: list[tuple[str, VitrineError]] = []
+    plan_field, query_field = ("tasks", "tasks") if definition.tasks else ("python_task", "source_query")
 
-    def attempt(rule: Callable[[], Checked]) -> Checked | None:
+    def attempt(field: str, rule: Callable[[], Checked]) -> Checked | None:
         try:
             return rule()
         except VitrineError as exc:
-            reasons.append(exc)
+            reasons.append((field, exc))
             return None
 
     if settings.transform_modules or definition.type is TaskType.PYTHON:
         registry.load(settings.transform_modules)
     lease = lease or NoLease()
-    reasons += [ConfigError(text, code="PLAN") for text in _contract_violations(definition)]
+    reasons += [(plan_field, ConfigError(text, code="PLAN")) for text in _contract_violations(definition)]
     steps = [step for step in definition.transform_steps if (step.body or "").strip()]
-    tasks = [attempt(lambda step=step: _bind(step, registry.transforms)) for step in steps]
-    url = None if definition.reader is not None else attempt(lambda: settings.source_url(definition.source)) or ""
-    source = attempt(lambda: _build_source(definition, settings, url, lease, run)) if _can_read(definition) else None
-    target = attempt(lambda: _check_target(definition.target_table, settings))
-    sink = attempt(lambda: _build_sink(target, definition, settings, lease, run, known or Known())) if target else None
+    tasks = [attempt(plan_field, lambda step=step: _bind(step, registry.transforms)) for step in steps]
+    url = (
+        None
+        if definition.reader is not None
+        else attempt("source", lambda: settings.source_url(definition.source)) or ""
+    )
+    source = (
+        attempt(query_field, lambda: _build_source(definition, settings, url, lease, run))
+        if _can_read(definition)
+        else None
+    )
+    target = attempt("target_table", lambda: _check_target(definition.target_table, settings))
+    sink = (
+        attempt("target_table", lambda: _build_sink(target, definition, settings, lease, run, known or Known()))
+        if target
+        else None
+    )
     if reasons or source is None or target is None or sink is None:
-        unique = dict.fromkeys(map(str, reasons))
-        place = next((one.place for one in reasons if one.place), None)
-        raise ConfigError("; ".join(unique), code=reasons[0].code, place=place)
+        raise DefinitionRefused(reasons)
     return CheckedDefinition(definition, target, source, sink, tuple(task for task in tasks if task is not None))
 
 

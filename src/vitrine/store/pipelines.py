@@ -501,6 +501,7 @@ def _columns(definition: Definition) -> dict[str, Any]:
         "batch_size": AUTO_BATCH_SIZE if automatic else definition.batch_size,
         "batch_size_exact": not automatic,
         "key_columns": list(definition.key_columns),
+        "tags": list(definition.tags),
         "options": Jsonb(options),
     }
 
@@ -592,6 +593,8 @@ class Listed:
     """What a list shows of a pipeline and of its newest run."""
 
     name: str
+    owner: str
+    tags: list[str]
     status: str
     enabled: bool
     mode: str
@@ -606,6 +609,6 @@ class Listed:
     seconds: float | None  # None also while the run is active
 
 
-def list_with_newest_run(connection: Connection) -> list[Listed]:
-    """Every pipeline in the order of names, by one statement; definitions are not validated."""
-    return [Listed(**row) for row in fetch_all(connection, "list_with_newest_run")]
+def list_with_newest_run(connection: Connection, tag: str | None = None) -> list[Listed]:
+    """Every pipeline, or those with a tag, in the order of names, by one statement; definitions are not validated."""
+    return [Listed(**row) for row in fetch_all(connection, "list_with_newest_run", tag=tag)]

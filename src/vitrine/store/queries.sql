@@ -43,7 +43,7 @@ UPDATE etl.etl_pipelines p
 
 -- fragment definition --
 -- Assignments: the definition of pipeline p. A pipeline with another schedule, or enabled again, gets a new due time
-name = %(name)s, description = %(description)s, type = %(type)s, source_type = %(source_type)s,
+name = %(name)s, description = %(description)s, owner = %(owner)s, tags = %(tags)s, type = %(type)s, source_type = %(source_type)s,
 source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
 target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
 incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
@@ -81,11 +81,11 @@ SELECT p.*,
 
 -- insert_pipeline --
 -- Inserts a pipeline; its status is IDLE
-INSERT INTO etl.etl_pipelines (id, name, description, type, source_type, source, source_query, python_task,
+INSERT INTO etl.etl_pipelines (id, name, description, owner, tags, type, source_type, source, source_query, python_task,
        target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, batch_size_exact, enabled,
        schedule_interval,
        next_due_at, options)
-VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(type)s, %(source_type)s, %(source)s,
+VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(owner)s, %(tags)s, %(type)s, %(source_type)s, %(source)s,
        %(source_query)s, %(python_task)s, %(target_table)s, %(mode)s, %(incremental_key)s, %(incremental_id_key)s,
        %(key_columns)s, %(batch_size)s, %(batch_size_exact)s, %(enabled)s, %(schedule_interval)s,
        %(next_due_at)s, %(options)s)
@@ -673,10 +673,11 @@ SELECT name FROM etl.etl_pipelines WHERE status = 'FAILED' AND enabled ORDER BY 
 SELECT pg_notify('vitrine', %(name)s);
 
 -- list_with_newest_run --
--- Every pipeline in the order of names, with what a list shows of it and of its newest run
-SELECT p.name, p.status, p.enabled, p.mode, p.target_table, p.schedule_interval, p.next_due_at, p.postponed,
+-- Every pipeline with the tag, or every pipeline, in the order of names: what a list shows of it and of its newest run
+SELECT p.name, p.owner, p.tags, p.status, p.enabled, p.mode, p.target_table, p.schedule_interval, p.next_due_at, p.postponed,
        p.last_error_code, p.last_error_message, r.status AS run_status, r.rows_read, extract(epoch FROM r.finished_at - r.started_at)::float8 AS seconds
   FROM etl.etl_pipelines p
   LEFT JOIN LATERAL (SELECT status, rows_read, started_at, finished_at
                        FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT 1) r ON true
+ WHERE %(tag)s::text IS NULL OR %(tag)s = ANY (p.tags)
  ORDER BY p.name;
