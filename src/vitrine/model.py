@@ -340,6 +340,7 @@ class RequestKind(StrEnum):
     """What a request asks for. The store keeps it as text, so that a new kind needs no migration."""
 
     RUN = "run"
+    FULL = "full"  # once, an incremental pipeline reads everything and removes what vanished at the source
     ROLLBACK = "rollback"
 
 
@@ -357,6 +358,11 @@ class RunRequest:
     id: RequestId
     kind: str = RequestKind.RUN  # a newer release may have stored a kind that this one does not know
     options: RunOptions = RunOptions()
+
+    @property
+    def label(self) -> str:
+        """The kind in a sentence."""
+        return "full run" if self.kind == RequestKind.FULL else self.kind
 
     def equals(self, other: "RunRequest") -> bool:
         """Whether both ask for the same; their ids do not matter."""

@@ -13,7 +13,7 @@ from vitrine.cli.arguments import Name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vitrine.model import Claim, RunOptions
+    from vitrine.model import Claim, RequestKind, RunOptions
     from vitrine.postgres import Connection
     from vitrine.runner.executor import Executed
     from vitrine.settings import Settings
@@ -80,6 +80,12 @@ def runner(
 
 def run(
     name: Name,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Read everything once and remove what vanished at the source; for incremental pipelines."
+        ),
+    ] = False,
     allow_shrink: Annotated[
         bool, typer.Option(help="Allow this full load to delete more than max_delete_ratio of the mart.")
     ] = False,
@@ -88,13 +94,14 @@ def run(
     import threading
 
     from vitrine.flow.protocols import Outcome
-    from vitrine.model import RunOptions
+    from vitrine.model import RequestKind, RunOptions
 
     process.tune_for_rows()
     settings = building.service_settings()
     stop = threading.Event()
     with building.connect_store(settings) as store:
-        claim = _claim(store, settings, name, RunOptions(allow_shrink=allow_shrink))
+        kind = RequestKind.FULL if full else RequestKind.RUN
+        claim = _claim(store, settings, name, kind, RunOptions(allow_shrink=allow_shrink))
         name = claim.definition.name
         process.on_stop_signals(stop.set)
         with output.progress_bar(name) as watch:
@@ -112,7 +119,7 @@ def run(
     sys.exit(0 if executed.outcome is Outcome.FINISHED else process.PAUSED)
 
 
-def _claim(store: "Connection", settings: "Settings", name: str, options: "RunOptions") -> "Claim":
+def _claim(store: "Connection", settings: "Settings", name: str, kind: "RequestKind", options: "RunOptions") -> "Claim":
     """The run of the pipeline, claimed for this process; exits when another runner holds it."""
     from vitrine.status import LEASED
     from vitrine.store import pipelines
@@ -123,10 +130,10 @@ def _claim(store: "Connection", settings: "Settings", name: str, options: "RunOp
         if pipeline.status in LEASED:
             text = f"'{pipeline.name}' is {pipeline.status} on {pipeline.lease_owner}; wait for it, or pause it"
             process.stop(text, process.HELD)
-        _, request_id = pipelines.request_run(store, pipeline.id, trigger="cli", options=options)
+        _, request_id = pipelines.request_run(store, pipeline.id, trigger="cli", kind=kind, options=options)
         first = pipelines.get(store, pipeline.id).request
         if first is not None and first.id != request_id:
-            text = f"'{pipeline.name}' waits for a {first.kind} that was requested before; wait for it, or pause it"
+            text = f"'{pipeline.name}' waits for a {first.label} that was requested before; wait for it, or pause it"
             process.stop(text, process.HELD)
         claim = pipelines.claim_next(
             store, runner=f"{building.runner_name()}:cli", ttl=settings.lease_ttl, only=pipeline.id

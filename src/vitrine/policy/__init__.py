@@ -3,6 +3,7 @@
 from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS
+from vitrine.policy.lower_bounds import other_use_of_checkpoint
 from vitrine.policy.source_sql import ReadOnlySql, read_only
 from vitrine.policy.targets import check_target, is_allowed_target
 
@@ -17,6 +18,7 @@ __all__ = [
     "check_target",
     "inspect_definition",
     "is_allowed_target",
+    "other_use_of_checkpoint",
     "read_only",
     "without_checkpoint_filter",
 ]

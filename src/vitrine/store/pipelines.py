@@ -21,6 +21,7 @@ from vitrine.model import (
     NAME,
     Claim,
     Definition,
+    Mode,
     Pipeline,
     PipelineId,
     RequestId,
@@ -162,6 +163,8 @@ def request_run(
 
 def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *, resume: bool) -> requests.Placed:
     queue = requests.Queue(pipeline.request, pipeline.rerun)
+    if kind is RequestKind.FULL and pipeline.definition.mode is Mode.FULL:
+        kind = RequestKind.RUN  # every run of it is a full one
     new = RunRequest(RequestId(uuid4()), kind, options or DEFAULT_OPTIONS)
     if resume:
         placed = requests.resume(pipeline.status, queue, new, options)
@@ -169,8 +172,10 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
         placed = requests.place(pipeline.status, queue, new)
     if placed is not None:
         return placed
-    waiting = " and ".join(f"a {one.kind}" for one in (pipeline.request, pipeline.rerun) if one)
-    text = f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {kind} can only follow"
+    waiting = " and ".join(f"a {one.label}" for one in (pipeline.request, pipeline.rerun) if one)
+    text = (
+        f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {new.label} can only follow"
+    )
     remedy = "resume that first" if pipeline.status in (Status.PAUSED, Status.FAILED) else "wait until one has ended"
     if pipeline.status is Status.PAUSE_REQUESTED and kind == RequestKind.ROLLBACK:
         text, remedy = f"pipeline '{pipeline.name}' is PAUSE_REQUESTED", "wait until it is PAUSED, then roll it back"
