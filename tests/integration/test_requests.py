@@ -30,8 +30,10 @@ Kept = tuple[RequestId, str, RunOptions] | None
 def genres(connection: Connection) -> Pipeline:
     definition = {
         "name": "genres",
-        "source_query": "SELECT id, name FROM content.genre",
+        "source_query": "SELECT id, name, modified FROM content.genre",
         "target_table": "analytics.genres",
+        "mode": "incremental",
+        "incremental_key": "modified",
         "key_columns": ["id"],
         "schedule_interval": "1h",
     }

@@ -13,6 +13,7 @@ SHRINK = RunOptions(allow_shrink=True)
 KINDS = {
     "run": (RequestKind.RUN, RunOptions()),
     "shrinking run": (RequestKind.RUN, SHRINK),
+    "full run": (RequestKind.FULL, RunOptions()),
     "rollback": (RequestKind.ROLLBACK, RunOptions()),
 }
 NO_CURRENT = (Status.IDLE, Status.FAILED)
