@@ -78,6 +78,7 @@ def delete_events(connection: Connection, *ids: int) -> None:
 # -- what vanished ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("I16")
 @pytest.mark.parametrize("sink", ["postgres", "elasticsearch"])
 def test_films_that_were_deleted_at_the_source_leave_the_mart_and_reconcile_is_equal(
     connection: Connection, settings: Settings, sink: str, request: pytest.FixtureRequest
@@ -103,6 +104,7 @@ def test_films_that_were_deleted_at_the_source_leave_the_mart_and_reconcile_is_e
     assert reconcile.compare(films.definition, settings).equal
 
 
+@pytest.mark.promise("I16")
 def test_a_full_run_sets_the_checkpoint_and_leaves_rows_that_did_not_change(
     connection: Connection, settings: Settings
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_full_run_builds_a_mart_that_is_missing_or_another_one(
 # -- the checkpoint ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("I16")
 def test_an_integer_cursor_ends_with_the_highest_number_of_the_load_as_pending(
     connection: Connection, settings: Settings
 ) -> None:
@@ -190,6 +193,7 @@ def test_rows_with_null_in_the_cursor_follow_the_option(
     assert reconcile.compare(events.definition, settings).equal
 
 
+@pytest.mark.promise("I16")
 def test_a_full_run_that_fails_keeps_the_checkpoint_and_the_next_run_continues_from_it(
     connection: Connection, settings: Settings
 ) -> None:
@@ -209,6 +213,7 @@ def test_a_full_run_that_fails_keeps_the_checkpoint_and_the_next_run_continues_f
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("I16")
 def test_a_full_run_that_was_stopped_continues_where_it_stopped(connection: Connection, settings: Settings) -> None:
     # with `>`, the checkpoint as $1 would hide the other rows of the same time
     same_time = "(n / 150) * interval '1 s'"
@@ -226,6 +231,7 @@ def test_a_full_run_that_was_stopped_continues_where_it_stopped(connection: Conn
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("I17")
 def test_a_query_that_uses_the_checkpoint_otherwise_is_refused_with_the_place(
     connection: Connection, settings: Settings
 ) -> None:
@@ -242,6 +248,7 @@ def test_a_query_that_uses_the_checkpoint_otherwise_is_refused_with_the_place(
     succeed(connection, settings, events)
 
 
+@pytest.mark.promise("I6")
 def test_the_shrink_guard_protects_the_mart_unless_the_request_allows_it(
     connection: Connection, settings: Settings
 ) -> None:
@@ -263,6 +270,7 @@ def field_type(cluster: Cluster, field: str) -> str:
     return cluster.search.ask("GET", f"{live}/_mapping")[live]["mappings"]["properties"][field]["type"]
 
 
+@pytest.mark.promise("I16")
 def test_a_full_run_builds_an_index_again_whose_definition_has_changed(cluster: Cluster) -> None:
     cluster.fill(1, 5)
     pipeline = cluster.create(**INCREMENTAL)
@@ -294,6 +302,7 @@ def test_a_field_of_another_type_is_refused_until_a_full_run_builds_the_index_ag
     assert field_type(cluster, "note") == "integer"
 
 
+@pytest.mark.promise("I16")
 @pytest.mark.parametrize("is_old", [False, True])
 def test_an_index_that_was_published_and_not_saved_is_continued_by_an_incremental_run(
     cluster: Cluster, is_old: bool

@@ -49,6 +49,7 @@ def test_a_lower_bound_is_no_other_use(query: str) -> None:
     assert other_use_of_checkpoint(query) is None
 
 
+@pytest.mark.promise("I17")
 @pytest.mark.parametrize("query", OTHER_USES)
 def test_another_use_is_found_at_its_place(query: str) -> None:
     place = other_use_of_checkpoint(query.replace("@", "$1"))

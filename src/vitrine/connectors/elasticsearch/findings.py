@@ -68,13 +68,13 @@ def _about_changes(job: Job, mark: Mark, definition: IndexDefinition, columns: S
             if not rebuilt and job.definition.options.on_schema_change == "fail":
                 text = (
                     f"target {job.target} has no field '{column.name}'; set options.on_schema_change: add_columns, or"
-                    " build the index again"
+                    " build the index again by a full run"
                 )
                 yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
         elif not rebuilt and not _fits(column.type, known[column.name]):
             text = (
                 f"field '{column.name}' of {job.target} was built for type {known[column.name]}, but the query now"
-                f" returns {column.type}; cast it, or build the index again"
+                f" returns {column.type}; cast it, or build the index again by a full run"
             )
             yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
     if definition.fingerprint != mark.fingerprint and all(column.name in known for column in columns):
