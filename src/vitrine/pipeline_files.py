@@ -75,10 +75,25 @@ def _with_named_files(file: Path, fields: Mapping[str, Any]) -> tuple[Mapping[st
         return fields, set()
     given = cast(dict[str, Any], options)
     source_type = fields.get("source_type", Definition.model_fields["source_type"].default)
-    allowed = plugins.file_options(str(source_type), str(fields.get("target_table", "")))
+    allowed = plugins.file_options(str(source_type), _target_of(fields))
     named = {name: _beside(file, name, given[name]) for name in allowed if isinstance(given.get(name), str)}
     contents = {name: _read_part(file, part) for name, part in named.items()}
     return ({**fields, "options": given | contents} if named else fields), set(named.values())
+
+
+def _target_of(fields: Mapping[str, Any]) -> str:
+    """The target as far as it is known before the fields are validated: the last step may override the pipeline's."""
+    tasks = fields.get("tasks")
+    given = cast(list[Any], tasks) if isinstance(tasks, list) else []
+    steps = [cast(dict[str, Any], step) for step in given if isinstance(step, dict)]
+    last = max(
+        (step for step in steps if isinstance(step.get("order_index"), int)), key=_order_of, default=dict[str, Any]()
+    )
+    return str(last.get("target_table") or fields.get("target_table", ""))
+
+
+def _order_of(step: Mapping[str, Any]) -> int:
+    return step["order_index"]
 
 
 def _beside(file: Path, option: str, name: str) -> Path:

@@ -228,8 +228,6 @@ def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
         yield f"{place} is SQL, which takes no options"
     if step.target_table and step is not last:
         yield f"{place} has a target_table, which only the last step may have"
-    if step.target_table and step is last and step.target_table != definition.target_table:
-        yield f"{place} writes to '{step.target_table}', the pipeline to '{definition.target_table}'; keep one"
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------

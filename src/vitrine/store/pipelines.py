@@ -293,6 +293,7 @@ def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int
 
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
     pipeline = _pipeline(row)
+    _refuse_unguarded_target(row, pipeline.definition)
     kind, options = _known_request(row)
     run_id, taken_over = _insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json"))
     return Claim(
@@ -310,6 +311,15 @@ def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float
         request_id=row["request_id"],
         returns_to=Status(row["returns_to"] or Status.IDLE),
     )
+
+
+def _refuse_unguarded_target(row: DictRow, definition: Definition) -> None:
+    """ConfigError if the row names another target than its last step: the index on targets does not know that one."""
+    if row["target_table"] != definition.target_table:
+        raise ConfigError(
+            f"the stored target_table '{row['target_table']}' is not that of the last step,"
+            f" '{definition.target_table}'; correct it through the API or `vitrine apply`"
+        )
 
 
 def _known_request(row: DictRow) -> tuple[RequestKind, RunOptions]:
