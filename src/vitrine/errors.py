@@ -5,6 +5,9 @@ from typing import ClassVar
 CONNECTION_LIMIT = "CONNECTION_LIMIT"
 """The code of an error that means: another run may have the connection; wait without holding any."""
 
+ACCESS_REFUSED = "ACCESS_REFUSED"
+"""The code of an error that means: the server answers, but refuses the account or the database."""
+
 
 class VitrineError(Exception):
     """Every error a user may see. `code` is stable, for machines; the text is one sentence, for people."""
@@ -75,6 +78,17 @@ _MISSING_STATES = frozenset({"42P01", "3F000"})
 def is_final(error: VitrineError) -> bool:
     """Whether another attempt is useless: the user must act first, or another runner owns the pipeline."""
     return isinstance(error, ConfigError | DataError | LeaseLost)
+
+
+_HEALED_BY_A_PERSON = frozenset({"QUERY_CANCELED", ACCESS_REFUSED})
+
+
+def heals(error: VitrineError) -> bool:
+    """Whether the reason may pass without a person: the closed list by which a scheduled run is postponed.
+
+    Transient errors, except those whose remedy is another limit or another account.
+    """
+    return isinstance(error, TransientError) and error.code not in _HEALED_BY_A_PERSON
 
 
 def group_of(sqlstate: str | None) -> type[VitrineError]:

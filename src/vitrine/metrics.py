@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-OUTCOMES = ("success", "failed", "retried", "paused", "released", "lost")
+OUTCOMES = ("success", "failed", "postponed", "retried", "paused", "released", "lost")
 RUN_BUCKETS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400)
 BATCH_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
 

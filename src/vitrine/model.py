@@ -124,7 +124,7 @@ class Options(BaseModel):
         default=32 * 1024 * 1024,
         ge=1024,
         description="A batch ends at this size even if it has fewer rows than batch_size. With a row transform,"
-        " the default is 8 MiB.",
+        " and for Elasticsearch, the default is 8 MiB.",
     )
 
     @field_validator("pause_between_batches")
@@ -388,6 +388,15 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
+class LastError:
+    """Why the last run failed."""
+
+    code: str
+    message: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A stored definition with its status and requests."""
 
@@ -401,6 +410,8 @@ class Pipeline:
     attempt: int
     next_attempt_at: datetime | None  # None: as soon as a runner is free
     next_due_at: datetime | None  # None: not scheduled
+    postponed: int  # how many scheduled runs in a row were postponed
+    last_error: LastError | None  # None: the last run that ended was a success
     fresh_as_of: datetime | None  # every change committed before it is in the mart; None before the first success
     lease_owner: str | None
     lease_expires_at: datetime | None
@@ -448,6 +459,8 @@ class Claim:
     kind: RequestKind = RequestKind.RUN
     request_id: RequestId | None = None
     returns_to: Status = Status.IDLE  # the pipeline's status before the request, for one that changes nothing
+    scheduled: bool = False  # only the schedule asked for it, no person
+    postponed: int = 0  # how many scheduled runs before it were postponed, without a success since
 
     @property
     def session(self) -> str:

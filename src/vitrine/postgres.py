@@ -16,7 +16,15 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 
-from vitrine.errors import CONNECTION_LIMIT, ConfigError, DataError, TransientError, VitrineError, group_of
+from vitrine.errors import (
+    ACCESS_REFUSED,
+    CONNECTION_LIMIT,
+    ConfigError,
+    DataError,
+    TransientError,
+    VitrineError,
+    group_of,
+)
 
 Connection = psycopg.Connection[DictRow]
 
@@ -26,7 +34,8 @@ _SESSION = """
     SET default_transaction_isolation = 'read committed';
     SET default_transaction_read_only = off;
     SET default_transaction_deferrable = off;
-    SET idle_session_timeout = 0
+    SET idle_session_timeout = 0;
+    SET array_nulls = on
 """
 # The driver reads times in no other format
 _READABLE_TIMES = "; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'"
@@ -142,6 +151,11 @@ _TOO_MANY = re.compile(
     r"too many (clients|connections)|remaining connection slots|no more connections allowed|query_wait_timeout",
 )
 """Refused connections have no SQLSTATE; the last two texts are PgBouncer's."""
+_REFUSED_ACCOUNT = re.compile(
+    r"FATAL:.*(authentication failed|pg_hba\.conf|does not exist|is not permitted to log in|permission denied"
+    r"|no such (user|database))|no password supplied"
+)
+"""The server's own reasons to refuse an account or a database; they have no SQLSTATE either."""
 
 
 def check_url(url: str, side: str) -> None:
@@ -172,6 +186,7 @@ def safe_message(exc: BaseException | None) -> str:
 
 _LIMITS = {
     "53300": (CONNECTION_LIMIT, _MORE_CONNECTIONS),
+    "28000": (ACCESS_REFUSED, "; correct the account or the database in the URL"),
     "57014": ("QUERY_CANCELED", "; raise that limit for this account, or make the query smaller"),
     "25P03": (None, "; raise idle_in_transaction_session_timeout for this account"),
     "25P04": (None, "; raise transaction_timeout for this account"),
@@ -190,9 +205,16 @@ def translated(side: str, *, code: str | None = None) -> Generator[None]:
         if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None:
             # refused passwords and unknown databases have no SQLSTATE: only the text identifies them
             group = TransientError
-        known = "53300" if _TOO_MANY.search(str(exc)) else exc.sqlstate or ""
+        known = exc.sqlstate or _state_of_refusal(str(exc))
         limit, remedy = _LIMITS.get(known, (None, ""))
         raise group(f"{side}: {safe_message(exc)}{remedy}", code=code or limit) from exc
+
+
+def _state_of_refusal(text: str) -> str:
+    """The SQLSTATE with which a server refused a connection; empty if it could not be reached."""
+    if _TOO_MANY.search(text):
+        return "53300"
+    return "28000" if _REFUSED_ACCOUNT.search(text) else ""
 
 
 STABLE_NAMES = """

@@ -5,7 +5,7 @@ import re
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -86,6 +86,9 @@ class ConnectorSettings(BaseSettings):
     """Base of a connector's settings: each field is read from VITRINE_<CONNECTOR>_<FIELD>, or from its alias."""
 
     model_config = _SOURCES
+
+    needs: ClassVar[str] = "give its settings"
+    """What to do about a connector that is not configured."""
 
     @property
     def is_configured(self) -> bool:
@@ -212,6 +215,8 @@ def load(**overrides: Any) -> Settings:
 
 
 def _sentence(mistake: InputError, prefix: str = "VITRINE_") -> str:
+    if not mistake.location:  # the settings contradict one another
+        return f"{prefix}… are not valid: {mistake.reason}"
     first, *rest = map(str, mistake.location)
     variable = first if first.isupper() else f"{prefix}{first.upper()}"
     suffix = "".join(f"__{part.upper()}" for part in rest if not part.isdigit())

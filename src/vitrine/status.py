@@ -23,6 +23,7 @@ class Event(StrEnum):
     FINISH = "finish"
     FINISH_PAUSED = "finish_paused"  # the end of a run after which no schedule may start the next
     FAIL = "fail"
+    POSTPONE = "postpone"  # a scheduled run failed for a reason that may pass: it is due again later
     RETRY = "retry"
     RELEASE = "release"
     EXPIRE = "expire"
@@ -41,7 +42,7 @@ LEASED = frozenset({Status.RUNNING, Status.PAUSE_REQUESTED})
 """The statuses in which a runner holds the pipeline."""
 
 # A pair that is absent is refused. A status that maps to itself accepts the event and stays
-# (`run` while RUNNING sets `rerun`, and `finish` then leads to RUN_REQUESTED: see `next_status`).
+# (`run` while RUNNING sets `rerun`, and `finish` or `postpone` then lead to RUN_REQUESTED: see `next_status`).
 NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
     {
         (Status.IDLE, Event.RUN): Status.RUN_REQUESTED,
@@ -64,6 +65,8 @@ NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
         (Status.PAUSE_REQUESTED, Event.FINISH_PAUSED): Status.PAUSED,
         (Status.RUNNING, Event.FAIL): Status.FAILED,
         (Status.PAUSE_REQUESTED, Event.FAIL): Status.FAILED,
+        (Status.RUNNING, Event.POSTPONE): Status.IDLE,
+        (Status.PAUSE_REQUESTED, Event.POSTPONE): Status.PAUSED,
         (Status.RUNNING, Event.RETRY): Status.RUN_REQUESTED,
         (Status.PAUSE_REQUESTED, Event.RETRY): Status.PAUSED,
         (Status.RUNNING, Event.RELEASE): Status.RUN_REQUESTED,
@@ -74,10 +77,13 @@ NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
     }
 )
 
+STARTS_RERUN = frozenset({Event.FINISH, Event.POSTPONE})
+"""The events that end a request and start the one that follows it."""
+
 
 def next_status(status: Status, event: Event, *, rerun: bool = False) -> Status | None:
     """The status after the event, or None if it is refused. `rerun` is the only other input."""
-    if event is Event.FINISH and status is Status.RUNNING and rerun:
+    if event in STARTS_RERUN and status is Status.RUNNING and rerun:
         return Status.RUN_REQUESTED
     return NEXT.get((status, event))
 
@@ -95,6 +101,6 @@ def diagram() -> str:
     arrows: dict[tuple[Status, Status], list[str]] = {}
     for (old, event), new in NEXT.items():
         arrows.setdefault((old, new), []).append(event.value)
-    arrows.setdefault((Status.RUNNING, Status.RUN_REQUESTED), []).append("finish with rerun")
+    arrows.setdefault((Status.RUNNING, Status.RUN_REQUESTED), []).append("finish or postpone with rerun")
     lines = [f"    {old} --> {new}: {', '.join(events)}" for (old, new), events in arrows.items() if old is not new]
     return "\n".join(["stateDiagram-v2", "    [*] --> IDLE", *lines])

@@ -14,7 +14,7 @@ from tests.helpers.processes import QUICK, environment, free_port, started, vitr
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
 from vitrine.postgres import Connection
-from vitrine.status import RunStatus, Status
+from vitrine.status import Event, RunStatus, Status
 from vitrine.store import pipelines, runs
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -206,6 +206,89 @@ def test_a_run_of_a_pipeline_that_another_runner_holds_ends_with_4(
         assert ":cli" in refused(command("run", "ratings"), 4)
         assert one.process.wait(20) == 0
     assert len(runs.list_page(connection, pipelines.get(connection, "ratings").id)) == 1
+
+
+@pytest.mark.promise("D22")
+def test_all_failed_pipelines_are_run_with_one_line_each(command: Command, files: Path, connection: Connection) -> None:
+    assert ok(command("run", "--failed")) == "No enabled pipeline is FAILED.\n"
+    (files / "idle.yaml").write_text(GENRES.replace("genres", "idle"))
+    (files / "disabled.yaml").write_text(GENRES.replace("genres", "disabled") + "enabled: false\n")
+    ok(command("apply", str(files)))
+    connection.execute("CREATE TABLE analytics.genres (id uuid PRIMARY KEY, name text)")
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name <> 'idle'")
+    done = command("run", "--failed")
+    assert (done.returncode, done.stderr) == (1, "")
+    genres, ratings = done.stdout.splitlines()
+    assert genres.startswith("genres: failed (TARGET_SCHEMA): target analytics.genres has no column 'modified'")
+    assert ratings.startswith("ratings: finished, 900 rows read, 900 written, 0 deleted")
+    assert [runs.list_page(connection, pipelines.get(connection, name).id) for name in ("idle", "disabled")] == [[], []]
+    listed = ok(command("list"))
+    assert f"genres: {genres.partition('): ')[2]} [TARGET_SCHEMA]" in listed
+    assert "last error, at " in ok(command("status", "genres"))
+    connection.execute("DROP TABLE analytics.genres")
+    assert "genres: finished, 26 rows read" in ok(command("run", "--failed"))
+    assert "TARGET_SCHEMA" not in ok(command("list"))
+
+
+def test_a_pipeline_that_cannot_run_does_not_keep_the_other_failed_ones_from_running(
+    command: Command, files: Path, connection: Connection
+) -> None:
+    ok(command("apply", str(files)))
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED'")
+    connection.execute("UPDATE etl.etl_pipelines SET schedule_interval = 'now and then' WHERE name = 'genres'")
+    done = command("run", "--failed")
+    assert done.returncode == 1
+    genres, ratings = done.stdout.splitlines()
+    assert genres.startswith("genres: failed (CONFIG): the stored definition is not valid")
+    assert ratings.startswith("ratings: finished")
+
+
+def test_an_interrupt_releases_the_failed_pipeline_that_runs_and_names_those_that_did_not_start(
+    database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
+) -> None:
+    (files / "year.yaml").write_text(GENRES.replace("genres", "year"))
+    ok(command("apply", str(files)))
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name <> 'genres'")
+    ratings = pipelines.get(connection, "ratings")
+    with started(["run", "--failed"], tmp_path, environment(database_url)) as one:
+        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        assert one.stop(signal.SIGINT) == 3
+    first, second = one.output().splitlines()
+    assert first.startswith("ratings: released, ")
+    assert second == "year: not started"
+    left = [pipelines.get(connection, name).status for name in ("ratings", "year")]
+    assert left == [Status.RUN_REQUESTED, Status.FAILED]
+
+
+def test_a_run_needs_either_a_name_or_the_option_for_all_failed_ones(command: Command) -> None:
+    for arguments in ((), ("genres", "--failed")):
+        done = command("run", *arguments)
+        assert (done.returncode, "--failed for all that are FAILED" in done.stderr) == (2, True)
+
+
+@pytest.mark.promise("D22")
+def test_a_postponed_pipeline_is_shown_with_its_error(command: Command, files: Path, connection: Connection) -> None:
+    (files / "genres.yaml").write_text(GENRES + "schedule_interval: 1h\n")
+    ok(command("apply", str(files)))
+    connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now() WHERE name = 'genres'")
+    pipelines.fire_schedules(connection)
+    held = pipelines.claim_next(connection, runner="tests", ttl=timedelta(minutes=1))
+    assert held is not None
+    pipelines.end_run(
+        connection,
+        held,
+        Event.POSTPONE,
+        RunStatus.FAILED,
+        error_code="TRANSIENT",
+        error_message="source 'default': connection refused",
+        delay=timedelta(minutes=1),
+    )
+    listed = ok(command("list"))
+    assert "IDLE (postponed)" in listed
+    assert listed.endswith("genres: source 'default': connection refused [TRANSIENT]\n")
+    shown = ok(command("status", "genres"))
+    assert "(postponed 1 time(s), 1h)" in shown
+    assert ": source 'default': connection refused [TRANSIENT]" in shown
 
 
 @pytest.mark.promise("A2")

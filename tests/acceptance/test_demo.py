@@ -31,6 +31,9 @@ MARTS = (
     "genre_dim",
     "user_features",
 )
+WITHOUT_SEARCH = (
+    "Search indexes are left out: VITRINE_ELASTICSEARCH_URL is not set; `make demo-search` starts an Elasticsearch."
+)
 SMALL = ("--films", "100", "--ratings", "2000")
 TOP_GENRES = """
     SELECT g.id, g.name, count(*) AS films
@@ -79,6 +82,8 @@ def test_the_demo_builds_and_proves_seven_marts_and_does_so_again_from_its_data(
         assert "100 films" in done.stdout
         assert "2,000 ratings" in done.stdout
         assert "Star " in done.stdout
+        assert done.stdout.splitlines().count(WITHOUT_SEARCH) == 1
+        assert "es:movies" not in done.stdout
         assert not is_running(home)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".vitrine"]
 

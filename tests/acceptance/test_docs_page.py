@@ -28,6 +28,7 @@ OPERATIONS = {
     ("POST", "/api/v1/pipelines/{id}/resume"),
     ("POST", "/api/v1/pipelines/{id}/pause"),
     ("POST", "/api/v1/pipelines/{id}/reload-config"),
+    ("POST", "/api/v1/pipelines/{id}/rollback"),
     ("GET", "/api/v1/pipelines/{id}/status"),
     ("GET", "/api/v1/pipelines/{id}/state"),
     ("GET", "/api/v1/pipelines/{id}/runs"),

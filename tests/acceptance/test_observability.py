@@ -64,6 +64,10 @@ def exposed(database_url: str, settings: Settings, connection: Connection, tmp_p
     held = create_films(connection, settings, name="held", target_table="analytics.held")
     assert pipelines.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
     films = create_films(connection, settings)
+    failed = (
+        "UPDATE etl.etl_pipelines SET last_error_code = 'TRANSIENT', last_error_message = '', last_error_at = now()"
+    )
+    connection.execute(f"{failed} WHERE name = 'held'".encode())
     api, own = free_port(), free_port()
     env = environment(database_url, **QUICK, VITRINE_API_PORT=str(api))
     with started(["api"], tmp_path, env), runner(database_url, tmp_path, VITRINE_METRICS_PORT=str(own)):

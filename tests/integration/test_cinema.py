@@ -195,7 +195,7 @@ def test_indexes_and_foreign_keys_are_the_same_before_and_after_a_fill(empty: Co
     cinema.fill(empty, films=10, ratings=20)
     cinema.create_schema(empty)
     assert empty.execute(query).fetchall() == before
-    assert len(before) == 28
+    assert len(before) == 30
 
 
 def test_films_have_plausible_genres_directors_and_actors(filled: Connection[DictRow]) -> None:

@@ -17,11 +17,12 @@ ENDINGS = {
     Event.FINISH: RunStatus.SUCCESS,
     Event.FINISH_PAUSED: RunStatus.SUCCESS,
     Event.FAIL: RunStatus.FAILED,
+    Event.POSTPONE: RunStatus.FAILED,
     Event.RETRY: RunStatus.FAILED,
     Event.RELEASE: RunStatus.ABANDONED,
     Event.PAUSED: RunStatus.PAUSED,
 }
-ENDS_REQUEST = (Event.FINISH, Event.FINISH_PAUSED, Event.FAIL, Event.CRASH_LOOP)
+ENDS_REQUEST = (Event.FINISH, Event.FINISH_PAUSED, Event.FAIL, Event.POSTPONE, Event.CRASH_LOOP)
 
 Kept = tuple[RequestId, str, RunOptions] | None
 
@@ -114,7 +115,7 @@ def test_an_event_moves_each_request_with_its_own_kind_and_options(
     before = requests_of(connection)
     apply(connection, held, event)
     after, now = requests_of(connection), pipelines.get(connection, "genres").status
-    if event is Event.FINISH and now is Status.RUN_REQUESTED:
+    if event in (Event.FINISH, Event.POSTPONE) and now is Status.RUN_REQUESTED:
         assert after == (before[1], None)
     elif event is Event.SCHEDULE:
         assert after[0] is not None

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from vitrine.demo import story
+from vitrine.demo import search, story
 from vitrine.errors import ConfigError
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
@@ -38,3 +38,29 @@ def test_a_table_without_the_column_is_refused_and_stays_as_it_is(connection: Co
     assert connection.execute(content).fetchone() == before
     assert connection.execute("SELECT count(score) AS scores FROM ugc.ratings").fetchone() == {"scores": 900}
     assert pipelines.list_page(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, "VITRINE_ELASTICSEARCH_URL is not set"),
+        ({"url": "http://127.0.0.1:1"}, "target es:film_dim: the cluster is unavailable (ConnectionError)"),
+        ({"url": "nowhere"}, "VITRINE_ELASTICSEARCH_URL is not an address such as https://search.example.com:9200"),
+    ],
+)
+def test_without_a_cluster_the_search_indexes_are_left_out_in_one_sentence(
+    connection: Connection, settings: Settings, given: dict[str, str], reason: str
+) -> None:
+    without = settings.model_copy(update={"connectors": {"elasticsearch": given}})
+    output = StringIO()
+    assert search.prepare(Console(file=output, width=300), connection, without) == []
+    sentence = f"Search indexes are left out: {reason}; `make demo-search` starts an Elasticsearch."
+    assert output.getvalue().splitlines() == [sentence]
+    assert pipelines.list_page(connection) == []
+
+
+def test_the_search_indexes_are_left_out_where_they_are_not_allowed(connection: Connection, settings: Settings) -> None:
+    allowed = {"allowed_targets": ("analytics.*",), "connectors": {"elasticsearch": {"url": "http://127.0.0.1:1"}}}
+    output = StringIO()
+    assert search.prepare(Console(file=output, width=300), connection, settings.model_copy(update=allowed)) == []
+    assert "target 'es:film_dim' is outside the allowed targets" in output.getvalue()

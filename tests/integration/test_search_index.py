@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from tests.helpers.running import run, succeed, sweep
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
 from tests.helpers.search_proxy import Reply, Request
 from tests.helpers.waiting import wait_until
-from vitrine import failpoints, revisions
+from vitrine import failpoints, registry, revisions
+from vitrine.connectors.elasticsearch import sweeping
 from vitrine.engine import reconcile, validation
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline, RequestKind
+from vitrine.model import Pipeline, RequestKind, Row
 from vitrine.postgres import Connection
+from vitrine.registry import Kind, Task
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
@@ -203,6 +206,29 @@ def test_a_new_column_extends_the_index_where_the_pipeline_says_so(cluster: Clus
     assert "added" not in cluster.search.documents(cluster.name)["1"]
 
 
+def test_a_column_that_a_transform_adds_is_refused_where_the_pipeline_says_so(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added: list[str] = []
+
+    def add(rows: Sequence[Row]) -> Sequence[Row]:
+        return [{**row, **dict.fromkeys(added, 5)} for row in rows]
+
+    monkeypatch.setitem(vars(registry.transforms)["_tasks"], "add", Task("add", Kind.ROW, add, None))
+    cluster.fill(1, 2)
+    pipeline = cluster.create(**INCREMENTAL, python_task="add")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    added.append("added")
+    touch(cluster, "changed", 2)
+    executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "TARGET_SCHEMA"
+    assert "no field 'added'" in str(executed.error)
+    update(cluster, pipeline, options={"horizon_margin": "0s", "on_schema_change": "add_columns"})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.search.documents(cluster.name)["2"]["added"] == 5
+
+
 # -- generations ------------------------------------------------------------------------------------------------------
 
 
@@ -325,7 +351,7 @@ def test_a_run_that_wakes_after_its_lease_has_ended_sends_nothing(cluster: Clust
     assert cluster.notes() == {"1": "newer", "2": "newer", "3": "note 3"}
 
 
-@pytest.mark.promise("A8")
+@pytest.mark.promise("A8", "F7")
 def test_a_request_that_is_applied_after_a_takeover_overwrites_nothing(cluster: Cluster) -> None:
     cluster.fill(1, 3)
     pipeline = cluster.create(**INCREMENTAL)
@@ -374,6 +400,16 @@ def test_reconcile_compares_documents_with_the_source(cluster: Cluster) -> None:
     cluster.search.ask("POST", f"{live}/_update/7?refresh=true", {"doc": {"note": "by hand"}})
     assert not reconcile.compare(pipeline.definition, cluster.settings).equal
     assert pipelines.get(cluster.connection, pipeline.name).status is not Status.FAILED
+
+
+def test_a_cluster_that_does_not_answer_stops_no_sweep_for_long(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "SWEEP_SECONDS", 0.3)
+    with cluster.proxy.blocked():
+        started = time.monotonic()
+        assert sweep(cluster.connection, cluster.settings) == []
+        assert time.monotonic() - started < 10
 
 
 # -- rollback ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -244,6 +245,23 @@ def test_a_cluster_that_blocks_writes_is_a_passing_failure(cluster: Cluster, blo
     assert "free disk space" in str(executed.error)
     cluster.search.ask("PUT", f"{live}/_settings", {f"index.blocks.{block}": None})
     succeed(cluster.connection, cluster.settings, pipeline, resume=True)
+    assert len(cluster.ids()) == 6
+
+
+def test_documents_are_not_rejects_because_their_index_is_closed(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "on_reject": "quarantine"}}
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    live = cluster.search.live(cluster.name)
+    cluster.search.ask("POST", f"{live}/_close")
+    cluster.fill(4, 6)
+    executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert "closed" in str(executed.error)
+    assert cluster.rejected(pipeline) == {}
+    cluster.search.ask("POST", f"{live}/_open")
+    succeed(cluster.connection, cluster.settings, pipeline)
     assert len(cluster.ids()) == 6
 
 

@@ -40,6 +40,7 @@ RUN_STATUS_AFTER = {
     Event.FINISH: RunStatus.SUCCESS,
     Event.FINISH_PAUSED: RunStatus.SUCCESS,
     Event.FAIL: RunStatus.FAILED,
+    Event.POSTPONE: RunStatus.FAILED,
     Event.RETRY: RunStatus.FAILED,
     Event.RELEASE: RunStatus.ABANDONED,
 }

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from vitrine import pipeline_files
+from vitrine.demo import search
 from vitrine.demo.story import sample_documents
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
@@ -26,7 +27,9 @@ def read_back(definition: Definition) -> Definition:
     return Definition.model_validate(pipeline_files.parse_text("a.yaml", pipeline_files.format_text(definition)))
 
 
-@pytest.mark.parametrize("document", [document for _, document in sample_documents()], ids=lambda d: d["name"])
+@pytest.mark.parametrize(
+    "document", [document for _, document in [*sample_documents(), *search.documents()]], ids=lambda d: d["name"]
+)
 def test_every_sample_pipeline_survives_the_round_trip(document: dict[str, Any]) -> None:
     definition = Definition.model_validate({name: value for name, value in document.items() if name != "id"})
     assert read_back(definition) == definition

@@ -325,7 +325,7 @@ def test_configured_targets_replace_the_default(allowed: tuple[str, ...]) -> Non
     ("lane", "batch_rows", "batch_bytes"),
     [
         (Lane.COPY, 50_000, 32 * 1024 * 1024),
-        (Lane.TEXT, 20_000, 32 * 1024 * 1024),
+        (Lane.TEXT, 20_000, 8 * 1024 * 1024),
         (Lane.FRAMES, 20_000, 32 * 1024 * 1024),
         (Lane.ROWS, 5_000, 8 * 1024 * 1024),
     ],

@@ -14,6 +14,7 @@ EXPECTED = """
     finish       -              -              IDLE             PAUSED           -              -
     finish_paused -             -              PAUSED           PAUSED           -              -
     fail         -              -              FAILED           FAILED           -              -
+    postpone     -              -              IDLE             PAUSED           -              -
     retry        -              -              RUN_REQUESTED    PAUSED           -              -
     release      -              -              RUN_REQUESTED    PAUSED           -              -
     expire       -              -              RUN_REQUESTED    PAUSED           -              -
@@ -42,10 +43,10 @@ def test_an_event_leads_where_the_table_says_or_is_refused(
 
 
 @pytest.mark.parametrize(("status", "event", "expected"), CASES)
-def test_a_rerun_changes_only_the_finish_of_a_running_pipeline(
+def test_a_rerun_changes_only_the_finish_and_the_postponement_of_a_running_pipeline(
     status: Status, event: Event, expected: Status | None
 ) -> None:
-    again = (status, event) == (Status.RUNNING, Event.FINISH)
+    again = status is Status.RUNNING and event in (Event.FINISH, Event.POSTPONE)
     expected = Status.RUN_REQUESTED if again else expected
     assert next_status(status, event, rerun=True) is expected
     assert steps()[event].get(status, {}).get("true") is expected
@@ -78,4 +79,4 @@ def test_the_diagram_shows_every_move_with_its_events() -> None:
     for (old, event), new in NEXT.items():
         arrows = [line for line in lines if line.startswith(f"    {old} --> {new}: ") and event in line]
         assert len(arrows) == (old is not new)
-    assert "    RUNNING --> RUN_REQUESTED: retry, release, expire, finish with rerun" in lines
+    assert "    RUNNING --> RUN_REQUESTED: retry, release, expire, finish or postpone with rerun" in lines

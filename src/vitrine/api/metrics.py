@@ -48,6 +48,7 @@ class StoreCollector(Collector):
             _gauge("runners", "Runner processes seen within the last 15 seconds.", alive),
             *_totals(watched),
             *_by_pipeline(watched),
+            _last_errors(watched),
         ]
 
 
@@ -69,6 +70,7 @@ def _by_pipeline(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
         ("heartbeat_age_seconds", "Time since the last heartbeat of the runner that holds the lease.", "heartbeat_age"),
         ("horizon_lag_seconds", "Age of the transaction that held back the checkpoint in the last run.", "horizon_lag"),
         ("pipeline_failed", "1 while the pipeline is FAILED.", "failed"),
+        ("pipeline_postponed", "Scheduled runs in a row that were postponed; 0 after a success.", "postponed"),
     ):
         family = GaugeMetricFamily(f"vitrine_{name}", description, labels=["pipeline"])
         for row in watched:
@@ -76,6 +78,15 @@ def _by_pipeline(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
             if value is not None:
                 family.add_metric([row["name"]], value)
         yield family
+
+
+def _last_errors(watched: Sequence[dict[str, Any]]) -> Metric:
+    description = "1 while the last run of the pipeline failed with this code."
+    family = GaugeMetricFamily("vitrine_pipeline_last_error", description, labels=["pipeline", "code"])
+    for row in watched:
+        if row["last_error_code"] is not None:
+            family.add_metric([row["name"], row["last_error_code"]], 1)
+    return family
 
 
 def _value(row: dict[str, Any], field: str) -> float | None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from vitrine import plugins
-from vitrine.model import BatchSize, Definition, Duration, FreshnessCovers, Options, Pipeline, Run
+from vitrine.model import BatchSize, Definition, Duration, FreshnessCovers, LastError, Options, Pipeline, Run
 from vitrine.revisions import Reload, StateChoice
 from vitrine.status import RunStatus, Status
 from vitrine.store.runs import Request, RequestState
@@ -78,12 +78,38 @@ PIPELINE_EXAMPLE: dict[str, Any] = {
     "fresh_as_of": "2025-01-01T12:00:00Z",
     "freshness_covers": "everything",
     "next_due_at": "2025-01-01T12:05:00Z",
+    "postponed": 0,
+    "last_error": None,
     **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
     **_TIMES,
 }
 
 
 _COVERS = "An incremental pipeline does not see deleted rows: its mart keeps them until the state is reset."
+
+
+_POSTPONED = "How many scheduled runs in a row failed for a transient reason and were postponed; 0 after a success."
+_LAST_ERROR = "Why the last run failed; null after a success."
+
+
+class ErrorBody(BaseModel):
+    """The error that ended a run."""
+
+    model_config = _example(
+        {
+            "code": "TRANSIENT",
+            "message": "source 'default': connection refused",
+            "at": "2025-01-01T12:00:00Z",
+        }
+    )
+
+    code: str
+    message: str
+    at: datetime
+
+    @classmethod
+    def of(cls, error: LastError | None) -> Self | None:
+        return cls(code=error.code, message=error.message, at=error.at) if error else None
 
 
 class PipelineBody(Definition):
@@ -100,6 +126,8 @@ class PipelineBody(Definition):
     )
     freshness_covers: FreshnessCovers = Field(description=_COVERS)
     next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
+    postponed: int = Field(description=_POSTPONED)
+    last_error: ErrorBody | None = Field(description=_LAST_ERROR)
     created_at: datetime
     updated_at: datetime
 
@@ -112,6 +140,8 @@ class PipelineBody(Definition):
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             next_due_at=pipeline.next_due_at,
+            postponed=pipeline.postponed,
+            last_error=ErrorBody.of(pipeline.last_error),
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
             **dict(pipeline.definition),
@@ -328,6 +358,8 @@ class StatusBody(BaseModel):
             "attempt": 1,
             "next_due_at": "2025-01-01T12:05:00Z",
             "next_attempt_at": None,
+            "postponed": 0,
+            "last_error": None,
             "fresh_as_of": "2025-01-01T11:55:00Z",
             "freshness_covers": "everything",
             "lease_owner": "worker-1",
@@ -355,6 +387,8 @@ class StatusBody(BaseModel):
     attempt: int
     next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
+    postponed: int = Field(description=_POSTPONED)
+    last_error: ErrorBody | None = Field(description=_LAST_ERROR)
     fresh_as_of: datetime | None = Field(
         description="The mart contains every change committed before this time, of the kinds in `freshness_covers`;"
         " null before the first success."
@@ -380,6 +414,8 @@ class StatusBody(BaseModel):
             attempt=pipeline.attempt,
             next_due_at=pipeline.next_due_at,
             next_attempt_at=pipeline.next_attempt_at,
+            postponed=pipeline.postponed,
+            last_error=ErrorBody.of(pipeline.last_error),
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             lease_owner=pipeline.lease_owner,

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,16 +17,27 @@ if TYPE_CHECKING:
 Films = Annotated[int, typer.Option(min=30, max=2_000_000, help="Films in the sample cinema.")]
 Ratings = Annotated[int, typer.Option(min=100, max=50_000_000, help="Ratings in the sample cinema.")]
 
+SEARCH_FOLDER = "elasticsearch"
 
-def demo(films: Films = 1000, ratings: Ratings = 20_000) -> None:
+
+def demo(
+    films: Films = 1000,
+    ratings: Ratings = 20_000,
+    search: Annotated[bool, typer.Option("--search", help="Start an Elasticsearch for the search indexes.")] = False,
+) -> None:
     """Build the sample marts on an embedded PostgreSQL, show them, and compare them with their source."""
     console = output.rich_console()
     settings = building.load_settings()
-    with _embedded(console, settings) as url:
-        equal = _build_sample(console, building.load_settings(database_url=url), films, ratings)
+    with _embedded(console, settings) as url, ExitStack() as servers:
+        # the server of the demo is used even if another cluster is configured
+        own = {"elasticsearch": {"url": servers.enter_context(_search_server(console, settings))}} if search else {}
+        equal = _build_sample(console, building.load_settings(database_url=url, connectors=own), films, ratings)
     console.print(
         f"\nThe data is kept in {settings.home}/. Next: `make serve`, then http://127.0.0.1:{settings.api_port}"
     )
+    if search:
+        console.print("To search yourself, start Elasticsearch again:")
+        console.print(f"  .venv/bin/vitrine devserver elasticsearch --folder {settings.home / SEARCH_FOLDER}")
     sys.exit(0 if equal else process.DIFFERENT)
 
 
@@ -54,28 +65,37 @@ def up(films: Films = 1000, ratings: Ratings = 20_000) -> None:
 
 def sample(films: Films = 1000, ratings: Ratings = 20_000) -> None:
     """Create the sample cinema (schemas content and ugc) and its pipelines in the configured database."""
-    from vitrine.demo import story
+    from vitrine.demo import search, story
 
+    console = output.rich_console()
     settings = building.load_settings()
     with building.connect_store(settings) as store:
-        story.prepare(output.rich_console(), store, settings, films=films, ratings=ratings)
+        story.prepare(console, store, settings, films=films, ratings=ratings)
+        search.prepare(console, store, settings)
 
 
 def _build_sample(console: "Console", settings: "Settings", films: int, ratings: int) -> bool:
-    """Whether every mart equals its source."""
+    """Whether every mart and every search index equals its source."""
     import threading
 
-    from vitrine.demo import story
+    from vitrine.demo import search, story
     from vitrine.store.migrate import migrate
 
     process.tune_for_rows()
     migrate(settings.store_url)
     with building.connect_store(settings) as store:
-        pipelines = story.prepare(console, store, settings, films=films, ratings=ratings)
+        marts = story.prepare(console, store, settings, films=films, ratings=ratings)
+        indexes = search.prepare(console, store, settings)
+        if indexes:
+            indexes = search.follow_cluster(store, settings, indexes)
+        else:
+            search.suspend(store, settings)
         console.print("[bold]Building the marts[/]")
         dispatcher = building.foreground_dispatcher(settings, threading.Event())
-        built = story.build_marts(console, store, settings, dispatcher, pipelines)
-        story.show_rows(console, store, built)
+        built = story.build_marts(console, store, settings, dispatcher, [*marts, *indexes])
+        story.show_rows(console, store, built[: len(marts)])
+        if indexes:
+            search.show(console, store, settings, indexes)
         story.show_statistics(console, built)
     return story.prove(console, settings, built)
 
@@ -104,5 +124,20 @@ def _embedded(console: "Console", settings: "Settings") -> Generator[str]:
         console.print(f"[green]✓[/] PostgreSQL, embedded, data in {settings.home}/")
         server.ensure_database("vitrine")
         yield server.url("vitrine")
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _search_server(console: "Console", settings: "Settings") -> Generator[str]:
+    """The URL of an Elasticsearch for this command; its data is kept for the next one."""
+    from vitrine import plugins
+
+    factory = plugins.devserver("elasticsearch")
+    with console.status("Starting Elasticsearch …"):
+        server = factory.start(settings.home / SEARCH_FOLDER, 0, console.print)
+    try:
+        console.print(f"[green]✓[/] Elasticsearch, data in {settings.home / SEARCH_FOLDER}/")
+        yield server.url
     finally:
         server.stop()

@@ -27,12 +27,15 @@ def list_all() -> None:
     columns = ("pipeline", "status", *(("mode", "target") if wide else ()), "schedule", "next due", "last run")
     numbers = ("rows", "seconds")
     output.show_table((*columns, *numbers), (_listed_row(one, settings, wide) for one in listed), right=numbers)
+    for one in listed:
+        if one.last_error_code:
+            output.show(f"{one.name}: {one.last_error_message} [{one.last_error_code}]")
 
 
 def _listed_row(one: "Listed", settings: "Settings", wide: bool) -> tuple[str, ...]:
     return (
         one.name,
-        one.status if one.enabled else f"{one.status} (disabled)",
+        _shown_status(one),
         *((one.mode, one.target_table) if wide else ()),
         one.schedule_interval or "",
         f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
@@ -40,6 +43,12 @@ def _listed_row(one: "Listed", settings: "Settings", wide: bool) -> tuple[str, .
         f"{one.rows_read:,}" if one.rows_read is not None else "",
         f"{one.seconds:.2f}" if one.seconds is not None else "",
     )
+
+
+def _shown_status(one: "Listed") -> str:
+    if not one.enabled:
+        return f"{one.status} (disabled)"
+    return f"{one.status} (postponed)" if one.postponed and one.status == "IDLE" else one.status
 
 
 def status(name: Name) -> None:
@@ -65,7 +74,11 @@ def status(name: Name) -> None:
         output.show(f"the mart shows {shown} as of {pipeline.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}")
     if pipeline.next_due_at:
         due = output.local_time(pipeline.next_due_at, settings)
-        output.show(f"next due: {due} ({pipeline.definition.schedule_interval})")
+        times = f"postponed {pipeline.postponed} time(s), " if pipeline.postponed else ""
+        output.show(f"next due: {due} ({times}{pipeline.definition.schedule_interval})")
+    if pipeline.last_error:
+        at = output.local_time(pipeline.last_error.at, settings)
+        output.show(f"last error, at {at}: {pipeline.last_error.message} [{pipeline.last_error.code}]")
     if state.position.cursor:
         output.show(f"checkpoint: {' / '.join(state.position.cursor)}")
     if state.horizon_blocker:

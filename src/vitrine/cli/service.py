@@ -3,20 +3,21 @@
 import logging
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from vitrine.cli import building, output, process
-from vitrine.cli.arguments import Name
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from vitrine.model import Claim, RequestKind, RunOptions
     from vitrine.postgres import Connection
     from vitrine.runner.executor import Executed
     from vitrine.settings import Settings
+    from vitrine.status import Status
 
 log = logging.getLogger(__name__)
 
@@ -79,48 +80,121 @@ def runner(
 
 
 def run(
-    name: Name,
+    name: Annotated[str | None, typer.Argument(help="Name or id of the pipeline.", show_default=False)] = None,
     full: Annotated[
         bool,
         typer.Option(
             "--full", help="Read everything once and remove what vanished at the source; for incremental pipelines."
         ),
     ] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Run every FAILED pipeline, one after the other.")] = False,
     allow_shrink: Annotated[
         bool, typer.Option(help="Allow this full load to delete more than max_delete_ratio of the mart.")
     ] = False,
 ) -> None:
-    """Run one pipeline in this process. Exit code 0 finished, 1 failed, 3 paused, 4 held by another runner."""
+    """Run one pipeline, or all that are FAILED, in this process.
+
+    Exit code 0 finished, 1 failed, 3 paused or stopped, 4 held by another runner; of several pipelines, the first of
+    1, 4 and 3 that occurred.
+    """
     import threading
 
-    from vitrine.flow.protocols import Outcome
     from vitrine.model import RequestKind, RunOptions
 
+    if full and name is None:
+        raise typer.BadParameter("--full needs the name of a pipeline")
+    if failed is (name is not None):
+        raise typer.BadParameter("give the name of a pipeline, or --failed for all that are FAILED")
     process.tune_for_rows()
     settings = building.service_settings()
     stop = threading.Event()
+    options = RunOptions(allow_shrink=allow_shrink)
     with building.connect_store(settings) as store:
-        kind = RequestKind.FULL if full else RequestKind.RUN
-        claim = _claim(store, settings, name, kind, RunOptions(allow_shrink=allow_shrink))
-        name = claim.definition.name
-        process.on_stop_signals(stop.set)
-        with output.progress_bar(name) as watch:
-            executed, status = building.foreground_dispatcher(settings, stop).dispatch(
-                claim,
-                watch=watch,
-                retry=False,
-                on_hang=lambda error: process.abandon(f"vitrine: '{name}' failed ({error.code}): {error}\n"),
-            )
+        if name is None:
+            sys.exit(_run_failed(store, settings, options, stop))
+        _run_named(store, settings, name, RequestKind.FULL if full else RequestKind.RUN, options, stop)
+
+
+class _Held(Exception):
+    """The pipeline cannot run in this process now; the text is a sentence."""
+
+
+def _run_named(
+    store: "Connection",
+    settings: "Settings",
+    name: str,
+    kind: "RequestKind",
+    options: "RunOptions",
+    stop: "threading.Event",
+) -> NoReturn:
+    from vitrine.flow.protocols import Outcome
+
+    try:
+        claim = _claim(store, settings, name, kind, options)
+    except _Held as held:
+        process.stop(str(held), process.HELD)
+    name = claim.definition.name
+    process.on_stop_signals(stop.set)
+    executed, status = _execute(claim, settings, stop)
     if executed.error is not None:
         process.stop(f"'{name}' failed ({executed.error.code}): {executed.error}")
-    output.show(_summary(name, executed))
+    output.show(f"{name}: {_summary(executed)}")
     if executed.outcome is Outcome.RELEASED:
         output.show(f"Stopped; '{name}' is {status}, and its next run continues where this one stopped.")
     sys.exit(0 if executed.outcome is Outcome.FINISHED else process.PAUSED)
 
 
+def _run_failed(store: "Connection", settings: "Settings", options: "RunOptions", stop: "threading.Event") -> int:
+    """Run every FAILED pipeline, with one line for each; returns the exit code."""
+    from vitrine.store import pipelines
+
+    process.on_stop_signals(stop.set)
+    codes: set[int] = set()
+    for name in pipelines.list_failed(store):
+        code, line = (
+            (process.PAUSED, "not started") if stop.is_set() else _outcome(store, settings, name, options, stop)
+        )
+        output.show(f"{name}: {line}")
+        codes.add(code)
+    if not codes:
+        output.show("No enabled pipeline is FAILED.")
+    return next((code for code in (process.FAILED, process.HELD, process.PAUSED) if code in codes), 0)
+
+
+def _outcome(
+    store: "Connection", settings: "Settings", name: str, options: "RunOptions", stop: "threading.Event"
+) -> tuple[int, str]:
+    """Run one of several pipelines; its exit code, and what its line says. No failure of one ends the others."""
+    from vitrine.errors import VitrineError
+    from vitrine.flow.protocols import Outcome
+    from vitrine.model import RequestKind
+
+    try:
+        executed, _ = _execute(_claim(store, settings, name, RequestKind.RUN, options), settings, stop)
+    except _Held as held:
+        return process.HELD, str(held)
+    except VitrineError as exc:
+        return process.FAILED, f"failed ({exc.code}): {exc}"
+    except ValueError:  # written to the table without validation
+        return process.FAILED, "failed (CONFIG): the stored definition is not valid; correct it, then run it again"
+    if executed.error is not None:
+        return process.FAILED, f"failed ({executed.error.code}): {executed.error}"
+    return 0 if executed.outcome is Outcome.FINISHED else process.PAUSED, _summary(executed)
+
+
+def _execute(claim: "Claim", settings: "Settings", stop: "threading.Event") -> "tuple[Executed, Status | None]":
+    name = claim.definition.name
+    with output.progress_bar(name) as watch:
+        return building.foreground_dispatcher(settings, stop).dispatch(
+            claim,
+            watch=watch,
+            retry=False,
+            on_hang=lambda error: process.abandon(f"vitrine: '{name}' failed ({error.code}): {error}\n"),
+        )
+
+
 def _claim(store: "Connection", settings: "Settings", name: str, kind: "RequestKind", options: "RunOptions") -> "Claim":
-    """The run of the pipeline, claimed for this process; exits when another runner holds it."""
+    """The run of the pipeline, claimed for this process; _Held, and nothing is requested, if it cannot start now."""
     from vitrine.status import LEASED
     from vitrine.store import pipelines
 
@@ -128,27 +202,26 @@ def _claim(store: "Connection", settings: "Settings", name: str, kind: "RequestK
     with store.transaction():
         pipeline = pipelines.lock(store, name)
         if pipeline.status in LEASED:
-            text = f"'{pipeline.name}' is {pipeline.status} on {pipeline.lease_owner}; wait for it, or pause it"
-            process.stop(text, process.HELD)
+            raise _Held(f"'{pipeline.name}' is {pipeline.status} on {pipeline.lease_owner}; wait for it, or pause it")
         _, request_id = pipelines.request_run(store, pipeline.id, trigger="cli", kind=kind, options=options)
         first = pipelines.get(store, pipeline.id).request
         if first is not None and first.id != request_id:
             text = f"'{pipeline.name}' waits for a {first.label} that was requested before; wait for it, or pause it"
-            process.stop(text, process.HELD)
+            raise _Held(text)
         claim = pipelines.claim_next(
             store, runner=f"{building.runner_name()}:cli", ttl=settings.lease_ttl, only=pipeline.id
         )
     if claim is None:
         text = f"'{pipeline.name}' waits for its next attempt at {pipeline.next_attempt_at}; pause it, then run it"
-        process.stop(text, process.HELD)
+        raise _Held(text)
     return claim
 
 
-def _summary(name: str, executed: "Executed") -> str:
+def _summary(executed: "Executed") -> str:
     counts = executed.counts
     quarantined = f", {counts.rejected:,} quarantined" if counts.rejected else ""
     return (
-        f"{name}: {executed.outcome}, {counts.read:,} rows read, {counts.written:,} written, {counts.deleted:,} deleted"
+        f"{executed.outcome}, {counts.read:,} rows read, {counts.written:,} written, {counts.deleted:,} deleted"
         f"{quarantined} in {executed.seconds:.2f} s"
     )
 

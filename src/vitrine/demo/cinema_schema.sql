@@ -77,9 +77,11 @@ CREATE INDEX IF NOT EXISTS genre_modified_id ON content.genre (modified, id);
 CREATE INDEX IF NOT EXISTS person_modified_id ON content.person (modified, id);
 CREATE UNIQUE INDEX IF NOT EXISTS genre_film_work_pair ON content.genre_film_work (film_work_id, genre_id);
 CREATE INDEX IF NOT EXISTS genre_film_work_genre_id ON content.genre_film_work (genre_id);
+CREATE INDEX IF NOT EXISTS genre_film_work_created ON content.genre_film_work (created);
 CREATE UNIQUE INDEX IF NOT EXISTS person_film_work_role
     ON content.person_film_work (film_work_id, person_id, role);
 CREATE INDEX IF NOT EXISTS person_film_work_person_id ON content.person_film_work (person_id);
+CREATE INDEX IF NOT EXISTS person_film_work_created ON content.person_film_work (created);
 CREATE INDEX IF NOT EXISTS ratings_modified_id ON ugc.ratings (modified, id);
 CREATE INDEX IF NOT EXISTS ratings_user_id ON ugc.ratings (user_id);
 CREATE INDEX IF NOT EXISTS ratings_film_id ON ugc.ratings (film_id);
@@ -104,3 +106,15 @@ BEGIN
     END IF;
 END
 $$;
+
+-- A removed or changed link leaves no row with a newer time behind. The film gets one, so incremental pipelines read it.
+CREATE OR REPLACE FUNCTION content.touch_film_of_link() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE content.film_work SET modified = now() WHERE id IN (old.film_work_id, new.film_work_id);
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER genre_film_work_touches_film AFTER UPDATE OR DELETE ON content.genre_film_work
+    FOR EACH ROW EXECUTE FUNCTION content.touch_film_of_link();
+CREATE OR REPLACE TRIGGER person_film_work_touches_film AFTER UPDATE OR DELETE ON content.person_film_work
+    FOR EACH ROW EXECUTE FUNCTION content.touch_film_of_link();

@@ -180,7 +180,7 @@ def _first_shown(pipeline: Pipeline) -> sql.Composable:
     return sql.SQL(", ").join(sql.Identifier(name) for name in pipeline.definition.key_columns)
 
 
-def _show_table(
+def show_table(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str]
 ) -> None:
     colours = console.is_terminal and not console.no_color
@@ -194,7 +194,7 @@ def _show_sample(console: Console, target: str, rows: list[dict[str, Any]]) -> N
     more = len(cells) - len(shown)
     title = f"{target}  (+{more} more columns)" if more else target
     numbers = [name for name in shown if isinstance(rows[0][name], int | float | Decimal)]
-    _show_table(console, title, shown, zip(*(cells[name] for name in shown), strict=True), right=numbers)
+    show_table(console, title, shown, zip(*(cells[name] for name in shown), strict=True), right=numbers)
 
 
 def _columns_that_fit(cells: Mapping[str, list[str]], width: int) -> list[str]:
@@ -218,18 +218,18 @@ def _cell(value: Any) -> str:
         case datetime():
             return f"{value:%Y-%m-%d %H:%M}"
         case list():
-            return _shorten(", ".join(map(str, value)))  # pyright: ignore[reportUnknownArgumentType]
+            return shorten(", ".join(map(str, value)))  # pyright: ignore[reportUnknownArgumentType]
         case _:
-            return _shorten(str(value))
+            return shorten(str(value))
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= SHOWN_WIDTH else f"{text[: SHOWN_WIDTH - 1]}…"
+def shorten(text: str, width: int = SHOWN_WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def show_statistics(console: Console, built: list[Built]) -> None:
     numbers = ("read", "written", "deleted", "seconds", "rows/s")
-    _show_table(console, "Runs", ("pipeline", "mode", *numbers), map(_statistics, built), right=numbers)
+    show_table(console, "Runs", ("pipeline", "mode", *numbers), map(_statistics, built), right=numbers)
 
 
 def _statistics(one: Built) -> tuple[str, ...]:
@@ -260,5 +260,5 @@ def prove(console: Console, settings: Settings, built: list[Built]) -> bool:
         )
         for target, comparison in verdicts.items()
     ]
-    _show_table(console, "Reconcile", ("mart", *numbers, "verdict"), rows, right=numbers)
+    show_table(console, "Reconcile", ("mart", *numbers, "verdict"), rows, right=numbers)
     return all(comparison.equal for comparison in verdicts.values())

@@ -134,12 +134,24 @@ def check(
     tasks = [attempt(lambda step=step: _bind(step, registry.transforms)) for step in steps]
     url = None if definition.reader is not None else attempt(lambda: settings.source_url(definition.source)) or ""
     source = attempt(lambda: _build_source(definition, settings, url, lease, run)) if _can_read(definition) else None
-    target = attempt(lambda: policy.check_target(definition.target_table, allowed_targets(settings)))
+    target = attempt(lambda: _check_target(definition.target_table, settings))
     sink = attempt(lambda: _build_sink(target, definition, settings, lease, run, known or Known())) if target else None
     if reasons or source is None or target is None or sink is None:
         unique = dict.fromkeys(map(str, reasons))
         raise ConfigError("; ".join(unique), code=reasons[0].code)
     return CheckedDefinition(definition, target, source, sink, tuple(task for task in tasks if task is not None))
+
+
+def _check_target(name: str, settings: Settings) -> Target:
+    parsed = plugins.parse_target(name)
+    if parsed is not None and settings.allowed_targets is None and not _is_configured(parsed.connector, settings):
+        section = settings.section(parsed.connector.name, parsed.connector.settings)
+        remedy = getattr(section, "needs", "give its settings")
+        raise ConfigError(
+            f"target '{name}' needs connector '{parsed.connector.name}', which is not configured: {remedy}",
+            code="TARGET_NOT_ALLOWED",
+        )
+    return policy.check_target(name, allowed_targets(settings))
 
 
 def _can_read(definition: Definition) -> bool:

@@ -20,6 +20,10 @@ def check_target(target: str, allowed: Collection[str]) -> Target:
     parsed = plugins.parse_target(target)
     if parsed is None:
         raise ConfigError(f"target {target!r} is not a valid name; {_grammar(target)}", code="BAD_TARGET")
+    if _is_reserved(parsed):
+        raise ConfigError(
+            f"target {target!r} has a name that is reserved; choose another name", code="TARGET_NOT_ALLOWED"
+        )
     if not _is_covered(parsed, allowed):
         raise ConfigError(
             f"target {target!r} is outside the allowed targets; choose one that matches: {', '.join(sorted(allowed))}",
@@ -37,7 +41,9 @@ def _grammar(target: str) -> str:
 
 
 def _is_covered(target: Target, allowed: Collection[str]) -> bool:
+    return not _is_reserved(target) and any(fnmatchcase(str(target), pattern) for pattern in allowed)
+
+
+def _is_reserved(target: Target) -> bool:
     sink = target.connector.sink
-    if sink is not None and sink.reserved and re.match(sink.reserved, target.name):
-        return False
-    return any(fnmatchcase(str(target), pattern) for pattern in allowed)
+    return bool(sink is not None and sink.reserved and re.match(sink.reserved, target.name))

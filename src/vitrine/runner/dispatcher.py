@@ -16,6 +16,7 @@ from vitrine.errors import (
     RequestRefused,
     TransientError,
     VitrineError,
+    heals,
     is_final,
 )
 from vitrine.failpoints import reach
@@ -32,7 +33,10 @@ from vitrine.store.database import Link
 log = logging.getLogger(__name__)
 
 DELAYS = (timedelta(seconds=15), timedelta(minutes=2))
-"""Before the second and the third attempt; after that the user must act."""
+"""Before the second and the third attempt; then the pipeline is postponed, or the user must act."""
+
+POSTPONEMENTS = tuple(timedelta(seconds=seconds) for seconds in (15, 30, 60, 120, 240, 480, 900, 1800, 3600))
+"""From the end of a postponed run to its next due time; the last one repeats until a run succeeds."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ OUTCOMES = {
     Event.FINISH: "success",
     Event.FINISH_PAUSED: "success",
     Event.FAIL: "failed",
+    Event.POSTPONE: "postponed",
     Event.RETRY: "retried",
     Event.PAUSED: "paused",
     Event.RELEASE: "released",
@@ -120,6 +125,16 @@ def judge(
     return Verdict(Event.RETRY, RunStatus.FAILED, attempt=counted, delay=delay)
 
 
+def postpone(
+    verdict: Verdict, error: VitrineError | None, claim: Claim, postponements: Sequence[timedelta] = POSTPONEMENTS
+) -> Verdict:
+    """The verdict, but a failure of a scheduled run whose reason may pass is a postponement."""
+    if verdict.event is not Event.FAIL or error is None or not claim.scheduled or not heals(error):
+        return verdict
+    delay = postponements[min(claim.postponed, len(postponements) - 1)]
+    return Verdict(Event.POSTPONE, RunStatus.FAILED, delay=delay)
+
+
 def wait_for_connection(attempt: int) -> Verdict:
     """The run waits in the queue, where it holds no connection; that costs no attempt.
 
@@ -132,10 +147,18 @@ def wait_for_connection(attempt: int) -> Verdict:
 class PipelineDispatcher:
     """Runs a claim and moves its pipeline to the next status."""
 
-    def __init__(self, settings: Settings, executor: PipelineExecutor, *, delays: Sequence[timedelta] = DELAYS) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        executor: PipelineExecutor,
+        *,
+        delays: Sequence[timedelta] = DELAYS,
+        postponements: Sequence[timedelta] = POSTPONEMENTS,
+    ) -> None:
         self._settings = settings
         self._executor = executor
         self._delays = delays
+        self._postponements = postponements
 
     def dispatch(
         self,
@@ -162,6 +185,8 @@ class PipelineDispatcher:
                 kind=claim.kind,
                 returns_to=claim.returns_to,
             )
+            if verdict is not None and retry:
+                verdict = postpone(verdict, executed.error, claim, self._postponements)
             reach("before_finish")
             try:
                 status = self._end(store, claim, verdict, executed.error) if verdict else None
@@ -170,7 +195,7 @@ class PipelineDispatcher:
                 verdict = RELEASED if retry else FAILED
                 status = self._end(store, claim, verdict, lost)
         self._log_end(claim, executed, status)
-        self._count(claim, executed, verdict if status else None)
+        self._count(claim, executed, verdict if status else None, status)
         return executed, status
 
     def fail_hung(self, claim: Claim, error: VitrineError) -> None:
@@ -251,6 +276,13 @@ class PipelineDispatcher:
                 executed.error,
                 extra={"action": "request_refused", "code": executed.error.code, **extra},
             )
+        elif executed.error is not None and status is Status.IDLE:
+            log.warning(
+                "run postponed, pipeline %s: %s",
+                status,
+                executed.error,
+                extra={"action": "run_postponed", "code": executed.error.code, **extra},
+            )
         elif executed.error is not None and status is not Status.FAILED:
             log.warning(
                 "attempt failed, pipeline %s: %s",
@@ -265,11 +297,12 @@ class PipelineDispatcher:
         else:
             log.info("run ended, pipeline %s", status, extra={"action": "run_ended", **extra})
 
-    def _count(self, claim: Claim, executed: Executed, verdict: Verdict | None) -> None:
+    def _count(self, claim: Claim, executed: Executed, verdict: Verdict | None, status: Status | None) -> None:
         """None: the lease was lost."""
         name = claim.definition.name
         outcome = OUTCOMES[verdict.event] if verdict else "lost"
-        if verdict is not None and isinstance(executed.error, RequestRefused):
+        # without a schedule nothing can be postponed
+        if verdict is not None and (status is Status.FAILED or isinstance(executed.error, RequestRefused)):
             outcome = "failed"
         metrics.run_ended(name, outcome, executed.seconds)
         if verdict is not None and verdict.event is Event.RETRY:

@@ -21,6 +21,7 @@ from vitrine.model import (
     NAME,
     Claim,
     Definition,
+    LastError,
     Mode,
     Pipeline,
     PipelineId,
@@ -45,6 +46,12 @@ DUE_LIMIT = 200
 
 STEPS = json.dumps(steps(), separators=(",", ":"))
 """The table of statuses, for the fragment `guard`."""
+
+SCHEDULE = "schedule"
+"""The trigger of a request that a due time has made."""
+
+FAILURES = frozenset({Event.FAIL, Event.POSTPONE, Event.RETRY})
+"""The events after which a pipeline shows the error of its run."""
 
 DEFAULT_OPTIONS = RunOptions()
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
@@ -221,8 +228,13 @@ def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
 
 
 def _next_due(row: DictRow, zone: tzinfo) -> datetime | None:
+    """After a postponed run, the regular due time is the next one, or counts as the last one if it has passed."""
+    regular = row["regular_due_at"]
+    if regular is not None and regular > row["now"]:
+        return regular
+    last = regular or row["next_due_at"]
     try:
-        return schedule.parse(row["schedule_interval"]).next_after(row["now"], last=row["next_due_at"], zone=zone)
+        return schedule.parse(row["schedule_interval"]).next_after(row["now"], last=last, zone=zone)
     except (ValueError, TypeError):
         return None  # written to the table without validation: this run ends FAILED with the reason, and is the last
 
@@ -310,6 +322,8 @@ def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float
         kind=kind,
         request_id=row["request_id"],
         returns_to=Status(row["returns_to"] or Status.IDLE),
+        scheduled=row["requested_trigger"] == SCHEDULE and not _is_joined(row),
+        postponed=row["postponed"],
     )
 
 
@@ -320,6 +334,11 @@ def _refuse_unguarded_target(row: DictRow, definition: Definition) -> None:
             f"the stored target_table '{row['target_table']}' is not that of the last step,"
             f" '{definition.target_table}'; correct it through the API or `vitrine apply`"
         )
+
+
+def _is_joined(row: DictRow) -> bool:
+    """Whether a person has asked for the same while the request was waiting."""
+    return row["promised_at"] is not None and row["promised_at"] >= row["requested_at"]
 
 
 def _known_request(row: DictRow) -> tuple[RequestKind, RunOptions]:
@@ -355,7 +374,7 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
 
 def _fail_invalid(connection: Connection, row: DictRow, runner: str, text: str) -> None:
     run_id, _ = _insert_run(connection, row, runner, {})
-    _end_lease(connection, row["id"], row["lease_token"], Event.FAIL)
+    _end_lease(connection, row["id"], row["lease_token"], Event.FAIL, error=("CONFIG", text))
     _record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
 
 
@@ -406,7 +425,17 @@ def end_run(
     with transaction(connection):
         if fetch_one(connection, "lock_pipeline", **_id_or_name(claim.pipeline_id)) is None:
             return None
-        status = _end_lease(connection, claim.pipeline_id, claim.token, event, attempt, delay, batch_seq)
+        status = _end_lease(
+            connection,
+            claim.pipeline_id,
+            claim.token,
+            event,
+            attempt=attempt,
+            delay=delay,
+            batch_seq=batch_seq,
+            succeeded=run_status is RunStatus.SUCCESS,
+            error=(error_code, error_message or "") if error_code and event in FAILURES else None,
+        )
         if status is None:
             if batch_seq is not None and get_lease_status(connection, claim) is not None:
                 raise CheckpointMoved(
@@ -426,12 +455,28 @@ def _end_lease(
     pipeline_id: PipelineId,
     token: int,
     event: Event,
+    *,
     attempt: int = 0,
     delay: timedelta = timedelta(0),
     batch_seq: int | None = None,
+    succeeded: bool = False,
+    error: tuple[str, str] | None = None,  # code and sentence, kept with the pipeline until a run succeeds
 ) -> Status | None:
-    values = {"id": pipeline_id, "token": token, "event": event, "attempt": attempt, "delay": delay}
-    row = fetch_one(connection, "end_run", **values, batch_seq=batch_seq, steps=STEPS)
+    code, message = error or (None, None)
+    row = fetch_one(
+        connection,
+        "end_run",
+        id=pipeline_id,
+        token=token,
+        event=event,
+        attempt=attempt,
+        delay=delay,
+        batch_seq=batch_seq,
+        succeeded=succeeded,
+        error_code=code,
+        error_message=message,
+        steps=STEPS,
+    )
     return Status(row["status"]) if row else None
 
 
@@ -526,12 +571,19 @@ def _pipeline(row: DictRow) -> Pipeline:
         attempt=row["attempt"],
         next_attempt_at=row["next_attempt_at"],
         next_due_at=row["next_due_at"],
+        postponed=row["postponed"],
+        last_error=_last_error(row),
         fresh_as_of=row["fresh_as_of"],
         lease_owner=row["lease_owner"],
         lease_expires_at=row["lease_expires_at"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )
+
+
+def _last_error(row: DictRow) -> LastError | None:
+    code = row["last_error_code"]
+    return None if code is None else LastError(code, row["last_error_message"] or "", row["last_error_at"])
 
 
 _OPTIONS = frozenset(field.name for field in fields(RunOptions))
@@ -545,6 +597,11 @@ def _request(request_id: UUID | None, kind: str | None, options: Mapping[str, An
     return RunRequest(RequestId(request_id), kind or RequestKind.RUN, RunOptions(**known))
 
 
+def list_failed(connection: Connection) -> list[str]:
+    """Names of the enabled pipelines that are FAILED, in order."""
+    return [row["name"] for row in fetch_all(connection, "list_failed")]
+
+
 @dataclass(frozen=True)
 class Listed:
     """What a list shows of a pipeline and of its newest run."""
@@ -556,6 +613,9 @@ class Listed:
     target_table: str
     schedule_interval: str | None
     next_due_at: datetime | None
+    postponed: int
+    last_error_code: str | None  # None: the last run that ended was a success
+    last_error_message: str | None
     run_status: str | None  # None, like the two after it: the pipeline has no run
     rows_read: int | None
     seconds: float | None  # None also while the run is active

@@ -33,11 +33,11 @@ UPDATE etl.etl_pipelines p
 
 -- fragment guard --
 -- Only a step of the table in status.py is applied, and only to a row that still has the status it was chosen with.
--- `rerun` decides only for `finish`: a finish that leads back to the queue starts the rerun. The table is a JSON object
+-- `rerun` decides only for `finish` and `postpone`: one that leads back to the queue starts the rerun. The table is a JSON object
 -- and not a relation: statements are planned at each execution, and a join with it makes a claim a quarter slower
   FROM chosen
  CROSS JOIN LATERAL (
-       SELECT new, chosen.event = 'finish' AND new = 'RUN_REQUESTED' AS starts_rerun
+       SELECT new, chosen.event IN ('finish', 'postpone') AND new = 'RUN_REQUESTED' AS starts_rerun
          FROM (SELECT %(steps)s::jsonb -> chosen.event -> chosen.status ->> chosen.rerun::text AS new) AS found) AS step
  WHERE p.id = chosen.id AND p.status = chosen.status AND step.new IS NOT NULL
 
@@ -50,6 +50,8 @@ incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batc
 batch_size_exact = %(batch_size_exact)s, enabled = %(enabled)s, options = %(options)s, schedule_interval = %(schedule_interval)s,
 next_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
                    THEN %(next_due_at)s ELSE p.next_due_at END,
+regular_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS NOT DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
+                      THEN p.regular_due_at END,
 fresh_as_of = CASE WHEN p.target_table = %(target_table)s THEN p.fresh_as_of END,
 config_version = p.config_version + 1
 
@@ -166,7 +168,7 @@ SELECT clock_timestamp() AS now;
 
 -- list_due --
 -- Enabled pipelines whose due time has passed, the oldest due time first
-SELECT id, schedule_interval, next_due_at, now() AS now FROM etl.etl_pipelines
+SELECT id, schedule_interval, next_due_at, regular_due_at, now() AS now FROM etl.etl_pipelines
  WHERE enabled AND next_due_at <= now() ORDER BY next_due_at LIMIT %(limit)s;
 
 -- fire_schedules --
@@ -181,13 +183,14 @@ WITH chosen AS (
        FOR UPDATE OF s SKIP LOCKED
 ), moved AS (
     -- include move
-           next_due_at = chosen.following, request_id = gen_random_uuid(), requested_at = now(),
+           next_due_at = chosen.following, regular_due_at = NULL,
+           request_id = gen_random_uuid(), requested_at = now(),
            requested_kind = NULL, requested_options = '{}', requested_trigger = 'schedule',
            requested_due_at = chosen.next_due_at, returns_to = chosen.status, attempt = 0, next_attempt_at = NULL
     -- include guard
     RETURNING p.name, p.status
 ), passed AS (
-    UPDATE etl.etl_pipelines p SET next_due_at = chosen.following
+    UPDATE etl.etl_pipelines p SET next_due_at = chosen.following, regular_due_at = NULL
       FROM chosen WHERE p.id = chosen.id AND %(steps)s::jsonb -> chosen.event -> chosen.status IS NULL
     RETURNING p.name, p.status
 )
@@ -213,28 +216,37 @@ WITH expired AS (
       LEFT JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.status = 'RUNNING'
      WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
        FOR UPDATE OF p SKIP LOCKED
-), chosen AS (
+), judged AS (
     SELECT *, CASE WHEN status = 'RUNNING' AND charged AND NOT progressed AND attempt >= %(max_attempts)s
                    THEN 'crash_loop' ELSE 'expire' END AS event
       FROM expired
+), chosen AS (
+    SELECT *, CASE event WHEN 'crash_loop' THEN 'CRASH_LOOP' ELSE 'LEASE_EXPIRED' END AS error_code,
+           CASE event WHEN 'crash_loop'
+               THEN 'the runner died three times in a row without progress; read its logs, then run the pipeline again'
+               ELSE 'the runner stopped sending heartbeats; the next run continues from the checkpoint' END
+           AS error_message
+      FROM judged
 ), freed AS (
     -- include move
            lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
            attempt = CASE WHEN chosen.progressed OR step.new IN ('FAILED', 'PAUSED') THEN 0
                           WHEN chosen.charged THEN p.attempt ELSE greatest(p.attempt - 1, 0) END,
+           postponed = CASE WHEN step.new = 'FAILED' THEN 0 ELSE p.postponed END,
+           last_error_code = CASE WHEN step.new = 'FAILED' THEN chosen.error_code ELSE p.last_error_code END,
+           last_error_message = CASE WHEN step.new = 'FAILED' THEN chosen.error_message ELSE p.last_error_message END,
+           last_error_at = CASE WHEN step.new = 'FAILED' THEN clock_timestamp() ELSE p.last_error_at END,
            request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END,
            requested_kind = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.requested_kind END,
            requested_options = CASE WHEN step.new = 'FAILED' THEN '{}' ELSE p.requested_options END
     -- include guard
        AND p.lease_token = chosen.lease_token
-    RETURNING p.id, p.name, p.status, chosen.lease_token, chosen.event = 'crash_loop' AS crash_loop
+    RETURNING p.id, p.name, p.status, chosen.lease_token, chosen.event = 'crash_loop' AS crash_loop,
+              chosen.error_code, chosen.error_message
 ), closed AS (
     UPDATE etl.etl_runs r
        SET status = 'ABANDONED', finished_at = clock_timestamp(),
-           error_code = CASE WHEN freed.crash_loop THEN 'CRASH_LOOP' ELSE 'LEASE_EXPIRED' END,
-           error_message = CASE WHEN freed.crash_loop
-               THEN 'the runner died three times in a row without progress; read its logs, then run the pipeline again'
-               ELSE 'the runner stopped sending heartbeats; the next run continues from the checkpoint' END
+           error_code = freed.error_code, error_message = freed.error_message
       FROM freed WHERE r.pipeline_id = freed.id AND r.status = 'RUNNING'
 )
 SELECT * FROM freed;
@@ -332,15 +344,19 @@ RETURNING status;
 SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s;
 
 -- end_run --
--- Ends the lease with one event, guarded by the token. `finish`, `finish_paused` and `fail` end the request as well, and
--- `finish` starts the one that follows, if there is one. It also
--- records how fresh the mart is: when the read of its rows began, which for a full load may be several runs ago; an
+-- Ends the lease with one event, guarded by the token. `finish`, `finish_paused`, `fail` and `postpone` end the request as
+-- well, and `finish` and `postpone` start the one that follows, if there is one. A postponed pipeline is due after the
+-- delay; its regular due time is kept and applies again after the next run. Without a schedule nothing can be postponed.
+-- It also records how fresh the mart is: when the read of its rows began, which for a full load may be several runs ago; an
 -- incremental run has read everything after its checkpoint since it began. Given a batch_seq, it ends nothing if the state
 -- has another: a server that crashed may have lost the last batches, which commit asynchronously; this commit is
 -- synchronous and makes all earlier ones durable
 WITH chosen AS (
-    SELECT id, status, rerun, %(event)s::text AS event,
-           %(event)s::text IN ('finish', 'finish_paused', 'fail') AS ends_request
+    SELECT id, status, rerun,
+           CASE WHEN %(event)s::text = 'postpone' AND status = 'RUNNING' AND next_due_at IS NULL
+                THEN 'fail' ELSE %(event)s::text END AS event,
+           %(event)s::text IN ('finish', 'finish_paused', 'fail', 'postpone') AS ends_request,
+           %(succeeded)s OR %(event)s::text = 'fail' AS ends_postponement
       FROM etl.etl_pipelines
      WHERE id = %(id)s AND lease_token = %(token)s
        AND (%(batch_seq)s::bigint IS NULL OR EXISTS (
@@ -367,6 +383,21 @@ WITH chosen AS (
                       WHEN chosen.event = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
        next_attempt_at = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED'
                               THEN clock_timestamp() + %(delay)s::interval END,
+       next_due_at = CASE WHEN chosen.event = 'postpone' AND step.new = 'IDLE'
+                          THEN clock_timestamp() + %(delay)s::interval
+                          WHEN chosen.ends_postponement THEN coalesce(p.regular_due_at, p.next_due_at)
+                          ELSE p.next_due_at END,
+       regular_due_at = CASE WHEN chosen.event = 'postpone' AND step.new = 'IDLE'
+                             THEN coalesce(p.regular_due_at, p.next_due_at)
+                             WHEN NOT chosen.ends_postponement THEN p.regular_due_at END,
+       postponed = CASE WHEN chosen.event = 'postpone' THEN p.postponed + 1
+                        WHEN chosen.ends_postponement THEN 0 ELSE p.postponed END,
+       last_error_code = CASE WHEN NOT %(succeeded)s
+                              THEN coalesce(%(error_code)s::text, p.last_error_code) END,
+       last_error_message = CASE WHEN NOT %(succeeded)s
+                                 THEN coalesce(left(%(error_message)s::text, 2000), p.last_error_message) END,
+       last_error_at = CASE WHEN %(succeeded)s THEN NULL WHEN %(error_code)s::text IS NULL THEN p.last_error_at
+                            ELSE clock_timestamp() END,
        fresh_as_of = CASE WHEN chosen.event = 'finish'
                           THEN (SELECT CASE r.kind WHEN 'full' THEN coalesce(s.generation_started_at, r.started_at)
                                                    WHEN 'incremental' THEN r.started_at ELSE p.fresh_as_of END
@@ -629,9 +660,13 @@ SELECT p.name, p.enabled, p.status,
             END AS waiting,
        CASE WHEN p.schedule_interval ~ '^[0-9]+[smhd]$'
             THEN extract(epoch FROM p.schedule_interval::interval)::float8 END AS schedule,
-       s.horizon_lag_seconds AS horizon_lag
+       s.horizon_lag_seconds AS horizon_lag, p.postponed, p.last_error_code
   FROM etl.etl_pipelines p LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
  ORDER BY p.name;
+
+-- list_failed --
+-- Names of the enabled pipelines that are FAILED, in order
+SELECT name FROM etl.etl_pipelines WHERE status = 'FAILED' AND enabled ORDER BY name;
 
 -- notify --
 -- Wakes up waiting runners early; polling does not depend on it
@@ -639,8 +674,8 @@ SELECT pg_notify('vitrine', %(name)s);
 
 -- list_with_newest_run --
 -- Every pipeline in the order of names, with what a list shows of it and of its newest run
-SELECT p.name, p.status, p.enabled, p.mode, p.target_table, p.schedule_interval, p.next_due_at,
-       r.status AS run_status, r.rows_read, extract(epoch FROM r.finished_at - r.started_at)::float8 AS seconds
+SELECT p.name, p.status, p.enabled, p.mode, p.target_table, p.schedule_interval, p.next_due_at, p.postponed,
+       p.last_error_code, p.last_error_message, r.status AS run_status, r.rows_read, extract(epoch FROM r.finished_at - r.started_at)::float8 AS seconds
   FROM etl.etl_pipelines p
   LEFT JOIN LATERAL (SELECT status, rows_read, started_at, finished_at
                        FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT 1) r ON true

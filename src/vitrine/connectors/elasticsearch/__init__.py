@@ -2,12 +2,13 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
 
+from vitrine.model import Duration
 from vitrine.plugins import Connector, SinkSpec
-from vitrine.settings import ConnectorSettings, Duration
+from vitrine.settings import ConnectorSettings
 
 INDEX_NAME = r"[a-z0-9][a-z0-9_-]{0,99}"
 OWN_NAMES = r".*__g[0-9]+(__[a-z]+)?$"
@@ -16,6 +17,8 @@ OWN_NAMES = r".*__g[0-9]+(__[a-z]+)?$"
 
 class ElasticsearchSettings(ConnectorSettings):
     """Settings of the connector."""
+
+    needs: ClassVar[str] = "set VITRINE_ELASTICSEARCH_URL, such as https://search.example.com:9200"
 
     url: SecretStr | None = Field(
         default=None,

@@ -26,6 +26,17 @@ LONGEST_WAIT = 60.0
 _WIDTH_OF_ACTION = 100
 """Bytes of the line before a document, about."""
 
+_ABOUT_THE_DOCUMENT = frozenset(
+    {
+        "document_parsing_exception",
+        "fail_processor_exception",
+        "illegal_argument_exception",
+        "mapper_parsing_exception",
+        "strict_dynamic_mapping_exception",
+    }
+)
+"""Errors with status 400 that another document would not have; an index that is closed has the same status."""
+
 _FIELD = re.compile(r"field \[([^\]]+)\]")
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
@@ -219,7 +230,7 @@ class Bulk:
             again.append(place)
         elif status == 409:
             raise self._requests.conflict()
-        elif status == 400:
+        elif status == 400 and kind in _ABOUT_THE_DOCUMENT:
             column = _FIELD.search(reason)
             self._reject(operations, place, kind.upper(), reason, column[1] if column else None)
         else:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from vitrine.connectors.elasticsearch.definition import IndexDefinition
 from vitrine.connectors.elasticsearch.generations import Found, Mark, StoredIndex
 from vitrine.connectors.elasticsearch.requests import Job
+from vitrine.connectors.elasticsearch.target import missing_field
 from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
 
 _TEXTS = frozenset({Kind.TEXT, Kind.UUID, Kind.OTHER, Kind.INTERVAL, Kind.TIME})
@@ -66,11 +67,7 @@ def _about_changes(job: Job, mark: Mark, definition: IndexDefinition, columns: S
     for column in columns:
         if column.name not in known:
             if not rebuilt and job.definition.options.on_schema_change == "fail":
-                text = (
-                    f"target {job.target} has no field '{column.name}'; set options.on_schema_change: add_columns, or"
-                    " build the index again by a full run"
-                )
-                yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
+                yield Finding("TARGET_SCHEMA", missing_field(job, column.name), column.name, fatal=True)
         elif not rebuilt and not _fits(column.type, known[column.name]):
             text = (
                 f"field '{column.name}' of {job.target} was built for type {known[column.name]}, but the query now"

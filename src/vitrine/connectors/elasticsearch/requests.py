@@ -58,11 +58,7 @@ class Requests:
 
     def __init__(self, settings: ElasticsearchSettings, target: str, lease: Lease, in_flight: int = 1) -> None:
         if settings.url is None:
-            raise ConfigError(
-                f"target {target} needs a cluster: set VITRINE_ELASTICSEARCH_URL, such as"
-                " https://search.example.com:9200",
-                code="SETTINGS",
-            )
+            raise ConfigError(f"target {target} needs a cluster: {settings.needs}", code="SETTINGS")
         self.target = target
         self.lease = lease
         self._settings = settings

@@ -5,14 +5,24 @@ import time
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.generations import StoredIndex, described_indexes, remove_load
 from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.errors import TransientError
 from vitrine.flow.jobs import SweepJob
 
+SWEEP_SECONDS = 5.0
+"""A runner claims nothing while it sweeps: a cluster that does not answer must not stop it."""
 
-class _Unlimited:
-    """A sweep belongs to no run."""
+
+class _ShortLease:
+    """A sweep belongs to no run, and has little time."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + SWEEP_SECONDS
 
     def seconds_left(self) -> float:
-        return float("inf")
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TransientError(f"the cluster took longer than {SWEEP_SECONDS:g} s")
+        return left
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -21,7 +31,7 @@ class _Unlimited:
 def sweep(job: SweepJob[ElasticsearchSettings]) -> list[str]:
     if job.settings.url is None:
         return []
-    requests = Requests(job.settings, "es:*", _Unlimited())
+    requests = Requests(job.settings, "es:*", _ShortLease())
     try:
         staged = [one for one in described_indexes(requests, ["*__g*"]) if _is_own_load(one, job.installation)]
         in_use = {(str(pipeline), number) for pipeline, number in (job.open_loads() if staged else ())}

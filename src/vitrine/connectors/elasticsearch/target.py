@@ -7,7 +7,13 @@ from dataclasses import replace
 from vitrine.connectors.elasticsearch.definition import IndexDefinition, definition_of
 from vitrine.connectors.elasticsearch.generations import Generations, Mark, StoredIndex
 from vitrine.connectors.elasticsearch.requests import Job, Requests
+from vitrine.errors import ConfigError
 from vitrine.flow.rows import Batch, Column
+
+
+def missing_field(job: Job, name: str) -> str:
+    remedy = "set options.on_schema_change: add_columns, or build the index again by a full run"
+    return f"target {job.target} has no field '{name}'; {remedy}"
 
 
 class IndexTarget:
@@ -40,8 +46,16 @@ class IndexTarget:
         if self.live is None:
             definition = self.definition_of(batch.columns)
             self.live = self.generations.create_live(definition, self.mark_of(batch.columns, definition))
+        self._refuse_new_columns(self.live, batch.columns)
         self.live = self.extended(self.live, batch.columns)
         return self.live
+
+    def _refuse_new_columns(self, index: StoredIndex, columns: Sequence[Column]) -> None:
+        """The columns that a transform returns are not known before it runs."""
+        if index.mark is None or self.job.definition.options.on_schema_change != "fail":
+            return
+        if new := [column.name for column in columns if column.name not in index.mark.columns]:
+            raise ConfigError(missing_field(self.job, new[0]), code="TARGET_SCHEMA")
 
     def extended(self, index: StoredIndex, columns: Sequence[Column]) -> StoredIndex:
         """The index with mappings for all of these columns."""

@@ -36,8 +36,8 @@ BEGIN
     IF NOT EXISTS (SELECT FROM content.film_work) THEN
         DROP INDEX IF EXISTS
             content.film_work_modified_id, content.person_modified_id,
-            content.genre_film_work_pair, content.genre_film_work_genre_id,
-            content.person_film_work_role, content.person_film_work_person_id;
+            content.genre_film_work_pair, content.genre_film_work_genre_id, content.genre_film_work_created,
+            content.person_film_work_role, content.person_film_work_person_id, content.person_film_work_created;
         ALTER TABLE content.genre_film_work
             DROP CONSTRAINT IF EXISTS genre_film_work_film_work_id_fkey,
             DROP CONSTRAINT IF EXISTS genre_film_work_genre_id_fkey;

@@ -32,8 +32,16 @@ WITH known (title, released) AS (
            ('Star Wars: Episode VIII - The Last Jedi', '2017-12-15'),
            ('Solo: A Star Wars Story', '2018-05-25'),
            ('Star Wars: Episode IX - The Rise of Skywalker', '2019-12-20')
+), russian (title, released, description) AS (
+    VALUES ('Человек-амфибия', date '1962-01-03', 'Юноша с жабрами акулы живёт в море и влюбляется в дочь ловца жемчуга.'),
+           ('Солярис', '1972-03-20', 'Психолог прилетает на станцию у далёкой планеты, океан которой читает мысли людей.'),
+           ('Сталкер', '1979-05-25', 'Проводник ведёт писателя и учёного через Зону к комнате, где исполняются желания.'),
+           ('Тайна третьей планеты', '1981-10-02', 'Алиса с отцом ищет редких животных и спасает двух капитанов.'),
+           ('Гостья из будущего', '1985-03-25', 'Школьник попадает в двадцать первый век и возвращается с прибором.')
 ), numbered AS (
-    SELECT row_number() OVER (ORDER BY released) AS n, title, released FROM known
+    SELECT row_number() OVER (ORDER BY released) AS n, title, released, NULL AS description FROM known
+     UNION ALL
+    SELECT 25 + row_number() OVER (ORDER BY released), title, released, description FROM russian
 ), worded AS (
     SELECT n, digest,
            (ARRAY['Amber', 'Ancient', 'Bitter', 'Blue', 'Broken', 'Burning', 'Crimson', 'Distant', 'Electric', 'Endless',
@@ -59,7 +67,8 @@ SELECT digest::uuid,
                                     WHEN 2 THEN 'The ' || thing || ' of ' || place
                                     ELSE quality || ' ' || place END
                          || CASE n % 23 WHEN 0 THEN ' II' WHEN 1 THEN ': The Return' ELSE '' END),
-       CASE WHEN n % 7 > 0 THEN 'A ' || lower(quality) || ' story of a ' || lower(thing) || ' and what became of it in '
+       CASE WHEN k.description IS NOT NULL THEN k.description
+            WHEN n % 7 > 0 THEN 'A ' || lower(quality) || ' story of a ' || lower(thing) || ' and what became of it in '
                                 || place || '.' END,
        CASE WHEN k.released IS NOT NULL THEN k.released
             WHEN n % 11 > 0 THEN date '1960-01-01' + floor(23740 * pg_temp.cinema_chance(digest, 24))::int END,
@@ -75,7 +84,7 @@ SELECT pg_temp.cinema_digest('genre_film', film.n * 10 + place)::uuid, film.dige
   FROM cinema_new_film AS film
  CROSS JOIN generate_series(0, floor(3 * pg_temp.cinema_chance(film.digest, 12))::int) AS place
   JOIN cinema_genre AS genre
-    ON genre.n = CASE WHEN film.n <= 25 THEN place
+    ON genre.n = CASE WHEN film.n <= 30 THEN place
                       ELSE (floor((SELECT count(*) FROM cinema_genre) * pg_temp.cinema_chance(film.digest, 4))::int + 5 * place)
                            % (SELECT count(*) FROM cinema_genre) END
  ORDER BY 1;
