@@ -154,7 +154,9 @@ class Step(BaseModel):
         pattern=r"^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$",
         description="SQL step: read this whole table instead of a body.",
     )
-    target_table: str | None = Field(default=None, description="Last step only: where the rows go.")
+    target_table: str | None = Field(
+        default=None, description="Last step only: where the rows go, instead of the pipeline's target_table."
+    )
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -238,7 +240,8 @@ class Definition(BaseModel):
         steps = _steps(info.data.get("tasks", ()), info.data.get("source_query"), info.data.get("python_task"))
         reads = _reading_connector(steps, info.data.get("source_type", ""))
         given = value.model_dump(exclude_unset=True) if isinstance(value, Options) else value
-        return plugins.options_model(Options, reads, info.data.get("target_table", "")).model_validate(given)
+        target = _effective_target(info.data.get("tasks", ()), info.data.get("target_table", ""))
+        return plugins.options_model(Options, reads, target).model_validate(given)
 
     @model_validator(mode="after")
     def _type_is_derived(self) -> Self:
@@ -247,6 +250,12 @@ class Definition(BaseModel):
             raise ValueError(f"type {self.type} contradicts the steps, of which none is {self.type}; remove type")
         # frozen for all other code: the stored type is always the one of the steps
         object.__setattr__(self, "type", TaskType.PYTHON if TaskType.PYTHON in kinds else TaskType.SQL)
+        return self
+
+    @model_validator(mode="after")
+    def _last_step_overrides_the_target(self) -> Self:
+        # every rule, message and list uses target_table, so it is always the target that is written
+        object.__setattr__(self, "target_table", _effective_target(self.tasks, self.target_table))
         return self
 
     @model_validator(mode="after")
@@ -314,6 +323,11 @@ def _steps(tasks: tuple[Step, ...], source_query: str | None, python_task: str |
     return (*reading, *python)
 
 
+def _effective_target(tasks: tuple[Step, ...], target_table: str) -> str:
+    last = next(reversed(_steps(tasks, None, None)), None)
+    return (last.target_table if last else None) or target_table
+
+
 def _reading_connector(steps: tuple[Step, ...], source_type: str) -> str:
     return PYTHON_READER if steps and steps[0].task_type is TaskType.PYTHON else source_type
 
@@ -323,6 +337,9 @@ def describe_connector_options(definition: dict[str, Any], options: dict[str, An
     # not those of the schema: it has the others already, where two models of one document share it
     common = list(Options.model_fields)
     rules: list[dict[str, Any]] = []
+    # a step that names a target may make it one of another connector
+    named = {"required": ["target_table"], "properties": {"target_table": {"type": "string"}}}
+    overridden = {"required": ["tasks"], "properties": {"tasks": {"type": "array", "contains": named}}}
     sources: list[str] = []
     for connector in plugins.installed().values():
         if connector.source:
@@ -335,7 +352,8 @@ def describe_connector_options(definition: dict[str, Any], options: dict[str, An
             options["properties"].update(properties)
             matches = f"^{connector.sink.scheme}:" if connector.sink.scheme else "^[^:]*$"
             allowed = {"properties": {"options": {"propertyNames": {"enum": [*common, *sources, *properties]}}}}
-            rules.append({"if": {"properties": {"target_table": {"pattern": matches}}}, "then": allowed})
+            condition = {"properties": {"target_table": {"pattern": matches}}, "not": overridden}
+            rules.append({"if": condition, "then": allowed})
     definition["allOf"] = rules
 
 
@@ -358,6 +376,7 @@ class RequestKind(StrEnum):
     """What a request asks for. The store keeps it as text, so that a new kind needs no migration."""
 
     RUN = "run"
+    FULL = "full"  # once, an incremental pipeline reads everything and removes what vanished at the source
     ROLLBACK = "rollback"
 
 
@@ -375,6 +394,11 @@ class RunRequest:
     id: RequestId
     kind: str = RequestKind.RUN  # a newer release may have stored a kind that this one does not know
     options: RunOptions = RunOptions()
+
+    @property
+    def label(self) -> str:
+        """The kind in a sentence."""
+        return "full run" if self.kind == RequestKind.FULL else self.kind
 
     def equals(self, other: "RunRequest") -> bool:
         """Whether both ask for the same; their ids do not matter."""

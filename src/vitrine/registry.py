@@ -35,6 +35,10 @@ Reader = Callable[[Cursor | None], Iterable[Row]]
 ReaderWith = Callable[[Cursor | None, TaskOptions], Iterable[Row]]
 
 
+class FieldError(Exception):
+    """A transform refuses a row. Its text is shown to users: it names columns, and never contains values."""
+
+
 class Kind(StrEnum):
     ROW = "row"
     FRAME = "frame"

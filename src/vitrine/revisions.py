@@ -140,7 +140,19 @@ def merge(definition: Definition, fields: Mapping[str, Any]) -> Definition:
     given = fields.get("options", {})
     if isinstance(given, Mapping):
         merged["options"] = _kept_options(definition, merged) | dict(cast(Mapping[str, Any], given))
-    return Definition.model_validate(merged)
+    new = Definition.model_validate(merged)
+    _refuse_overridden_target(new, fields)
+    return new
+
+
+def _refuse_overridden_target(new: Definition, fields: Mapping[str, Any]) -> None:
+    """ConfigError if only the pipeline's target is given, and its last step overrides it: nothing would change."""
+    if "tasks" not in fields and fields.get("target_table", new.target_table) != new.target_table:
+        raise ConfigError(
+            f"step {new.steps[-1].order_index} has the target_table '{new.target_table}', which overrides that of the"
+            " pipeline; change it in tasks",
+            code="PLAN",
+        )
 
 
 def _kept_options(definition: Definition, merged: Mapping[str, Any]) -> dict[str, Any]:

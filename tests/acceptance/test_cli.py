@@ -260,6 +260,21 @@ def test_a_successful_run_ends_with_0_and_a_correct_mart(command: Command, files
     assert (first.status, last.status, last.trigger) == (RunStatus.SUCCESS, RunStatus.SUCCESS, "cli")
 
 
+def test_a_full_run_removes_what_vanished_at_the_source_of_an_incremental_pipeline(
+    command: Command, files: Path, connection: Connection
+) -> None:
+    cursor = "mode: incremental\nincremental_key: modified\n"
+    query = f"{QUERY} WHERE modified >= $1"
+    (files / "genres.yaml").write_text(GENRES.replace(QUERY, query) + cursor)
+    ok(command("apply", str(files)))
+    ok(command("run", "genres"))
+    connection.execute("DELETE FROM content.genre WHERE id IN (SELECT id FROM content.genre ORDER BY id LIMIT 2)")
+    ok(command("run", "genres"))
+    assert command("reconcile", "genres").returncode == 2
+    assert "2 deleted" in ok(command("run", "genres", "--full"))
+    assert "source = target" in ok(command("reconcile", "genres"))
+
+
 def test_a_run_that_fails_ends_with_1_and_reports_the_reason(
     command: Command, files: Path, connection: Connection
 ) -> None:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -368,6 +368,7 @@ class MemoryRun(Held):
 
     def __init__(self, pipeline: "MemoryPipeline") -> None:
         self._pipeline = pipeline
+        self._is_full = pipeline.asks_full
         store = pipeline.target.store
         store.token = next(_tokens)
         claim = Claim(PipelineId(UUID(int=1)), DEFINITION, RunId(1), store.token, 0.0, 1, RunOptions(), 1)
@@ -375,7 +376,7 @@ class MemoryRun(Held):
 
     def attempt(self, points: Points | None = None, control: ScriptedControl | None = None) -> Outcome:
         points = points or Points()
-        plan = points.watch(self._pipeline.plan())
+        plan = points.watch(replace(self._pipeline.plan(), full_run=self._is_full))
         return run_plan(plan, points.watch_checkpoint(self.checkpoint), control or ScriptedControl())
 
     def leave(self, ended: Outcome | VitrineError) -> None: ...

@@ -11,7 +11,7 @@ from vitrine import revisions
 from vitrine.engine import maintenance
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Definition, Pipeline, RunOptions
+from vitrine.model import Definition, Pipeline, RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.runner.control import Watch
 from vitrine.runner.dispatcher import PipelineDispatcher
@@ -44,14 +44,15 @@ def run(
     waits: Sequence[float] = (),
     resume: bool = False,
     retry: bool = False,
+    full: bool = False,
 ) -> Executed:
     """Runs the pipeline once; transient errors are retried after these waits, never without any.
 
     With `resume` an earlier request continues; otherwise a load that began before is followed by another. With `retry`
-    a failed request stays in the queue.
+    a failed request stays in the queue. With `full` the request is for a full run.
     """
-    options = RunOptions(allow_shrink=allow_shrink)
-    pipelines.request_run(connection, pipeline.id, trigger="cli", options=options, resume=resume)
+    kind, options = RequestKind.FULL if full else RequestKind.RUN, RunOptions(allow_shrink=allow_shrink)
+    pipelines.request_run(connection, pipeline.id, trigger="cli", kind=kind, options=options, resume=resume)
     claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None
     executor = PipelineExecutor(settings, stop or threading.Event(), waits=waits)

@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 from vitrine.api import connections, health, server
 from vitrine.api.app import create_app
 from vitrine.errors import ConfigError
-from vitrine.model import Claim, Definition
+from vitrine.model import Claim, Definition, RequestKind
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
@@ -529,7 +529,28 @@ def test_a_request_may_allow_the_mart_to_shrink(
     assert claim(connection).options.allow_shrink is shrink
 
 
-@pytest.mark.parametrize("body", [{"allow_shrink": "perhaps"}, {"force": True}, [], 1])
+@pytest.mark.parametrize(("mode", "kind"), [("incremental", RequestKind.FULL), ("full", RequestKind.RUN)])
+def test_a_request_may_ask_for_a_full_run_which_is_an_ordinary_one_in_mode_full(
+    client: TestClient, connection: Connection, genres: str, mode: str, kind: RequestKind
+) -> None:
+    query = "SELECT id, name, modified FROM content.genre"
+    fields = {"mode": mode, "source_query": query, "incremental_key": "modified"}
+    changed = client.patch(f"/pipelines/{genres}", json=fields)
+    assert changed.status_code == 200, changed.json()
+    asked = client.post(f"/pipelines/{genres}/run", json={"mode": "full", "allow_shrink": True})
+    assert asked.status_code == 202
+    taken = claim(connection)
+    assert (taken.kind, taken.options.allow_shrink) == (kind, True)
+    pipelines.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    ended = client.get(f"/requests/{asked.json()['request_id']}").json()
+    assert (ended["state"], ended["run"]["kind"]) == ("succeeded", "full")
+
+
+def test_what_continues_a_request_does_not_change_its_kind(client: TestClient, genres: str) -> None:
+    problem(client.post(f"/pipelines/{genres}/resume", json={"mode": "full"}), 422, "INVALID")
+
+
+@pytest.mark.parametrize("body", [{"allow_shrink": "perhaps"}, {"force": True}, {"mode": "incremental"}, [], 1])
 def test_a_run_request_accepts_no_other_options(client: TestClient, genres: str, body: Any) -> None:
     problem(client.post(f"/pipelines/{genres}/run", json=body), 422, "INVALID")
     assert client.get(f"/pipelines/{genres}/status").json()["status"] == "IDLE"

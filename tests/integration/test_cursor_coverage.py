@@ -123,7 +123,7 @@ EXPECTED = {
 def test_the_sample_pipelines_have_exactly_these_findings(settings: Settings) -> None:
     found = {
         definition.name: [one.code for one in validation.validate(definition, settings).findings]
-        for definition in map(pipeline_files.definition_of, story.sample_documents())
+        for definition in (document.definition for document in story.sample_documents())
     }
     assert found == EXPECTED
 
@@ -133,7 +133,7 @@ def test_the_sample_pipelines_of_a_search_index_have_exactly_these_findings(sett
     settings = settings.model_copy(update={"connectors": {"elasticsearch": {"url": "http://127.0.0.1:1"}}})
     found: dict[str, list[str]] = {}
     for document in pipeline_files.read_folder(Path(story.__file__).parent / "search_pipelines"):
-        checked = plan.check(pipeline_files.definition_of(document), settings)
+        checked = plan.check(document.definition, settings)
         found[checked.definition.name] = [one.code for one in checked.source.describe().findings]
         checked.source.close()
         checked.sink.close()

@@ -31,8 +31,10 @@ Kept = tuple[RequestId, str, RunOptions] | None
 def genres(connection: Connection) -> Pipeline:
     definition = {
         "name": "genres",
-        "source_query": "SELECT id, name FROM content.genre",
+        "source_query": "SELECT id, name, modified FROM content.genre",
         "target_table": "analytics.genres",
+        "mode": "incremental",
+        "incremental_key": "modified",
         "key_columns": ["id"],
         "schedule_interval": "1h",
     }
@@ -204,7 +206,9 @@ def test_the_history_shows_the_kind_of_a_request_and_the_mode_of_a_run(
     end(connection, claim(connection), Event.FINISH)
     ask(connection, RequestKind.ROLLBACK)
     end(connection, claim(connection), Event.FINISH_PAUSED)
-    assert [one.kind for one in runs.list_page(connection, genres.id)] == ["rollback", "full"]
+    ask(connection, RequestKind.FULL)
+    end(connection, claim(connection), Event.FINISH)
+    assert [one.kind for one in runs.list_page(connection, genres.id)] == ["full", "rollback", "incremental"]
 
 
 @pytest.mark.parametrize("unknown", ["requested_kind = 'backfill'", """requested_options = '{"from": "2025-01-01"}'"""])

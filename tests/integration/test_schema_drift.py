@@ -163,7 +163,7 @@ def test_a_column_that_is_added_is_reported_with_what_old_rows_hold(
     change(connection, "ALTER TABLE ugc.stock ADD colour text DEFAULT 'red'")
     (warning,) = validation.validate(stock.definition, settings).warnings
     assert "'colour'" in warning
-    assert "hold NULL in it until the state is reset" in warning
+    assert "hold NULL in it until a full run" in warning
     with caplog.at_level(logging.WARNING):
         succeed(connection, settings, stock)
     assert warning in caplog.text

@@ -141,10 +141,6 @@ def test_the_last_step_may_repeat_the_target() -> None:
             [{**SQL_STEP, "target_table": "analytics.genres"}, PYTHON_STEP],
             "tasks: step 10 has a target_table, which only the last step may have",
         ),
-        (
-            [SQL_STEP, {**PYTHON_STEP, "target_table": "analytics.other"}],
-            "tasks: step 20 writes to 'analytics.other', the pipeline to 'analytics.genres'; keep one",
-        ),
     ],
 )
 def test_a_broken_contract_of_the_task_plan_is_reported(tasks: list[dict[str, Any]], sentence: str) -> None:
@@ -160,7 +156,7 @@ def test_every_broken_rule_is_reported_at_once() -> None:
         tasks=[
             {"order_index": 10, "task_type": "SQL", "body": "DELETE FROM content.genre"},
             {"order_index": 10, "task_type": "PYTHON", "body": "os.system", "source_table": "content.genre"},
-            {"order_index": 20, "task_type": "SQL", "target_table": "analytics.genres"},
+            {"order_index": 20, "task_type": "SQL", "target_table": "content.person"},
         ],
     )
     text = "; ".join(texts)

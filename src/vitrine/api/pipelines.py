@@ -25,6 +25,7 @@ from vitrine.api.schemas import (
     Reloaded,
     Requested,
     RunOptionsBody,
+    RunRequestBody,
     StateBody,
     StatusBody,
     StoredPipelineBody,
@@ -231,12 +232,15 @@ def delete_pipeline(
 @router.post(
     "/pipelines/{id}/run", status_code=202, summary="Request a run", responses=documented(400, 404, 409, 413, 415, 422)
 )
-def run_pipeline(pool: StorePool, key: Key, options: RunOptionsBody | None = None) -> Requested:
+def run_pipeline(pool: StorePool, key: Key, options: RunRequestBody | None = None) -> Requested:
     """The next free runner starts the run. An equal request before the start returns the same `request_id`; one with
     other options follows it, and a third is refused (409). A request while the pipeline is RUNNING adds one more run.
     A PAUSED or FAILED pipeline continues from its checkpoint. The request succeeds only when every change committed
-    before it is in the mart."""
-    return _request_run(pool, key, options)
+    before it is in the mart. `{"mode": "full"}` asks for a full run: once, an incremental pipeline reads everything and
+    removes what vanished at the source. If its query uses `$1` otherwise than as a lower bound, the request fails
+    (PARAM), and the pipeline returns to the status it had."""
+    is_full = options is not None and options.mode == "full"
+    return _request_run(pool, key, options, kind=RequestKind.FULL if is_full else RequestKind.RUN)
 
 
 @router.post(

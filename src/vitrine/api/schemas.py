@@ -241,6 +241,17 @@ class RunOptionsBody(BaseModel):
     )
 
 
+class RunRequestBody(RunOptionsBody):
+    """Options of one run, and what it reads."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "full", "allow_shrink": False}]})
+
+    mode: Literal["full"] | None = Field(
+        default=None,
+        description="full: once, an incremental pipeline reads everything and removes what vanished at the source.",
+    )
+
+
 class Requested(BaseModel):
     model_config = _example({"request_id": REQUEST_ID, "status": "RUN_REQUESTED", "pipeline": "top_genres"})
 

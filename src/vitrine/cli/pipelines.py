@@ -79,7 +79,7 @@ def status(name: Name) -> None:
         output.show(f"tags: {', '.join(pipeline.definition.tags)}")
     for request, place in ((pipeline.request, "requested"), (pipeline.rerun, "requested next")):
         if request is not None and request.kind != RequestKind.RUN:
-            output.show(f"{place}: {request.kind}")
+            output.show(f"{place}: {request.label}")
     if pipeline.fresh_as_of:
         shown = (
             "the source" if pipeline.freshness_covers == "everything" else f"{pipeline.freshness_covers} of the source"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from vitrine.model import Claim, RunOptions
+    from vitrine.model import Claim, RequestKind, RunOptions
     from vitrine.postgres import Connection
     from vitrine.runner.executor import Executed
     from vitrine.settings import Settings
@@ -81,6 +81,12 @@ def runner(
 
 def run(
     name: Annotated[str | None, typer.Argument(help="Name or id of the pipeline.", show_default=False)] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Read everything once and remove what vanished at the source; for incremental pipelines."
+        ),
+    ] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Run every FAILED pipeline, one after the other.")] = False,
     allow_shrink: Annotated[
         bool, typer.Option(help="Allow this full load to delete more than max_delete_ratio of the mart.")
@@ -93,8 +99,10 @@ def run(
     """
     import threading
 
-    from vitrine.model import RunOptions
+    from vitrine.model import RequestKind, RunOptions
 
+    if full and name is None:
+        raise typer.BadParameter("--full needs the name of a pipeline")
     if failed is (name is not None):
         raise typer.BadParameter("give the name of a pipeline, or --failed for all that are FAILED")
     process.tune_for_rows()
@@ -104,7 +112,7 @@ def run(
     with building.connect_store(settings) as store:
         if name is None:
             sys.exit(_run_failed(store, settings, options, stop))
-        _run_named(store, settings, name, options, stop)
+        _run_named(store, settings, name, RequestKind.FULL if full else RequestKind.RUN, options, stop)
 
 
 class _Held(Exception):
@@ -112,12 +120,17 @@ class _Held(Exception):
 
 
 def _run_named(
-    store: "Connection", settings: "Settings", name: str, options: "RunOptions", stop: "threading.Event"
+    store: "Connection",
+    settings: "Settings",
+    name: str,
+    kind: "RequestKind",
+    options: "RunOptions",
+    stop: "threading.Event",
 ) -> NoReturn:
     from vitrine.flow.protocols import Outcome
 
     try:
-        claim = _claim(store, settings, name, options)
+        claim = _claim(store, settings, name, kind, options)
     except _Held as held:
         process.stop(str(held), process.HELD)
     name = claim.definition.name
@@ -154,9 +167,10 @@ def _outcome(
     """Run one of several pipelines; its exit code, and what its line says. No failure of one ends the others."""
     from vitrine.errors import VitrineError
     from vitrine.flow.protocols import Outcome
+    from vitrine.model import RequestKind
 
     try:
-        executed, _ = _execute(_claim(store, settings, name, options), settings, stop)
+        executed, _ = _execute(_claim(store, settings, name, RequestKind.RUN, options), settings, stop)
     except _Held as held:
         return process.HELD, str(held)
     except VitrineError as exc:
@@ -179,7 +193,7 @@ def _execute(claim: "Claim", settings: "Settings", stop: "threading.Event") -> "
         )
 
 
-def _claim(store: "Connection", settings: "Settings", name: str, options: "RunOptions") -> "Claim":
+def _claim(store: "Connection", settings: "Settings", name: str, kind: "RequestKind", options: "RunOptions") -> "Claim":
     """The run of the pipeline, claimed for this process; _Held, and nothing is requested, if it cannot start now."""
     from vitrine.status import LEASED
     from vitrine.store import pipelines
@@ -189,10 +203,10 @@ def _claim(store: "Connection", settings: "Settings", name: str, options: "RunOp
         pipeline = pipelines.lock(store, name)
         if pipeline.status in LEASED:
             raise _Held(f"'{pipeline.name}' is {pipeline.status} on {pipeline.lease_owner}; wait for it, or pause it")
-        _, request_id = pipelines.request_run(store, pipeline.id, trigger="cli", options=options)
+        _, request_id = pipelines.request_run(store, pipeline.id, trigger="cli", kind=kind, options=options)
         first = pipelines.get(store, pipeline.id).request
         if first is not None and first.id != request_id:
-            text = f"'{pipeline.name}' waits for a {first.kind} that was requested before; wait for it, or pause it"
+            text = f"'{pipeline.name}' waits for a {first.label} that was requested before; wait for it, or pause it"
             raise _Held(text)
         claim = pipelines.claim_next(
             store, runner=f"{building.runner_name()}:cli", ttl=settings.lease_ttl, only=pipeline.id

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from vitrine import plugins, policy, registry
-from vitrine.errors import ConfigError, DefinitionRefused, RelationMissing, VitrineError
+from vitrine.errors import ConfigError, DefinitionRefused, RelationMissing, RequestRefused, VitrineError
 from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
 from vitrine.flow.protocols import Lease, Plan, Sink, Source, Transformer
 from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
 from vitrine.flow.throttle import Limits
-from vitrine.model import Claim, Definition, Mode, Options, Step, TaskType
+from vitrine.model import Claim, Definition, Mode, Options, RequestKind, Step, TaskType
 from vitrine.plugins import Connector, Target
 from vitrine.registry import BoundTask, Kind
 from vitrine.settings import Settings
@@ -252,8 +252,6 @@ def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
         yield f"{place} is SQL, which takes no options"
     if step.target_table and step is not last:
         yield f"{place} has a target_table, which only the last step may have"
-    if step.target_table and step is last and step.target_table != definition.target_table:
-        yield f"{place} writes to '{step.target_table}', the pipeline to '{definition.target_table}'; keep one"
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
@@ -262,7 +260,12 @@ def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
 def build(claim: Claim, settings: Settings, lease: Lease, known: Known) -> Prepared:
     """The plan of a run from its claimed configuration; every rule is checked again first."""
     checked = check(claim.definition, settings, lease=lease, run=run_info(claim, known), known=known)
-    return prepare(checked, allow_shrink=claim.options.allow_shrink)
+    return prepare(checked, allow_shrink=claim.options.allow_shrink, full_run=is_full_run(claim))
+
+
+def is_full_run(claim: Claim) -> bool:
+    """Whether an incremental pipeline loads everything once; each run of another one does that."""
+    return claim.kind is RequestKind.FULL and claim.definition.mode is Mode.INCREMENTAL
 
 
 def run_info(claim: Claim, known: Known) -> RunInfo:
@@ -271,6 +274,7 @@ def run_info(claim: Claim, known: Known) -> RunInfo:
         pipeline_id=claim.pipeline_id,
         installation=known.installation,
         taken_over=claim.taken_over,
+        full_run=is_full_run(claim),
         log_fields=claim.log_fields(),
     )
 
@@ -286,29 +290,37 @@ def build_comparison(definition: Definition, settings: Settings) -> Prepared:
     return prepare(check(definition, settings), writes=False)
 
 
-def prepare(checked: CheckedDefinition, *, allow_shrink: bool = False, writes: bool = True) -> Prepared:
+def prepare(
+    checked: CheckedDefinition, *, allow_shrink: bool = False, full_run: bool = False, writes: bool = True
+) -> Prepared:
     """The plan of a definition; ConfigError if source or target has a reason against it."""
     try:
         source = checked.source.describe()
         # the columns that transforms return are not known before they run
         target = checked.sink.describe(() if checked.tasks else source.columns)
-        _refuse_fatal([*(target.findings if writes or not target.key else ()), *source.findings], target)
-        return _planned(checked, source, target, allow_shrink=allow_shrink)
+        if full_run and source.filtered is not None:
+            raise RequestRefused(source.filtered, code="PARAM")
+        _refuse_fatal([*(target.findings if writes or not target.key else ()), *source.findings], target, full_run)
+        return _planned(checked, source, target, allow_shrink=allow_shrink, full_run=full_run)
     except BaseException:
         checked.source.close()
         checked.sink.close()
         raise
 
 
-def _refuse_fatal(findings: Iterable[Finding], target: TargetInfo) -> None:
+def _refuse_fatal(findings: Iterable[Finding], target: TargetInfo, full_run: bool) -> None:
     fatal = [finding for finding in findings if finding.fatal]
     if fatal:
-        # the key is unknown because the target is missing, perhaps only for seconds
-        group = RelationMissing if not (target.exists or target.key) else ConfigError
+        # an incremental run may be possible where a full one is not
+        group = RequestRefused if full_run else ConfigError
+        if not (target.exists or target.key):
+            group = RelationMissing  # the key is unknown because the target is missing, perhaps only for seconds
         raise group("; ".join(finding.text for finding in fatal), code=fatal[0].code)
 
 
-def _planned(checked: CheckedDefinition, source: SourceInfo, target: TargetInfo, *, allow_shrink: bool) -> Prepared:
+def _planned(
+    checked: CheckedDefinition, source: SourceInfo, target: TargetInfo, *, allow_shrink: bool, full_run: bool
+) -> Prepared:
     definition, options = checked.definition, checked.definition.options
     order = _order(definition, target.key)
     types = _types_of(order, source.columns)
@@ -330,6 +342,7 @@ def _planned(checked: CheckedDefinition, source: SourceInfo, target: TargetInfo,
         reads_user_code=source.user_code,
         skip_null=options.on_null_cursor == "ignore",
         last_wins=options.on_duplicate_key == "last",
+        full_run=full_run,
         max_staging_age=options.max_staging_age,
         max_delete_ratio=None if allow_shrink else options.max_delete_ratio,
     )

@@ -12,7 +12,7 @@ from vitrine.errors import ConfigError, DataError, is_failure
 from vitrine.flow.protocols import Transformer
 from vitrine.flow.rows import Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
 from vitrine.model import Row
-from vitrine.registry import BoundTask, Kind
+from vitrine.registry import BoundTask, FieldError, Kind
 
 # Types of columns that a transform adds, used when the target is created
 _TYPE_NAMES: dict[type, str] = {
@@ -79,7 +79,7 @@ class _Step:
             if not is_failure(exc):
                 raise
             key = self._key_at(self._first_failing(again()))
-            if isinstance(exc, values.UnreadableValue):
+            if isinstance(exc, values.UnreadableValue | FieldError):
                 raise self._refusal(f"failed at key {key}: {exc}") from exc
             # the exception's own text may quote row values
             raise self._refusal(f"raised {type(exc).__name__} at key {key} of a batch of {len(given)} row(s)") from exc

@@ -8,7 +8,7 @@ from vitrine.errors import DataError
 from vitrine.flow import keys
 from vitrine.flow.protocols import Lease
 from vitrine.flow.rows import Reject
-from vitrine.model import Definition, Options, PipelineId
+from vitrine.model import Definition, Mode, Options, PipelineId
 from vitrine.plugins import Target
 
 OptionsOf = TypeVar("OptionsOf")
@@ -23,6 +23,7 @@ class RunInfo:
     pipeline_id: PipelineId | None = None  # None: the definition is not stored
     installation: str = ""  # a sink marks what it creates with this id
     taken_over: bool = False  # the previous holder died: its last requests may still be in progress
+    full_run: bool = False  # an incremental pipeline loads everything once
     log_fields: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
@@ -81,6 +82,11 @@ class SinkJob(Generic[OptionsOf, SettingsOf]):
     store_url: str
     open_rejects: Collection[str] = ()  # keys in quarantine
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as the sink last stored them
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a load replaces the whole target."""
+        return self.run.full_run or self.definition.mode is Mode.FULL
 
 
 Loads = Callable[[], Collection[tuple[PipelineId, int]]]

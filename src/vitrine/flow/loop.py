@@ -106,8 +106,10 @@ def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome
     """
     state = checkpoint.open(plan.cursor_types)
     control.enter(Phase.READ, state.totals)
-    if state.published is not None and not plan.incremental and not state.published.outdated:
-        return _catch_up(plan, state.published.bound, checkpoint, control)
+    if state.published is not None and not state.published.outdated:
+        if not plan.incremental:
+            return _catch_up(plan, state.published.bound, checkpoint, control)
+        plan = replace(plan, full_run=False)  # its load is published: only changes remain
     if outcome := control.interrupted():  # much time may have passed since the claim
         return outcome
     try:
@@ -117,7 +119,7 @@ def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome
         control.observe(mark if plan.incremental else None)
         reach("after_horizon")
         load = _resumable(plan, state)
-        if load is None and plan.incremental and (plan.target.exists or mark is None or mark.bound is None):
+        if load is None and not plan.loads_everything and (plan.target.exists or mark is None or mark.bound is None):
             return _run_changes(plan, state, mark, checkpoint, control)
         return _run_load(plan, state, load, mark, checkpoint, control)
     except Interrupted as interrupted:
@@ -138,13 +140,16 @@ def _watermark(plan: Plan) -> Watermark | None:
 def _resumable(plan: Plan, state: State) -> Load | None:
     """The load to continue: of the same query, not too old, and still in the target."""
     generation = state.generation
-    if generation is None or generation.fingerprint != plan.fingerprint or generation.age > plan.max_staging_age:
+    if generation is None or generation.fingerprint != plan.fingerprint:
         return None
-    if generation.outdated and generation.cursor is None:
-        return None  # nothing is staged yet: a new load makes a second one unnecessary
+    is_old = generation.age > plan.max_staging_age
+    if (is_old and not plan.incremental) or (generation.outdated and generation.cursor is None):
+        return None  # of an outdated load nothing is staged yet: a new one makes a second one unnecessary
     load = plan.sink.load(generation)
-    if plan.incremental and plan.target.exists and load.state is not LoadState.PUBLISHED:
-        return None  # the target was created in the meantime: its rows must not be replaced
+    if plan.incremental and load.state is LoadState.PUBLISHED:
+        return load  # readers see it, whatever its age, and its checkpoint belongs to it
+    if is_old or (plan.target.exists and not plan.loads_everything):
+        return None  # only a full run replaces rows of an existing target
     if load.state is LoadState.ABSENT and generation.cursor is not None:
         return None
     return load
@@ -170,20 +175,21 @@ def _check_state(plan: Plan, state: State) -> None:
     """The checkpoint must belong to this cursor and to this target."""
     if not state.position.is_start and not plan.target.exists:
         raise RelationMissing(
-            f"target {plan.target_name} is missing, and rows before the checkpoint are not read again; reset the state"
-            " to build it from the start",
+            f"target {plan.target_name} is missing, and rows before the checkpoint are not read again; ask for a full"
+            " run, or reset the state, to build it from the start",
             code="TARGET_SCHEMA",
         )
     if not state.position.is_start and state.identity not in (None, plan.target.identity):
         raise ConfigError(
             f"target {plan.target_name} is not the one that the checkpoint belongs to: it was recreated or restored, so"
-            " rows before the checkpoint may be missing; reset the state to read everything again",
+            " rows before the checkpoint may be missing; ask for a full run, or reset the state, to read everything"
+            " again",
             code="TARGET_REPLACED",
         )
     if state.cursor_types not in (None, plan.cursor_types):
         raise DataError(
             f"the checkpoint belongs to the cursor and key ({state.cursor_types}), but the query now has"
-            f" ({plan.cursor_types}); reset the state to read everything again",
+            f" ({plan.cursor_types}); ask for a full run, or reset the state, to read everything again",
             code="STATE_MISMATCH",
         )
 
@@ -194,7 +200,8 @@ def _check_state(plan: Plan, state: State) -> None:
 def _run_load(
     plan: Plan, state: State, load: Load | None, mark: Watermark | None, checkpoint: Checkpoint, control: RunControl
 ) -> Outcome:
-    if plan.incremental and not state.position.is_start:
+    is_published = load is not None and load.state is LoadState.PUBLISHED
+    if not (plan.loads_everything or is_published or state.position.is_start):
         _check_state(plan, state)
     generation, resumed = state.generation, load is not None
     if load is None or generation is None:
@@ -243,6 +250,7 @@ def _stage(
         held,
         skip_null=plan.skip_null and plan.incremental,
         complete=not plan.incremental,
+        unfiltered=True,
         held_at=generation.position if held is not None and generation.cursor is not None else None,
     )
     return run_batches(plan, load, read, Step.STAGED, checkpoint, control)

@@ -286,8 +286,14 @@ class Plan:
     reads_user_code: bool = False  # the source is user code as well
     skip_null: bool = False
     last_wins: bool = False  # of several rows with one key, the last is kept
+    full_run: bool = False  # an incremental pipeline loads everything once, and what vanished at the source is removed
     max_staging_age: timedelta = timedelta(hours=1)
     max_delete_ratio: float | None = 0.5  # None: any number of rows may be deleted
+
+    @property
+    def loads_everything(self) -> bool:
+        """Whether the rows of an existing target are replaced by those of a load."""
+        return self.full_run or not self.incremental
 
     def cancel(self) -> None:
         self.source.cancel()

@@ -251,6 +251,7 @@ class Read:
     skip_null: bool = False  # skip rows with NULL in the first column of the order
     complete: bool = False  # the whole result is read: a hint that sorting is faster than an index scan
     held_at: Position | None = None  # the checkpoint, if a resumed read starts after it; None: it is `after`
+    unfiltered: bool = False  # a load: the query's own filter by the checkpoint hides nothing, even in a resumed read
 
     @property
     def start(self) -> Position:
@@ -280,6 +281,7 @@ class SourceInfo:
     rows_expected: int | None = None  # an estimate, for progress
     user_code: bool = False  # reading executes user code, which may kill the process
     findings: tuple[Finding, ...] = ()
+    filtered: str | None = None  # why a full run of an incremental pipeline would not read everything; None: it does
 
 
 @dataclass(frozen=True)

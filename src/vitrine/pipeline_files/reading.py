@@ -111,7 +111,7 @@ class _Parts:
         options = cast(dict[str, Any], fields["options"])
         source_type = fields.get("source_type", Definition.model_fields["source_type"].default)
         contents: dict[str, Any] = {}
-        for name in plugins.file_options(str(source_type), str(fields.get("target_table", ""))):
+        for name in plugins.file_options(str(source_type), _target_of(fields)):
             if not isinstance(options.get(name), str):
                 continue
             remedy = "correct the name, or write the mapping itself"
@@ -204,3 +204,18 @@ def _replaced(name: str, text: str, content: object, variables: Variables | None
             [f"{place_at(name, text, text.find(f'${{{one}}}'))}: {variables.refusal(one)}" for one in unknown]
         )
     return result
+
+
+def _target_of(fields: Mapping[str, Any]) -> str:
+    """The target as far as it is known before the fields are validated: the last step may override the pipeline's."""
+    tasks = fields.get("tasks")
+    given = cast(list[Any], tasks) if isinstance(tasks, list) else []
+    steps = [cast(dict[str, Any], step) for step in given if isinstance(step, dict)]
+    last = max(
+        (step for step in steps if isinstance(step.get("order_index"), int)), key=_order_of, default=dict[str, Any]()
+    )
+    return str(last.get("target_table") or fields.get("target_table", ""))
+
+
+def _order_of(step: Mapping[str, Any]) -> int:
+    return step["order_index"]

@@ -4,6 +4,7 @@ from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filt
 from vitrine.policy.cursor_lineage import Lineage, lineage_of
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS
+from vitrine.policy.lower_bounds import other_use_of_checkpoint
 from vitrine.policy.source_sql import ReadOnlySql, read_only
 from vitrine.policy.targets import check_target, is_allowed_target
 
@@ -20,6 +21,7 @@ __all__ = [
     "inspect_definition",
     "is_allowed_target",
     "lineage_of",
+    "other_use_of_checkpoint",
     "read_only",
     "without_checkpoint_filter",
 ]

@@ -59,7 +59,11 @@ END_WAITS = (0.0, 1.0, 2.0, 4.0)
 LOST = ("LEASE_EXPIRED", "CRASH_LOOP")
 """Error codes of a run that another runner has ended."""
 
-FINISHES = {RequestKind.RUN: Event.FINISH, RequestKind.ROLLBACK: Event.FINISH_PAUSED}
+FINISHES = {
+    RequestKind.RUN: Event.FINISH,
+    RequestKind.FULL: Event.FINISH,
+    RequestKind.ROLLBACK: Event.FINISH_PAUSED,
+}
 """The event that ends a successful request of each kind. No schedule may replace what a rollback has restored."""
 
 RETURNS = {Status.IDLE: Event.FINISH, Status.PAUSED: Event.FINISH_PAUSED, Status.FAILED: Event.FAIL}

@@ -51,10 +51,9 @@ def advance(state: State, entry: Entry, cursor_types: str) -> State:
             staged = replace(generation, cursor=entry.end, position=entry.position, rows=rows)
             return replace(state, generation=staged)
         case Step.PUBLISHED:
-            published = replace(state, generation=None, published=generation)
-            # the first load of an incremental pipeline sets its first checkpoint
-            first = not entry.position.is_start
-            return replace(published, position=entry.position, cursor_types=cursor_types) if first else published
+            # a load of an incremental pipeline sets its checkpoint; one that ends without any reads everything again
+            types = None if entry.position.is_start else cursor_types
+            return replace(state, generation=None, published=generation, position=entry.position, cursor_types=types)
         case Step.DISCARDED:
             return replace(state, generation=None)
         case _:

@@ -22,6 +22,7 @@ from vitrine.model import (
     Claim,
     Definition,
     LastError,
+    Mode,
     Pipeline,
     PipelineId,
     RequestId,
@@ -169,6 +170,8 @@ def request_run(
 
 def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *, resume: bool) -> requests.Placed:
     queue = requests.Queue(pipeline.request, pipeline.rerun)
+    if kind is RequestKind.FULL and pipeline.definition.mode is Mode.FULL:
+        kind = RequestKind.RUN  # every run of it is a full one
     new = RunRequest(RequestId(uuid4()), kind, options or DEFAULT_OPTIONS)
     if resume:
         placed = requests.resume(pipeline.status, queue, new, options)
@@ -176,8 +179,10 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
         placed = requests.place(pipeline.status, queue, new)
     if placed is not None:
         return placed
-    waiting = " and ".join(f"a {one.kind}" for one in (pipeline.request, pipeline.rerun) if one)
-    text = f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {kind} can only follow"
+    waiting = " and ".join(f"a {one.label}" for one in (pipeline.request, pipeline.rerun) if one)
+    text = (
+        f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {new.label} can only follow"
+    )
     remedy = "resume that first" if pipeline.status in (Status.PAUSED, Status.FAILED) else "wait until one has ended"
     if pipeline.status is Status.PAUSE_REQUESTED and kind == RequestKind.ROLLBACK:
         text, remedy = f"pipeline '{pipeline.name}' is PAUSE_REQUESTED", "wait until it is PAUSED, then roll it back"
@@ -300,6 +305,7 @@ def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int
 
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
     pipeline = _pipeline(row)
+    _refuse_unguarded_target(row, pipeline.definition)
     kind, options = _known_request(row)
     run_id, taken_over = _insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json"))
     return Claim(
@@ -319,6 +325,15 @@ def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float
         scheduled=row["requested_trigger"] == SCHEDULE and not _is_joined(row),
         postponed=row["postponed"],
     )
+
+
+def _refuse_unguarded_target(row: DictRow, definition: Definition) -> None:
+    """ConfigError if the row names another target than its last step: the index on targets does not know that one."""
+    if row["target_table"] != definition.target_table:
+        raise ConfigError(
+            f"the stored target_table '{row['target_table']}' is not that of the last step,"
+            f" '{definition.target_table}'; correct it through the API or `vitrine apply`"
+        )
 
 
 def _is_joined(row: DictRow) -> bool:

@@ -58,6 +58,7 @@ class Tested(ABC):
     table: ListTable
     incremental: bool
     key: tuple[str, ...]
+    asks_full: bool = False  # the next requests are for a full run
 
     @abstractmethod
     def rows(self) -> dict[Key, Texts]:

@@ -51,6 +51,18 @@ def full_load(bench: Bench[Made]) -> Made:
     return pipeline
 
 
+def full_run(bench: Bench[Made]) -> Made:
+    """An incremental pipeline loads everything again: rows that vanished are removed, and a checkpoint is left."""
+    table = ListTable(data.COLUMNS, data.rows(1, 3), bound=data.moment(6))
+    pipeline = bench.pipeline(table, mode="incremental", incremental_key="modified")
+    pipeline.run()
+    table.remove("2")
+    table.rows += data.rows(4, 7)
+    table.put(**data.row(1, "changed", 8))
+    pipeline.asks_full = True
+    return pipeline
+
+
 def restarted_load(bench: Bench[Made]) -> Made:
     """A load that was left unfinished belongs to another query, and is discarded."""
     table = ListTable(data.COLUMNS, data.rows(1, 4), bound=data.moment(100))
@@ -66,7 +78,9 @@ class Prepare(Protocol):
     def __call__(self, bench: Bench[Made]) -> Made: ...
 
 
-LOADS: Mapping[str, Prepare] = MappingProxyType({"first load": first_load, "full load": full_load})
+LOADS: Mapping[str, Prepare] = MappingProxyType(
+    {"first load": first_load, "full load": full_load, "full run": full_run}
+)
 SCENARIOS: Mapping[str, Prepare] = MappingProxyType({"changes": changes, **LOADS, "restarted load": restarted_load})
 
 
@@ -138,6 +152,7 @@ def _take_over_at(pipeline: Tested, point: str) -> None:
 def _read_the_rest(pipeline: Tested) -> None:
     """What changed after the read is the work of the next run; a load would hide what the one before has lost."""
     if pipeline.incremental:
+        pipeline.asks_full = False
         assert pipeline.run() is Outcome.FINISHED
 
 

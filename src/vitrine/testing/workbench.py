@@ -101,7 +101,8 @@ class StoredPipeline(Tested):
         return self._bench.case.rows(self.target)
 
     def claim(self, **options: bool) -> StoredRun:
-        pipelines.request_run(self._bench.connection, self.id, trigger="cli", options=RunOptions(**options))
+        kind = RequestKind.FULL if self.asks_full else RequestKind.RUN
+        pipelines.request_run(self._bench.connection, self.id, trigger="cli", kind=kind, options=RunOptions(**options))
         return StoredRun(self._bench, self._next_claim())
 
     def claim_rollback(self) -> StoredRun:

@@ -7,7 +7,6 @@ from vitrine.connectors.elasticsearch.generations import Found, Mark, StoredInde
 from vitrine.connectors.elasticsearch.requests import Job
 from vitrine.connectors.elasticsearch.target import missing_field
 from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
-from vitrine.model import Mode
 
 _TEXTS = frozenset({Kind.TEXT, Kind.UUID, Kind.OTHER, Kind.INTERVAL, Kind.TIME})
 
@@ -64,7 +63,7 @@ def _about_owner(job: Job, live: StoredIndex) -> Iterator[Finding]:
 
 
 def _about_changes(job: Job, mark: Mark, definition: IndexDefinition, columns: Sequence[Column]) -> Iterator[Finding]:
-    rebuilt, known = job.definition.mode is Mode.FULL, mark.columns
+    rebuilt, known = job.rebuilds, mark.columns
     for column in columns:
         if column.name not in known:
             if not rebuilt and job.definition.options.on_schema_change == "fail":
@@ -72,7 +71,7 @@ def _about_changes(job: Job, mark: Mark, definition: IndexDefinition, columns: S
         elif not rebuilt and not _fits(column.type, known[column.name]):
             text = (
                 f"field '{column.name}' of {job.target} was built for type {known[column.name]}, but the query now"
-                f" returns {column.type}; cast it, or build the index again"
+                f" returns {column.type}; cast it, or build the index again by a full run"
             )
             yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
     if definition.fingerprint != mark.fingerprint and all(column.name in known for column in columns):
@@ -92,10 +91,10 @@ def _fits(source: str, stored: str) -> bool:
 
 
 def _about_upsert(job: Job) -> Iterator[Finding]:
-    if job.definition.mode is Mode.FULL:
+    if job.rebuilds:
         text = (
             f"write: upsert changes documents of {job.target}, but mode full builds the index again without the fields"
-            " of others; use mode incremental, or write: index"
+            " of others, as a full run does; use mode incremental without full runs, or write: index"
         )
         yield Finding("UPSERT_FULL", text, fatal=True)
     text = (

@@ -12,7 +12,7 @@ from vitrine.flow.rows import Batch, Column
 
 
 def missing_field(job: Job, name: str) -> str:
-    remedy = "set options.on_schema_change: add_columns, or build the index again"
+    remedy = "set options.on_schema_change: add_columns, or build the index again by a full run"
     return f"target {job.target} has no field '{name}'; {remedy}"
 
 

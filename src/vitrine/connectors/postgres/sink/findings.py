@@ -122,7 +122,7 @@ def added_column(target: str, column: str, definition: Definition) -> str:
     text = f"column '{column}' is added to target {target}"
     if definition.mode is Mode.FULL:
         return text
-    return f"{text}; rows that do not change hold NULL in it until the state is reset and everything is read again"
+    return f"{text}; rows that do not change hold NULL in it until a full run"
 
 
 def _coarser(target: str, column: Column, stored: ColumnFacts) -> Finding | None:

@@ -81,7 +81,7 @@ class OrderedQuery:
 
     def rows_statement(self, cursor: Cursor | None) -> sql.Composed:
         """The rows after a cursor, in order."""
-        source = sql.SQL("({}) AS q").format(raw(self.query.bound(self.read.after.cursor)))
+        source = sql.SQL("({}) AS q").format(raw(self.query.bound(self._checkpoint)))
         if self.sorts_everything(cursor) and self.read.limit is None and self.read.only is None:
             # a whole-table read through an index is slow; the fence makes the planner sort instead
             source = sql.SQL("(SELECT * FROM {} OFFSET 0) AS q").format(source)
@@ -105,7 +105,12 @@ class OrderedQuery:
         """Rows of this read with NULL in a column."""
         after, first = self.read.after.cursor, self._terms[0][0]
         where = first.at_least.between(first.expression, first.literal(after[0])) if after else None
-        return self.query.count_nulls(column, after=after, where=where)
+        return self.query.count_nulls(column, after=self._checkpoint, where=where)
+
+    @property
+    def _checkpoint(self) -> Cursor | None:
+        """The value of `$1`."""
+        return None if self.read.unfiltered else self.read.after.cursor
 
     def _ties(self, column: SourceColumn) -> list[Term]:
         """Orders values that are equal but differ, for example 1.0 and 1.00; without it a resumed read skips one."""

@@ -58,12 +58,14 @@ class PostgresSource:
         self._cursor_findings = CursorFindings(self._query, checked, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
+        definition = self._definition
         return SourceInfo(
             columns=self._query.flow_columns(),
             lanes=self.lanes,
             fingerprint=self._query.text,
             rows_expected=self._query.rows_expected(),
             findings=self._findings(),
+            filtered=_why_filtered(definition.query or ""),
         )
 
     def close(self) -> None:
@@ -170,6 +172,16 @@ class PostgresSource:
     def _unordered(self, *names: str | None) -> tuple[Finding, ...]:
         found = (unordered(column) for column in self._query.columns if column.name in names)
         return tuple(finding for finding in found if finding)
+
+
+def _why_filtered(query: str) -> str | None:
+    place = policy.other_use_of_checkpoint(query)
+    if place is None:
+        return None
+    return (
+        f"a full run would not read the whole source: $1 in {place} of the query has another use than that of a lower"
+        " bound; use it only in conditions such as `modified >= $1` of a WHERE, ON or HAVING, without LIMIT"
+    )
 
 
 class _Cut:
