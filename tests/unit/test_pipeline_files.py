@@ -293,6 +293,7 @@ def test_every_mistake_is_reported_with_the_place_of_its_field(text: str, places
         assert f"a.yaml, {place}" in str(refused.value)
 
 
+@pytest.mark.promise("D15")
 def test_mistakes_of_all_files_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("name: [\n")
     (tmp_path / "b.yaml").write_text("name: b\nname: c\n")
