@@ -67,8 +67,8 @@ browser: ## Install Chromium for the browser tests, if there is no browser and a
 	@tests/helpers/install_chromium.sh
 
 .PHONY: test
-test: $(DEV) browser ## The whole test suite, on its own embedded PostgreSQL (18, then the store and the data path on 16)
-	$(BIN)/python -m pytest -q $(PARALLEL) tests
+test: $(DEV) browser ## Every test but those of `make check`, on embedded PostgreSQL (18, then store and data path on 16)
+	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit
 	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration --ignore-glob="*/test_search_*"
 
 .PHONY: fmt

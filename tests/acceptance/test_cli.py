@@ -212,7 +212,9 @@ def test_variables_and_queries_in_files_are_applied_per_stage(
     (tmp_path / "test.env").write_text("scheme=content\n")
     text = refused(command("apply", "--env", "test.env", str(files)))
     assert "genres.sql, line 2, column 8: 'test.env' has no variable 'schema'" in text
-    assert "genres.yaml, line 2, column 1: the query is not valid" in refused(command("apply", str(files)))
+    assert "genres.yaml, line 2, column 1: source query, line 2, column 8: the query is not valid" in refused(
+        command("apply", str(files))
+    )
     assert "genres → analytics.genres" in ok(command("validate", "--env", "prod.env", str(files / "genres.yaml")))
     ok(command("apply", "--env", "prod.env", str(files)))
     assert "26 rows read" in ok(command("run", "genres"))

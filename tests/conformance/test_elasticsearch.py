@@ -15,7 +15,7 @@ BREAKING = ("test_05", "test_07", "test_20_a_run", "test_20_a_call", "test_21", 
 
 class TestElasticsearchSink(SinkConformance):
     options = MappingProxyType({"bulk_documents": 2, "strict_shrink": True})  # a unit is several requests
-    stride = int(os.environ.get("VITRINE_TEST_STRIDE", "6"))  # VITRINE_TEST_STRIDE=1 takes ten minutes
+    stride = int(os.environ.get("VITRINE_TEST_STRIDE", "12"))  # VITRINE_TEST_STRIDE=1 takes ten minutes
 
     @pytest.fixture
     def case(self, elasticsearch_url: str, request: pytest.FixtureRequest) -> Iterator[SearchSinkCase]:

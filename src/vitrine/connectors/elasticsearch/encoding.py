@@ -58,6 +58,8 @@ def column_encoder(type_name: str, *, is_checked: bool) -> ColumnEncoder:
         if not is_checked:
             return _one_by_one
         return _ARRAY_COLUMNS.get(kind_of(element_type(bare) or ""), _one_by_one)
+    if kind is Kind.FLOAT and not is_checked:
+        return _python_floats
     return _COLUMNS.get(kind, _texts)
 
 
@@ -123,6 +125,11 @@ def _number(text: str) -> str:
 
 def _numbers(fields: Fields) -> Encoded | None:
     return Encoded(fields) if all(map(_NUMBER_FIELD.fullmatch, fields)) else None
+
+
+def _python_floats(fields: Fields) -> Encoded | None:
+    """Python writes 5.0 and -0.0 where PostgreSQL writes 5 and -0."""
+    return _numbers([field.removesuffix(b".0") for field in fields])
 
 
 def _boolean(text: str) -> str:

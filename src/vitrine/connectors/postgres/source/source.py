@@ -175,7 +175,7 @@ class PostgresSource:
 
 
 def _why_filtered(query: str) -> str | None:
-    place = policy.other_use_of_checkpoint(query)
+    place = policy.other_use_of_checkpoint(query) if "$1" in query else None
     if place is None:
         return None
     return (
