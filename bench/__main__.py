@@ -20,6 +20,7 @@ from bench import (
     loads,
     machine,
     quarantine,
+    reads,
     report,
     search,
     server,
@@ -41,6 +42,7 @@ WORKLOADS: dict[str, Workload] = {
     "F2": lambda setup: [loads.refresh(setup)],
     "I1": lambda setup: [increments.changes(setup)],
     "A1": lambda setup: [increments.aggregate(setup)],
+    "A2": reads.beside_bare_routes,
     "M1": films.film_dim,  # and M2, which runs the same pipeline again
     "T1": lambda setup: [loads.row_transform(setup)],
     "T2": lambda setup: [loads.frame_transform(setup)],

@@ -32,7 +32,7 @@ def request_to_running(setup: Setup) -> Result:
     url = f"http://127.0.0.1:{port}"
     seconds: list[float] = []
     with setup.between.service("api", api_port=port), setup.between.service("runner"):
-        wait_until(lambda: _answers(f"{url}/health"), "the API answers")
+        wait_until(lambda: answers(f"{url}/health"), "the API answers")
         address = f"{url}/pipelines/r1/run"
         _request_and_see(setup, address)
         for _ in range(setup.rounds * 10):
@@ -118,7 +118,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=1).close()
     except urllib.error.HTTPError:

@@ -3,17 +3,20 @@
 import hashlib
 import http.client
 import json
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
 from bench.catalogue import FILM_COLUMNS, FILM_DIM
-from bench.measuring import Result, Samples, judge, ratio_of, seconds_of, turns
+from bench.measuring import Result, Samples, judge, seconds_of, turns
+from bench.processor import ended_children_seconds, own_seconds
 from bench.ratings import SCHEMA
 from bench.setup import Setup
-from bench.tree import Definition, Installation
+from bench.tree import Definition, Installation, Measurement
 from vitrine.connectors.elasticsearch import ElasticsearchOptions
 from vitrine.connectors.elasticsearch.bulk import Action, Limits, Operations, cut
 from vitrine.connectors.elasticsearch.devserver import DevServer
@@ -42,30 +45,68 @@ def documents(setup: Setup) -> list[Result]:
     setup.mart.execute(f"DROP TABLE IF EXISTS {TABLE}; CREATE TABLE {TABLE} AS {FILM_DIM}")
     setup.mart.execute(f"ALTER TABLE {TABLE} ADD PRIMARY KEY ({KEY})", f"VACUUM ANALYZE {TABLE}")
     with DevServer.start() as server:
-        return [_measure(setup, server.url)]
+        return [_measure(setup, server)]
 
 
-def _measure(setup: Setup, url: str) -> Result:
-    vitrine = replace(setup.inside, settings={"VITRINE_ELASTICSEARCH_URL": url})
+@dataclass
+class _Rounds:
+    """What was measured of one side."""
+
+    seconds: list[float] = field(default_factory=list[float])
+    processor: list[float] = field(default_factory=list[float])  # of client and servers
+
+    def add(self, seconds: float, processor: float) -> None:
+        self.seconds.append(seconds)
+        self.processor.append(processor)
+
+    @property
+    def samples(self) -> Samples:
+        return Samples(tuple(self.seconds))
+
+
+class _Meter:
+    """Processor time of both servers."""
+
+    def __init__(self, setup: Setup, server: DevServer) -> None:
+        self._postgres = setup.server.process
+        self._cluster = server.pid or 0
+        self._began = 0.0
+
+    def start(self) -> None:
+        self._began = self._total()
+
+    def seconds(self) -> float:
+        return self._total() - self._began
+
+    def _total(self) -> float:
+        return own_seconds(self._cluster) + ended_children_seconds(self._postgres)
+
+
+def _measure(setup: Setup, server: DevServer) -> Result:
+    vitrine = replace(setup.inside, settings={"VITRINE_ELASTICSEARCH_URL": server.url})
     bodies = list(_bodies(setup))
-    cluster = _Cluster(url)
-    ours: list[float] = []
-    bare: list[float] = []
+    cluster, meter = _Cluster(server.url), _Meter(setup, server)
+    ours, bare = _Rounds(), _Rounds()
     peak, right = 0.0, True
-    _load(vitrine, cluster)  # also shows the mappings, and warms the server up
+    _load(vitrine, cluster, meter)  # also shows the mappings, and warms the server up
     definition = cluster.definition(NAME)
     for _, bare_first in turns(setup.rounds):
         for is_bare in (True, False) if bare_first else (False, True):
             if is_bare:
                 cluster.remove(BARE)
-                bare.append(seconds_of(lambda: _post(cluster, definition, bodies)))
+                meter.start()
+                began = time.process_time()
+                seconds = seconds_of(lambda: _post(cluster, definition, bodies))
+                bare.add(seconds, meter.seconds() + time.process_time() - began)
             else:
-                measured = _load(vitrine, cluster)
-                ours.append(measured.seconds)
-                peak = max(peak, measured.peak_mb)
+                measured = _load(vitrine, cluster, meter)
+                ours.add(measured.seconds, meter.seconds() + (measured.processor_seconds or 0))
+                peak = max(peak, measured.peak_mb or 0)
         right = right and cluster.digest(NAME) == cluster.digest(BARE)
-    mine, hand = Samples(tuple(ours)), Samples(tuple(bare))
-    ratio = ratio_of(mine, hand)
+    mine, hand = ours.samples, bare.samples
+    # the median of the rounds' ratios: the load of the machine changes from round to round
+    ratio = median(one / other for one, other in zip(ours.seconds, bare.seconds, strict=True))
+    processor = median(one / other for one, other in zip(ours.processor, bare.processor, strict=True))
     return Result(
         row="E1",
         workload=f"{setup.films:,} film documents, first load; by hand: the same bodies, serialised before",
@@ -74,15 +115,19 @@ def _measure(setup: Setup, url: str) -> Result:
         by_hand=hand,
         ours=mine,
         ratio=ratio,
-        note=f"{peak:.0f} MB",
-        facts={"peak_mb": peak, "megabytes": sum(map(len, bodies)) / 1e6},
+        note=f"{peak:.0f} MB; processor time {processor:.2f}",
+        facts={
+            "peak_mb": peak,
+            "megabytes": sum(map(len, bodies)) / 1e6,
+            "processor": {"ratio": processor, "ours": ours.processor, "by_hand": bare.processor},
+        },
     )
 
 
-def _load(vitrine: Installation, cluster: "_Cluster") -> Any:
+def _load(vitrine: Installation, cluster: "_Cluster", meter: _Meter) -> Measurement:
     cluster.remove(NAME)
     vitrine.apply_timed(DEFINITION, reset=True)
-    return vitrine.timed_run("films_e1")
+    return vitrine.timed_run("films_e1", before=meter.start)
 
 
 def _bodies(setup: Setup) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from psycopg import sql
 
 from bench.database import Connection, connect
+from bench.processor import parent_of
 from vitrine.embedded import EmbeddedPostgres
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,6 +46,11 @@ class Server:
     def rename(self, database: str, name: str) -> None:
         rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
         self.admin.execute(rename.format(sql.Identifier(database), sql.Identifier(name)))
+
+    @property
+    def process(self) -> int:
+        """The process that starts one for every session."""
+        return parent_of(self.admin.info.backend_pid)
 
     def checkpoint(self) -> None:
         """Write all dirty pages, so that no measurement pays for the writes of the work before it."""

@@ -36,6 +36,7 @@ class CommandFailed(Exception):
 class Measurement:
     seconds: float
     peak_mb: float | None = None  # None: not measured
+    processor_seconds: float | None = None  # of the process of the run, without the servers
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers import elasticsearch
+from tests.helpers.folders import open_folder
 from tests.helpers.processes import free_port
 from tests.helpers.proxy import Proxy
 from vitrine.demo import cinema
@@ -46,6 +47,13 @@ def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     monkeypatch.delenv("ELASTICSEARCH_URL", raising=False)
     monkeypatch.setitem(Settings.model_config, "env_file", None)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that servers of another user may traverse, unlike pytest's own: as root, they run as `nobody`."""
+    with open_folder("vitrine-test-") as folder:
+        yield folder.resolve()
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +109,13 @@ def database_url(postgres: EmbeddedPostgres, template: str, pooler: Proxy | None
 @pytest.fixture
 def settings(database_url: str) -> Settings:
     return Settings.model_validate(
-        {"database_url": database_url, "lease_ttl": "2s", "heartbeat_interval": "300ms", "poll_interval": "100ms"}
+        {
+            "database_url": database_url,
+            "lease_ttl": "2s",
+            "heartbeat_interval": "300ms",
+            "poll_interval": "100ms",
+            "allowed_hosts": ["testserver"],  # the name that Starlette's TestClient uses
+        }
     )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -10,14 +11,22 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
 
 from vitrine.errors import ConfigError
-from vitrine.local_servers import Account, FolderLock, ServerKind, allow_traversal, change_owner, unprivileged_account
+from vitrine.local_servers import (
+    Account,
+    FolderLock,
+    ServerKind,
+    allow_traversal,
+    change_owner,
+    create_folder,
+    unprivileged_account,
+)
 
 _INSTALLS = {16: "pginstall", 18: "pginstall18"}
 _SOCKET_PATH_LIMIT = 103  # bytes in sockaddr_un without the final zero: 103 on macOS, 107 on Linux
@@ -31,6 +40,13 @@ _ALWAYS = {
     "shared_buffers": "128MB",
     "max_wal_size": "4GB",
     "checkpoint_timeout": "15min",
+    # errors quote rows and statements: the log has only what concerns the server itself
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+    "log_statement": "none",
+    "log_parameter_max_length": "0",
+    "log_parameter_max_length_on_error": "0",
 }
 _DURABLE = {"wal_level": "minimal", "max_wal_senders": "0"}
 _FAST = {
@@ -53,13 +69,14 @@ _KIND = ServerKind(
 class EmbeddedPostgres:
     """One server on one folder, owned by one process; the next owner takes over the server of a killed one.
 
-    The server needs no password, so its socket is in a directory that only the server's user may enter.
+    On the socket, the server asks the system for the user behind a connection: the user that started it may be every
+    role, and no other user, not even the one that the server runs as, may be any.
     """
 
     def __init__(self, folder: Path, *, version: int = 18, port: int | None = None, fast: bool = False) -> None:
         if port is not None and not fast:
             raise ConfigError(
-                "the embedded PostgreSQL needs no password, so it opens a TCP port only with fast=True, for tests",
+                "the embedded PostgreSQL needs no password on TCP, so it opens a port only with fast=True, for tests",
                 code="TCP_REFUSED",
             )
         self.folder = folder.resolve()
@@ -81,7 +98,7 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Start the server on new or existing data and wait until it accepts connections; else ConfigError."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            create_folder(self.folder, self._account())
             self._lock.take()
             try:
                 self._bring_up()
@@ -138,8 +155,8 @@ class EmbeddedPostgres:
         programs = _programs(self.version)
         account = self._account()
         if account is not None:
-            allow_traversal(account, self.folder)
-            allow_traversal(account, programs)
+            allow_traversal(_KIND, account, self.folder, self.folder)
+            allow_traversal(_KIND, account, programs)
             _check_readable(programs)
         if not self._data.exists():
             self._create_data(programs, account)
@@ -169,7 +186,7 @@ class EmbeddedPostgres:
             shutil.rmtree(unfinished)
         unfinished.mkdir(mode=0o700)
         change_owner(_KIND, unfinished, account)
-        arguments = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=reject"]
+        arguments = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--auth-local=peer", "--auth-host=reject"]
         arguments += ["--no-sync"] if self.fast else []
         self._commands.call(programs / "initdb", "-D", str(unfinished), *arguments, account=account)
         unfinished.rename(self._data)
@@ -192,10 +209,12 @@ class EmbeddedPostgres:
             "unix_socket_directories": str(self._socket.folder),
         }
         lines = [f"{name} = '{_escape(value)}'\n" for name, value in settings.items()]
-        access = "local all all trust\n" + ("" if self.port is None else "host all all 127.0.0.1/32 trust\n")
+        access = "local all all peer map=vitrine\n"
+        access += "" if self.port is None else "host all all 127.0.0.1/32 trust\n"
         changed = [
             _write_if_different(self._data / "postgresql.conf", "".join(lines), account),
             _write_if_different(self._data / "pg_hba.conf", access, account),
+            _write_if_different(self._data / "pg_ident.conf", f"vitrine {_user_name()} all\n", account),
         ]
         return any(changed)
 
@@ -281,7 +300,7 @@ class _Socket:
             raise ConfigError(f"{folder} is needed for a socket but belongs to another user; remove it", code="FOLDER")
         folder.chmod(0o700)
         if account is not None:
-            allow_traversal(account, folder.parent)
+            allow_traversal(_KIND, account, folder.parent)
 
     def remove(self) -> None:
         if self.folder != self._data:
@@ -309,7 +328,7 @@ class _Commands:
 
     def run(self, program: Path, *arguments: str, account: Account | None) -> int:
         """The exit code; output goes to the log file, because the server would keep an inherited pipe open."""
-        with self._log.open("ab") as log:
+        with self._open_log() as log:
             finished = subprocess.run(  # noqa: S603 – a program of the wheel, no shell
                 [program, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -324,6 +343,11 @@ class _Commands:
                 extra_groups=[] if account else None,
             )
         return finished.returncode
+
+    def _open_log(self) -> IO[bytes]:
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        os.fchmod(descriptor, 0o600)  # a file of an earlier release
+        return os.fdopen(descriptor, "ab")
 
     def log_size(self) -> int:
         return self._log.stat().st_size if self._log.exists() else 0
@@ -355,6 +379,18 @@ def _programs(version: int) -> Path:
         available = ", ".join(str(number) for number in sorted(_INSTALLS))
         raise ConfigError(f"there is no embedded PostgreSQL {version}; available: {available}", code="POSTGRES_VERSION")
     return Path(spec.submodule_search_locations[0]).resolve() / _INSTALLS[version] / "bin"
+
+
+def _user_name() -> str:
+    """The name of this process's user, as the server will find it, quoted."""
+    try:
+        return '"' + pwd.getpwuid(os.geteuid()).pw_name.replace('"', '""') + '"'
+    except KeyError:
+        raise ConfigError(
+            f"user {os.geteuid()} has no name on this machine, and the embedded PostgreSQL needs one: add it to"
+            " /etc/passwd, or set VITRINE_DATABASE_URL",
+            code="NO_ACCOUNT",
+        ) from None
 
 
 def _check_readable(programs: Path) -> None:

@@ -44,6 +44,10 @@ class DefinitionRefused(ConfigError):
         super().__init__("; ".join(text for _, text in self.reasons), code=reasons[0][1].code, place=place)
 
 
+class WorkRefused(ConfigError):
+    """Source or target refuse a definition; it can be stored all the same, without asking them."""
+
+
 class RelationMissing(ConfigError):
     """A table or schema is missing, perhaps only while a deployment renames it: a run makes a few quick attempts."""
 
@@ -56,6 +60,12 @@ class NotFound(VitrineError):
     """No object has that name."""
 
     default_code = "NOT_FOUND"
+
+
+class Forbidden(VitrineError):
+    """The role of the caller does not allow the operation."""
+
+    default_code = "FORBIDDEN"
 
 
 class TransitionRefused(VitrineError):
@@ -99,7 +109,7 @@ def is_final(error: VitrineError) -> bool:
     return isinstance(error, ConfigError | DataError | LeaseLost)
 
 
-_HEALED_BY_A_PERSON = frozenset({"QUERY_CANCELED", ACCESS_REFUSED})
+_HEALED_BY_A_PERSON = frozenset({"QUERY_CANCELED", "FIRST_ROW_TIMEOUT", ACCESS_REFUSED})
 
 
 def heals(error: VitrineError) -> bool:

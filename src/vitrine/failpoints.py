@@ -23,6 +23,7 @@ NAMES = frozenset(
         "in_backoff",
         "staging_built",
         "before_alias",
+        "before_audit",
         "before_swap",
         "after_swap",
         "in_copy",

@@ -40,12 +40,32 @@ def unprivileged_account(kind: ServerKind, *preferred: str) -> Account:
     )
 
 
-def allow_traversal(account: Account, folder: Path) -> None:
-    """Grant the right to traverse, and no other, on the folder and its parents."""
+def create_folder(folder: Path, account: Account | None) -> None:
+    """Create a folder with the parents that are missing; the account of the server may traverse those."""
+    missing = [step for step in (folder, *folder.parents) if not step.exists()]
+    for step in reversed(missing):
+        step.mkdir(exist_ok=True)
+        if account is not None:
+            step.chmod(stat.S_IMODE(step.stat().st_mode) | stat.S_IXOTH)
+
+
+def allow_traversal(kind: ServerKind, account: Account, folder: Path, *own: Path) -> None:
+    """Let the account reach the folder: grant the right to traverse, and no other, on the folders that are our own.
+
+    ConfigError if another folder on the way is closed: it is not ours to open.
+    """
     for step in (folder, *folder.parents):
         found = step.stat()
-        if found.st_uid != account.uid and not found.st_mode & stat.S_IXOTH:
-            step.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
+        if found.st_uid == account.uid or found.st_mode & stat.S_IXOTH:
+            continue
+        if step not in own:
+            raise ConfigError(
+                f"{kind.name} does not run as root, and user {account.uid}, who runs it, may not enter {step}: use a"
+                f" folder that every user may enter ({kind.other_folder}), start as an ordinary user, run"
+                f" `chmod o+x {step}`, or {kind.instead}",
+                code="NO_ACCOUNT",
+            )
+        step.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
 
 
 def change_owner(kind: ServerKind, path: Path, account: Account | None) -> None:

@@ -1,8 +1,9 @@
 """The domain model: a pipeline's definition, a claimed run, a cursor."""
 
+import hashlib
 import time
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NewType, Self
 from uuid import UUID
@@ -15,6 +16,10 @@ from pydantic import (
     GetJsonSchemaHandler,
     PlainSerializer,
     SerializeAsAny,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    TypeAdapter,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -23,7 +28,7 @@ from pydantic_core import CoreSchema
 
 from vitrine import plugins, schedule
 from vitrine.schedule import Schedule
-from vitrine.settings import parse_duration
+from vitrine.settings import DURATION, LONGEST, parse_duration
 from vitrine.status import RunStatus, Status
 
 PipelineId = NewType("PipelineId", UUID)
@@ -36,6 +41,9 @@ Cursor = tuple[str, ...]
 """The last position read: the cursor columns in PostgreSQL's text format (UTC and ISO), so that nothing is rounded."""
 
 NAME = r"^[a-z][a-z0-9_]{0,62}$"
+
+StateChoice = Literal["keep", "reset"]
+"""What becomes of the checkpoint when the query changes."""
 TAG = r"^[a-z0-9][a-z0-9_.:-]{0,62}$"
 COLUMN = r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$"
 
@@ -62,11 +70,31 @@ def format_duration(value: timedelta) -> str:
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
+def _duration(value: object) -> timedelta:
+    """Whole seconds, or a text with a unit."""
+    if isinstance(value, bool | float) or (isinstance(value, str) and value != value.strip()):
+        raise ValueError("give a duration such as 30s, 5m or 1h")
+    return parse_duration(value)
+
+
 Duration = Annotated[
     timedelta,
-    BeforeValidator(parse_duration, json_schema_input_type=str),
+    BeforeValidator(
+        _duration,
+        json_schema_input_type=Annotated[str, Field(pattern=f"^{DURATION}$")]
+        | Annotated[int, Field(ge=0, le=int(LONGEST.total_seconds()))],
+    ),
     PlainSerializer(format_duration, return_type=str),
 ]
+
+
+def readable_default(schema: dict[str, Any]) -> None:
+    """The default of a Duration in a JSON schema, in the form that is accepted."""
+    default = schema.get("default")
+    if isinstance(default, str) and default.startswith("P"):  # ISO 8601, as pydantic writes it for input
+        schema["default"] = format_duration(TypeAdapter(timedelta).validate_python(default))
+
+
 Column = Annotated[str, Field(pattern=COLUMN)]
 Tag = Annotated[str, Field(pattern=TAG)]
 BatchSize = Annotated[int, Field(ge=1, le=50_000, strict=True)] | Literal["auto"]
@@ -88,7 +116,7 @@ class Options(BaseModel):
     on_reject: Literal["fail", "quarantine"] = Field(
         default="fail", description="If a row does not fit the target: fail the run, or quarantine the row."
     )
-    max_rejects: int = Field(
+    max_rejects: StrictInt = Field(
         default=100, ge=0, le=1_000_000, description="A run that quarantines more rows than this fails."
     )
     on_duplicate_key: Literal["fail", "last"] = Field(
@@ -98,35 +126,40 @@ class Options(BaseModel):
     on_schema_change: Literal["fail", "add_columns"] = Field(
         default="fail", description="If the query has a column that the target lacks: fail the run, or add the column."
     )
-    max_delete_ratio: float = Field(
+    max_delete_ratio: StrictFloat = Field(
         default=0.5,
         ge=0,
         le=1,
         description="The largest part of the mart that a full load may delete; a larger deletion fails the run.",
     )
     max_staging_age: Duration = Field(
-        default=timedelta(hours=1), description="An unfinished full load older than this starts from the beginning."
+        default=timedelta(hours=1),
+        json_schema_extra=readable_default,
+        description="An unfinished full load older than this starts from the beginning.",
     )
     batch_timeout: Duration = Field(
         default=timedelta(minutes=30),
+        json_schema_extra=readable_default,
         ge=timedelta(seconds=1),
         description="The run fails if reading, transforming and writing one batch takes longer. The first batch"
         " includes the time that the source needs to sort the query.",
     )
-    max_rows_per_second: int | None = Field(
+    max_rows_per_second: StrictInt | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
         description="Limit for the rows read per second; batches are then no larger than that. null: no limit.",
     )
     pause_between_batches: Duration = Field(
-        default=timedelta(0), description="How long a run waits after each batch, at most an hour."
+        default=timedelta(0),
+        json_schema_extra=readable_default,
+        description="How long a run waits after each batch, at most an hour.",
     )
-    max_batch_bytes: int = Field(
+    max_batch_bytes: StrictInt = Field(
         default=32 * 1024 * 1024,
         ge=1024,
         description="A batch ends at this size even if it has fewer rows than batch_size. With a row transform,"
-        " and for Elasticsearch, the default is 8 MiB.",
+        " and in lane `text`, the default is 8 MiB.",
     )
 
     @field_validator("pause_between_batches")
@@ -142,7 +175,7 @@ class Step(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    order_index: int = Field(ge=0, le=1_000_000, examples=[10])
+    order_index: StrictInt = Field(ge=0, le=1_000_000, examples=[10])
     task_type: TaskType
     body: str | None = Field(
         default=None,
@@ -204,7 +237,7 @@ class Definition(BaseModel):
         description="Rows per transaction, 1 to 50 000. auto: 50 000 without a transform, 20 000 with a"
         " frame transform and 5 000 with a row transform.",
     )
-    enabled: bool = True
+    enabled: StrictBool = True
     schedule_interval: str | None = Field(
         default=None,
         description="An interval such as 30s, 5m or 1h, or a cron line of five fields in the configured time zone.",
@@ -378,6 +411,12 @@ class RequestKind(StrEnum):
     RUN = "run"
     FULL = "full"  # once, an incremental pipeline reads everything and removes what vanished at the source
     ROLLBACK = "rollback"
+    BACKFILL = "backfill"  # a range of the cursor is read and written again; the checkpoint stays
+    RECONCILE = "reconcile"  # the mart is compared with its source; nothing is written
+
+
+RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE})
+"""The kinds that leave the checkpoint alone: however they end, the pipeline returns to the status it had."""
 
 
 @dataclass(frozen=True)
@@ -385,6 +424,12 @@ class RunOptions:
     """Options of one run request."""
 
     allow_shrink: bool = False
+    backfill_from: str | None = None  # a backfill: the first value of the cursor
+    backfill_to: str | None = None  # and the first one behind its last
+
+    def stored(self) -> dict[str, object]:
+        """As the store keeps them; options that are not given are left out, because an older runner knows fewer."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -398,6 +443,8 @@ class RunRequest:
     @property
     def label(self) -> str:
         """The kind in a sentence."""
+        if self.kind == RequestKind.BACKFILL:
+            return f"backfill from {self.options.backfill_from} to {self.options.backfill_to}"
         return "full run" if self.kind == RequestKind.FULL else self.kind
 
     def equals(self, other: "RunRequest") -> bool:
@@ -424,6 +471,7 @@ class Pipeline:
     config_version: int
     request: RunRequest | None  # the request that is waiting, running or paused
     rerun: RunRequest | None  # the request that follows it
+    rerun_held: bool  # that one waits for a person: it does not start if the current one returns to that status
     requested_at: datetime | None
     attempt: int
     next_attempt_at: datetime | None  # None: as soon as a runner is free
@@ -435,6 +483,8 @@ class Pipeline:
     lease_expires_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    status_since: datetime | None  # None: its status has not changed since this is recorded
+    read_at: datetime = field(compare=False)  # when the store was read, by its clock
 
     @property
     def name(self) -> str:
@@ -447,6 +497,13 @@ class Pipeline:
     @property
     def rerun_request_id(self) -> RequestId | None:
         return self.rerun.id if self.rerun else None
+
+    def is_stale(self, zone: tzinfo) -> bool:
+        """Whether the mart is older than the schedule allows; `zone`: time zone for cron schedules."""
+        schedule = self.definition.schedule
+        if schedule is None or not self.definition.enabled:
+            return False
+        return self.read_at > schedule.stale_at(self.fresh_as_of or self.created_at, zone=zone)
 
     @property
     def freshness_covers(self) -> FreshnessCovers:
@@ -476,7 +533,6 @@ class Claim:
     tag: str = ""  # names this installation in the names of its sessions
     kind: RequestKind = RequestKind.RUN
     request_id: RequestId | None = None
-    returns_to: Status = Status.IDLE  # the pipeline's status before the request, for one that changes nothing
     scheduled: bool = False  # only the schedule asked for it, no person
     postponed: int = 0  # how many scheduled runs before it were postponed, without a success since
 
@@ -484,6 +540,15 @@ class Claim:
     def session(self) -> str:
         """The name of the claim's sessions; what follows another colon is their purpose."""
         return f"vitrine:{self.tag}:{self.token}"
+
+    @property
+    def backfill_key(self) -> str:
+        """Names a backfill and the work that it does: one that continues must still do the same work."""
+        work = self.definition.model_dump_json(
+            include={"source_type", "source", "source_query", "python_task", "tasks", "target_table", "key_columns"}
+            | {"incremental_key", "incremental_id_key"}
+        )
+        return f"{self.request_id}:{hashlib.sha256(work.encode()).hexdigest()[:16]}"
 
     def log_fields(self) -> dict[str, object]:
         return {
@@ -519,6 +584,7 @@ class Run:
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
+    result: dict[str, Any] | None  # what a reconcile has found; None: another kind, or it has not ended
     runner: str
     elapsed: float  # seconds by the database's clock; until now if the run is active
 

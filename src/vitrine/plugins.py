@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
-from pydantic import BaseModel, ConfigDict, SecretStr, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, SecretStr, create_model
 
+from vitrine import urls
 from vitrine.errors import ConfigError
+from vitrine.settings import Settings
 
 PACKAGE = "vitrine.connectors"
 ENTRY_POINTS = "vitrine.connectors"
@@ -30,6 +32,7 @@ class SourceSpec:
 
     factory: str
     options: type[BaseModel] = NoOptions
+    tables: str | None = None  # `module:function` that lists what can be read; None: the connector cannot
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,17 @@ class Connector:
     source: SourceSpec | None = None
     sink: SinkSpec | None = None
     devserver: str | None = None  # `module:Class` of a DevelopmentServer
+    diagnose: str | None = None  # `module:function` that checks its settings and systems, for `vitrine doctor`
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One line of `vitrine doctor`."""
+
+    subject: str
+    level: Literal["ok", "warning", "error"]
+    text: str
+    remedy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -211,10 +225,28 @@ def _composed(
     return create_model("Options", __base__=base)
 
 
+def variables() -> list[str]:
+    """Names of the variables that the settings of connectors read."""
+    found: list[str] = []
+    for connector in installed().values():
+        for name, field in connector.settings.model_fields.items():
+            found.append(f"VITRINE_{connector.name.upper()}_{name.upper()}")
+            if isinstance(field.validation_alias, AliasChoices):
+                found += [str(choice) for choice in field.validation_alias.choices]
+    return found
+
+
 def secrets_of(sections: Iterable[BaseModel]) -> list[str]:
     """Every secret in the settings of connectors, to be redacted from the log."""
-    values = (value for section in sections for _, value in section)
-    return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+    values = [value.get_secret_value() for one in sections for _, value in one if isinstance(value, SecretStr)]
+    # of a URL, the log may show the host
+    return [secret for value in values for secret in (urls.secrets_of(value) if "://" in value else (value,))]
+
+
+def secrets_in(settings: Settings) -> list[str]:
+    """Every password and other secret of an installation, to be redacted from what is logged."""
+    sections = [settings.section(one.name, one.settings) for one in installed().values()]
+    return [*settings.passwords(), *secrets_of(sections)]
 
 
 def load_class(connector: Connector, factory: str) -> Any:

@@ -8,14 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import LiteralString, cast
+from typing import LiteralString, TypeVar, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 
+from vitrine import server_messages
 from vitrine.errors import (
     ACCESS_REFUSED,
     CONNECTION_LIMIT,
@@ -26,6 +27,7 @@ from vitrine.errors import (
     group_of,
 )
 from vitrine.places import Place
+from vitrine.urls import PostgresUrl, UrlError, mask, parse_postgres
 
 Connection = psycopg.Connection[DictRow]
 
@@ -42,33 +44,49 @@ _SESSION = """
 _READABLE_TIMES = "; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'"
 
 
+Opened = TypeVar("Opened", bound=Connection)
+
+
 def connect(url: str, *, name: str, side: str = "database", own_times: bool = False) -> Connection:
     """A connection that works through PgBouncer: nothing relies on session state. pg_stat_activity shows `name`.
 
     With `own_times`, DateStyle and IntervalStyle stay those of the database, as a user's query needs them.
     """
-    check_url(url, side)
-    with translated(side):
-        connection = psycopg.Connection[DictRow].connect(
-            url,
-            application_name=name,
+    return connect_and_ask(psycopg.Connection[DictRow], url, "", name=name, side=side, own_times=own_times)[0]
+
+
+def connect_and_ask(
+    kind: type[Opened], url: str, question: LiteralString, *, name: str, side: str, own_times: bool = False
+) -> tuple[Opened, DictRow]:
+    """A connection of this kind, and the row that answers a question sent with its first message."""
+    conninfo = make_conninfo(
+        **check_url(url, side).keywords()
+        | {
+            "application_name": name,
             # text arrives as characters, whatever the encoding of the database
-            client_encoding="UTF8",
+            "client_encoding": "UTF8",
+            "connect_timeout": "10",
+            "keepalives_idle": "30",
+            "keepalives_interval": "10",
+            "keepalives_count": "3",
+        }
+    )
+    with translated(side, known=None):
+        connection = kind.connect(
+            conninfo,
             autocommit=True,
             prepare_threshold=None,
             row_factory=dict_row,
-            connect_timeout=10,
-            keepalives_idle=30,
-            keepalives_interval=10,
-            keepalives_count=3,
         )
         try:
             with answered(connection, side):
-                connection.execute(_SESSION if own_times else _SESSION + _READABLE_TIMES)
+                answers = connection.execute((_SESSION if own_times else _SESSION + _READABLE_TIMES) + question)
         except BaseException:
             connection.close()
             raise
-        return connection
+        while answers.nextset():
+            pass
+        return connection, (answers.fetchone() if question else None) or {}
 
 
 ANSWER_SECONDS = 10.0
@@ -82,24 +100,40 @@ def answered(connection: Connection, side: str) -> Generator[None]:
     A run holds a connection of its source while it waits here. If every run of a small pool did so, none would ever
     continue.
     """
+
+    def refusal() -> VitrineError:
+        return TransientError(
+            f"{side}: no answer within {ANSWER_SECONDS:g} s; the pooler has no free connection, or the network is"
+            f" interrupted{_MORE_CONNECTIONS}",
+            code=CONNECTION_LIMIT,
+        )
+
+    with ended_after(ANSWER_SECONDS, lambda: leave(connection), refusal):
+        yield
+
+
+def leave(connection: Connection) -> None:
+    """From any thread: end the current call by closing the socket, whatever the server does."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as own:
+        own.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def ended_after(seconds: float, end: Callable[[], None], refusal: Callable[[], VitrineError]) -> Generator[None]:
+    """Call `end`, which must not block, if the block takes longer, and raise the refusal for the error it causes."""
     late = threading.Event()
 
-    def cut() -> None:
+    def call() -> None:
         late.set()
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as own:
-            own.shutdown(socket.SHUT_RDWR)
+        end()
 
-    entry = _deadlines.add(time.monotonic() + ANSWER_SECONDS, cut)
+    entry = _deadlines.add(time.monotonic() + seconds, call)
     try:
         yield
     except (psycopg.Error, VitrineError) as exc:
         if not late.is_set():
             raise
-        raise TransientError(
-            f"{side}: no answer within {ANSWER_SECONDS:g} s; the pooler has no free connection, or the network is"
-            f" interrupted{_MORE_CONNECTIONS}",
-            code=CONNECTION_LIMIT,
-        ) from exc
+        raise refusal() from exc
     finally:
         _deadlines.remove(entry)
 
@@ -159,30 +193,29 @@ _REFUSED_ACCOUNT = re.compile(
 """The server's own reasons to refuse an account or a database; they have no SQLSTATE either."""
 
 
-def check_url(url: str, side: str) -> None:
-    """ConfigError for a URL that cannot be read; libpq's own message would quote the password."""
+def check_url(url: str, side: str) -> PostgresUrl:
+    """The parts of a URL; ConfigError, which repeats none of them, if it cannot be read."""
     try:
-        parts = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        parts = {"host": "@"}
-    # what follows an unencoded @ is taken for the host, what precedes an unencoded / for the port
-    if "@" in str(parts.get("host", "")) or not re.fullmatch(r"[0-9,]*", str(parts.get("port", ""))):
-        raise ConfigError(
-            f"{side}: the database URL cannot be read; special characters in its password must be percent-encoded"
-            " (@ as %40, / as %2F)",
-            code="BAD_URL",
-        ) from None
+        return parse_postgres(url)
+    except UrlError as exc:
+        raise ConfigError(f"{side}: the database URL cannot be read: {exc}", code="BAD_URL") from None
 
 
-def safe_message(exc: BaseException | None) -> str:
-    """The server's message in one line, without the row values that PostgreSQL puts into DETAIL and data errors."""
+def safe_message(exc: BaseException | None, known: str | None = "") -> str:
+    """The server's message in one line, if it cannot quote row values; otherwise code, table, column and constraint.
+
+    `known`: the text of the configuration, whose names may be shown. None: no row was being read.
+    """
     if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
+        names = [name for name in (exc.diag.table_name, exc.diag.column_name, exc.diag.constraint_name) if name]
         if group_of(exc.sqlstate) is DataError:
-            names = (exc.diag.table_name, exc.diag.column_name, exc.diag.constraint_name)
-            return " ".join([exc.sqlstate, type(exc).__name__, *(name for name in names if name)])
-        return f"{exc.diag.message_primary} ({exc.sqlstate})"
+            return " ".join([exc.sqlstate, type(exc).__name__, *names])
+        text = server_messages.shown(exc.sqlstate, exc.diag.message_primary or "", known)
+        return " ".join([text or type(exc).__name__, f"({exc.sqlstate})", *([] if text else names)])
+    if isinstance(exc, psycopg.Error) and not isinstance(exc, psycopg.OperationalError):
+        return type(exc).__name__  # raised by the driver, which quotes the value that it cannot read
     lines = str(exc).strip().splitlines()
-    return re.sub(r"//[^@/\s]*@", "//", lines[0]) if lines else type(exc).__name__
+    return mask(lines[0]) if lines else type(exc).__name__
 
 
 _LIMITS = {
@@ -198,9 +231,16 @@ _LIMITS = {
 
 @contextmanager
 def translated(
-    side: str, *, code: str | None = None, place_of: Callable[[psycopg.Error], Place | None] | None = None
+    side: str,
+    *,
+    code: str | None = None,
+    place_of: Callable[[psycopg.Error], Place | None] | None = None,
+    known: str | None = "",
 ) -> Generator[None]:
-    """Raise psycopg's errors as the error group of their SQLSTATE; `side`, with the place, begins the sentence."""
+    """Raise psycopg's errors as the error group of their SQLSTATE; `side`, with the place, begins the sentence.
+
+    `known` as in `safe_message`.
+    """
     try:
         yield
     except psycopg.Error as exc:
@@ -208,11 +248,10 @@ def translated(
         if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None:
             # refused passwords and unknown databases have no SQLSTATE: only the text identifies them
             group = TransientError
-        known = exc.sqlstate or _state_of_refusal(str(exc))
-        limit, remedy = _LIMITS.get(known, (None, ""))
+        limit, remedy = _LIMITS.get(exc.sqlstate or _state_of_refusal(str(exc)), (None, ""))
         place = place_of(exc) if place_of else None
         where = f"{side}, {place}" if place else side
-        raise group(f"{where}: {safe_message(exc)}{remedy}", code=code or limit, place=place) from exc
+        raise group(f"{where}: {safe_message(exc, known)}{remedy}", code=code or limit, place=place) from exc
 
 
 def _state_of_refusal(text: str) -> str:
@@ -240,11 +279,6 @@ STABLE_TIMES = """
 """Times have the same text everywhere. A user's query runs without them, under the settings of its own database."""
 
 TEXT_FORMAT = STABLE_NAMES + ";" + STABLE_TIMES
-
-
-def no_transaction_timeout(connection: Connection) -> LiteralString:
-    """Lifts the limit of the role from a transaction: a run has its own limits."""
-    return "" if connection.info.server_version < 170_000 else "; SET LOCAL transaction_timeout = 0"
 
 
 CATALOG_NAMES = "SET LOCAL search_path = pg_catalog"

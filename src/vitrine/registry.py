@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points, packages_distributions
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from traceback import walk_tb
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -66,6 +68,15 @@ class Task:
         module = self.function.__module__
         package = module.partition(".")[0]
         return next(iter(packages_distributions().get(package, ())), module) if package != "vitrine" else package
+
+    def place_of(self, raised: BaseException) -> str | None:
+        """File and line of the function's own module where an exception left it; None if it never was there.
+
+        The text of the exception is not used anywhere: it may quote values of rows.
+        """
+        file = getattr(getattr(inspect.unwrap(self.function), "__code__", None), "co_filename", None)
+        lines = [line for frame, line in walk_tb(raised.__traceback__) if frame.f_code.co_filename == file]
+        return f"{'/'.join(self.function.__module__.split('.'))}.py:{lines[-1]}" if lines else None
 
     def validate(self, options: Mapping[str, Any]) -> "BoundTask":
         """The task with these options; ConfigError names each wrong one and the reason."""
@@ -239,4 +250,17 @@ def describe_options(task: Task) -> list[str]:
 
 
 def _type_text(annotation: Any) -> str:
+    """The type as Python writes it, without the rules that a validator adds."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type_text(parts[0])
+    if origin is Literal:
+        return " | ".join(map(repr, parts))
+    if origin is Union or origin is UnionType:
+        return " | ".join(_type_text(part) for part in parts)
+    if origin is not None:
+        inner = ", ".join("…" if part is Ellipsis else _type_text(part) for part in parts)
+        return f"{origin.__name__}[{inner}]"
+    if annotation is NoneType:
+        return "None"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

@@ -10,16 +10,15 @@ from pydantic import ValidationError
 
 from vitrine.documents import Document
 from vitrine.engine import plan
-from vitrine.errors import ConfigError, TransitionRefused
-from vitrine.model import Definition, Pipeline, with_throttle_of
+from vitrine.errors import ConfigError, DataError, TransitionRefused
+from vitrine.flow.rows import bare_type
+from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle_of
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
 from vitrine.store import generations, pipelines
 from vitrine.store import state as states
 from vitrine.store.database import transaction
-
-StateChoice = Literal["keep", "reset"]
 
 ALL = 100_000
 """More pipelines than a store has."""
@@ -95,11 +94,7 @@ def _revise(
     expected_version: int | None,
 ) -> _Revision | None:
     """What a change stores; None if it changes nothing."""
-    if expected_version is not None and expected_version != old.config_version:
-        raise TransitionRefused(
-            f"pipeline '{old.name}' is at version {old.config_version}, not {expected_version}; read it again",
-            code="VERSION_CONFLICT",
-        )
+    pipelines.refuse_other_version(old.name, old.config_version, expected_version)
     new = merge(old.definition, fields)
     plan.check(new, settings)
     changed = changed_fields(old.definition, new)
@@ -111,6 +106,73 @@ def _revise(
         bool(changed & FIXED_WHILE_RUNNING) and not stored.has_checkpoint  # a half-built load of the old definition
     )
     return _Revision(new, resets, bool(changed & IDENTITY))
+
+
+def change_state(
+    connection: Connection,
+    key: str | UUID,
+    *,
+    rewind_to: str | None = None,
+    expected_batch_seq: int | None = None,
+) -> tuple[Pipeline, states.StoredState]:
+    """Reset the state, or rewind the checkpoint to an earlier value of the cursor column, which is read again."""
+    with transaction(connection):
+        pipeline = pipelines.lock(connection, key)
+        stored = states.load(connection, pipeline.id)
+        if expected_batch_seq not in (None, stored.batch_seq):
+            raise TransitionRefused(
+                f"the state of '{pipeline.name}' is at version {stored.batch_seq}, not {expected_batch_seq}; read it"
+                " again",
+                code="VERSION_CONFLICT",
+            )
+        if pipeline.status in LEASED:
+            raise TransitionRefused(
+                f"pipeline '{pipeline.name}' is {pipeline.status} on {pipeline.lease_owner}; pause it before you change"
+                " its state",
+                code="RUNNING",
+            )
+        if rewind_to is None:
+            states.reset(connection, pipeline.id)
+        else:
+            states.rewind(connection, pipeline.id, _earlier_cursor(connection, pipeline, stored, rewind_to))
+        return pipeline, states.load(connection, pipeline.id)
+
+
+def _earlier_cursor(connection: Connection, pipeline: Pipeline, stored: states.StoredState, value: str) -> str:
+    """The canonical text of a value that the checkpoint may go back to; a refusal says why it may not."""
+    current, types = stored.position.cursor, stored.cursor_types
+    if pipeline.definition.mode is Mode.FULL or current is None or types is None:
+        raise TransitionRefused(
+            f"pipeline '{pipeline.name}' has no checkpoint to rewind: its next run reads everything",
+            code="NO_CHECKPOINT",
+        )
+    if stored.generation_open:
+        raise TransitionRefused(
+            f"a full load of '{pipeline.name}' is unfinished, and its end sets the checkpoint again; let it finish, or"
+            " reset the state",
+            code="LOAD_UNFINISHED",
+        )
+    # `modified timestamp with time zone, id uuid`; a modifier such as (10,2) has no blank after its comma
+    column, _, type_name = types.split(", ")[0].partition(" ")
+    try:
+        parsed = states.parse_cursor(connection, bare_type(type_name), value, current[0])
+    except (DataError, ConfigError) as exc:
+        raise ConfigError(
+            f"the value is not a {type_name}, the type of the cursor column '{column}'", code="CURSOR_VALUE"
+        ) from exc
+    if parsed is None:
+        raise ConfigError(
+            f"the cursor column '{column}' is of type {type_name}, whose order is not known here; reset the state to"
+            " read everything again",
+            code="CURSOR_TYPE",
+        )
+    if not parsed.is_earlier:
+        raise ConfigError(
+            f"the value lies after the checkpoint, {current[0]}; rows between them would never be read. Give an earlier"
+            " value",
+            code="CURSOR_VALUE",
+        )
+    return parsed.text
 
 
 @dataclass(frozen=True)
@@ -240,6 +302,8 @@ class Applied:
     outcome: Literal["created", "changed", "unchanged", "deleted"]
     differences: tuple[Difference, ...] = ()
     resets: bool = False  # the user asked for it
+    old: Pipeline | None = None  # None: it did not exist
+    new: Pipeline | None = None  # None: it does not exist any more
 
 
 def apply_all(
@@ -265,7 +329,7 @@ def apply_all(
         for name in delete:
             try:
                 pipelines.delete(connection, stored[name].id)
-                applied.append(Applied(name, "deleted"))
+                applied.append(Applied(name, "deleted", old=stored[name]))
             except KeyError:
                 continue  # another session has deleted it since it was listed
             except TransitionRefused as exc:
@@ -291,24 +355,26 @@ def _apply(
 ) -> Applied:
     definition = document.definition
     if old is None:
-        create(connection, settings, definition, _pipeline_id(document.fields))
-        return Applied(definition.name, "created")
+        new = create(connection, settings, definition, _pipeline_id(document.fields))
+        return Applied(definition.name, "created", new=new)
     if old.definition == definition and state != "reset":
-        return Applied(definition.name, "unchanged")
-    change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
-    return Applied(definition.name, "changed", differences(old.definition, definition), resets=state == "reset")
+        return Applied(definition.name, "unchanged", old=old, new=old)
+    new = change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
+    changed = differences(old.definition, definition)
+    return Applied(definition.name, "changed", changed, resets=state == "reset", old=old, new=new)
 
 
 def differences(old: Definition, new: Definition) -> tuple[Difference, ...]:
     """Every field and option that has another value."""
-    before, after = _flat(old), _flat(new)
+    before, after = flat(old), flat(new)
     names = dict.fromkeys((*before, *after))
     return tuple(
         Difference(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
     )
 
 
-def _flat(definition: Definition) -> dict[str, Any]:
+def flat(definition: Definition) -> dict[str, Any]:
+    """Every field and option that has not its default."""
     fields = definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
     return fields | {f"options.{name}": value for name, value in options.items()}

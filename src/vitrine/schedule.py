@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 
 from cronsim import CronSim, CronSimError
 
@@ -26,6 +27,10 @@ class Interval:
             return now + self.every
         return last + (max(now - last, timedelta(0)) // self.every + 1) * self.every
 
+    def stale_at(self, fresh: datetime, *, zone: tzinfo = UTC) -> datetime:
+        """When a mart as fresh as this is older than the schedule allows: after two intervals."""
+        return fresh + 2 * self.every
+
 
 @dataclass(frozen=True)
 class Cron:
@@ -44,10 +49,15 @@ class Cron:
                 return moment
         raise ValueError("the cron line names a day that does not exist")
 
+    def stale_at(self, fresh: datetime, *, zone: tzinfo = UTC) -> datetime:
+        """When a mart as fresh as this is older than the schedule allows: at the second due time after."""
+        return self.next_after(self.next_after(fresh, zone=zone), zone=zone)
+
 
 Schedule = Interval | Cron
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> Schedule:
     """ValueError explains in a sentence what is wrong, without repeating the text."""
     if re.fullmatch(r"[0-9]+[smhd]", text):

@@ -2,34 +2,57 @@
 
 import os
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import cached_property
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
-from urllib.parse import unquote
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    ValidationError,
+)
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
-from vitrine import input_errors
+from vitrine import env_files, input_errors, urls
 from vitrine.errors import ConfigError
 from vitrine.input_errors import InputError
 
-_PASSWORD = re.compile(r"://[^:@/?]*:([^/?]*)@")
+_PREFIX = "VITRINE_"
 
 CONNECTIONS_OF_A_RUN = 2
 """To its source, at most: one streams rows, another runs queries in the meantime."""
 
 LONGEST = timedelta(days=3650)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"B": 1, "kB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
+
+
+DURATION = r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)?"
 
 
 def parse_duration(value: object) -> timedelta:
     """`30s`, `5m`, `1h`, `250ms` or plain seconds."""
     if isinstance(value, timedelta):
         return value
-    matched = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)?", str(value).strip())
+    matched = re.fullmatch(DURATION, str(value).strip())
     if matched is None:
         raise ValueError("give a duration such as 30s, 5m or 1h")
     seconds = float(matched[1]) * _UNITS[matched[2] or "s"]
@@ -38,15 +61,36 @@ def parse_duration(value: object) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def parse_bytes(value: object) -> object:
+    """`64MB`, `10GB`, `512kB` or plain bytes, as PostgreSQL spells them."""
+    matched = re.fullmatch(r"([0-9]{1,15})\s*(B|kB|MB|GB|TB)?", str(value).strip())
+    if matched is None:
+        raise ValueError("give a size such as 64MB or 10GB")
+    return int(matched[1]) * _SIZES[matched[2] or "B"]
+
+
+def format_bytes(value: int) -> str:
+    """The shortest spelling that `parse_bytes` reads back: 64MB, 10GB."""
+    unit = next(one for one, size in reversed(_SIZES.items()) if value % size == 0)
+    return f"{value // _SIZES[unit]}{unit}"
+
+
 def split_list(value: object) -> object:
     """A comma-separated text as a tuple; anything else as it is."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 def _postgres_url(value: object) -> object:
-    text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-    if not re.match(r"^postgres(ql)?://", text):
-        raise ValueError("give a URL such as postgresql://user:password@host:5432/database")
+    urls.parse_postgres(value.get_secret_value() if isinstance(value, SecretStr) else str(value))
+    return value
+
+
+def _api_url(value: object) -> object:
+    parts = urlsplit(str(value))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("give the address of an API such as https://vitrine.example.com")
+    if parts.username or parts.password:
+        raise ValueError("give no user or password in the address; the token belongs in VITRINE_TOKEN")
     return value
 
 
@@ -64,16 +108,33 @@ def _time_zone(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,252})|[0-9A-Fa-f:]+", value):
+        raise ValueError("give names or addresses without port, such as vitrine.example.com or *.example.com")
+    return value.lower().rstrip(".")
+
+
+def _network(value: str) -> str:
+    try:
+        return str(ip_network(value))
+    except ValueError:
+        raise ValueError("give addresses or networks, such as 192.0.2.10 or 10.0.0.0/8") from None
+
+
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(format_bytes, return_type=str, when_used="json")]
 PollInterval = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_at_least_10ms)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_list)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode, BeforeValidator(split_list)]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(split_list)]
 ConnectionLimit = Annotated[int, Field(ge=CONNECTIONS_OF_A_RUN, le=10_000)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
+ApiUrl = Annotated[str, BeforeValidator(_api_url)]
 
 
 _SOURCES = SettingsConfigDict(
-    env_file=".env",
+    env_file=env_files.DEFAULT,
     env_file_encoding="utf-8",
     env_ignore_empty=True,
     frozen=True,
@@ -82,10 +143,49 @@ _SOURCES = SettingsConfigDict(
 )
 
 
-class ConnectorSettings(BaseSettings):
-    """Base of a connector's settings: each field is read from VITRINE_<CONNECTOR>_<FIELD>, or from its alias."""
+class _FromFiles(BaseSettings):
+    """Reads secrets from files that `…_FILE` names, and takes no code from a `.env` that is not trusted."""
 
     model_config = _SOURCES
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        for source in (env_settings, dotenv_settings):
+            if isinstance(source, EnvSettingsSource):
+                variables = dict(source.env_vars)
+                if isinstance(source, DotEnvSettingsSource) and source.env_file == env_files.DEFAULT:
+                    env_files.refuse_code(variables, Path())
+                env_files.read_secrets(variables, *_secret_names(settings_cls, source.env_prefix))
+                source.env_vars = variables
+        return init_settings, env_settings, dotenv_settings
+
+
+def _secret_names(model: type[BaseSettings], prefix: str) -> tuple[set[str], set[str]]:
+    """The variables of secrets, and the beginnings of those that have one secret per name."""
+    single: set[str] = set()
+    nested: set[str] = set()
+    for name, info in model.model_fields.items():
+        if "SecretStr" not in str(info.annotation):
+            continue
+        alias = info.validation_alias
+        known = [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [f"{prefix}{name}"]
+        names = {one.lower() for one in known}
+        if str(info.annotation).startswith("dict"):
+            nested |= {f"{one}__" for one in names}
+        else:
+            single |= names
+    return single, nested
+
+
+class ConnectorSettings(_FromFiles):
+    """Base of a connector's settings: each field is read from VITRINE_<CONNECTOR>_<FIELD>, or from its alias."""
 
     needs: ClassVar[str] = "give its settings"
     """What to do about a connector that is not configured."""
@@ -99,10 +199,10 @@ class ConnectorSettings(BaseSettings):
 Section = TypeVar("Section", bound=BaseModel)
 
 
-class Settings(BaseSettings):
+class Settings(_FromFiles):
     """Everything that differs between installations. Secrets are SecretStr: they show as ******."""
 
-    model_config = _SOURCES | SettingsConfigDict(env_prefix="VITRINE_", env_nested_delimiter="__")
+    model_config = _SOURCES | SettingsConfigDict(env_prefix=_PREFIX, env_nested_delimiter="__")
 
     # None: no database is configured, and `demo` and `up` start the embedded one
     database_url: PostgresUrl | None = Field(
@@ -121,11 +221,24 @@ class Settings(BaseSettings):
     timezone: TimeZone = "UTC"
     history_max_age: Duration = timedelta(days=30)
     history_max_runs: int = Field(default=1000, ge=1, le=1_000_000)
+    show_keys_in_errors: bool = True
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
+    # names besides those of loopback under which clients reach the API
+    allowed_hosts: Hosts = ()
+    # PEM files; None: the API itself speaks no TLS
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    # whose X-Forwarded-For and X-Forwarded-Proto are believed
+    trusted_proxies: Networks = ()
+    # None: commands work on the database; otherwise through the API at this address, with the token
+    api_url: ApiUrl | None = None
+    token: SecretStr | None = None
+    check_timeout: Duration = timedelta(seconds=10)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: Literal["auto", "json", "text"] = "auto"
+    log_batches: int = Field(default=20, ge=0, le=1_000_000)
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(default=0, ge=0, le=65535)  # 0: a runner serves no metrics
     # only for this project's tests: makes a process fail at named points
@@ -162,10 +275,9 @@ class Settings(BaseSettings):
             raise ConfigError("; ".join(_sentence(one, prefix) for one in mistakes), code="SETTINGS") from None
 
     def passwords(self) -> list[str]:
-        """Every password in the database URLs, percent-encoded and decoded."""
-        urls = [url.get_secret_value() for url in (self.database_url, *self.sources.values()) if url is not None]
-        written = [found[1] for url in urls if (found := _PASSWORD.search(url))]
-        return [*written, *map(unquote, written)]
+        """Every secret in the database URLs, percent-encoded and decoded."""
+        given = [url.get_secret_value() for url in (self.database_url, *self.sources.values()) if url is not None]
+        return [secret for url in given for secret in urls.secrets_of(url)]
 
     def runs_per_source(self) -> dict[str, int]:
         """How many runs may read from a source at once, over all runners; a source without an entry has no limit."""
@@ -187,6 +299,7 @@ class Settings(BaseSettings):
 
 def load(**overrides: Any) -> Settings:
     """Read environment and `.env`; a wrong value raises ConfigError naming its variable, never its value."""
+    _check_env_file()
     try:
         settings = Settings(**overrides)
     except ValidationError as exc:
@@ -214,6 +327,30 @@ def load(**overrides: Any) -> Settings:
     return settings
 
 
+def choose_env_file(path: Path) -> None:
+    """Read this file instead of `.env` in the working folder, in the whole process; the user has named it."""
+    env_files.check_regular(path, "the file of --env-file")
+    Settings.model_config["env_file"] = path
+
+
+def chosen_env_file() -> Path | None:
+    """The file that was chosen; None: `.env` in the working folder, if there is one."""
+    chosen = Settings.model_config.get("env_file")
+    return chosen if isinstance(chosen, Path) else None
+
+
+def _check_env_file() -> None:
+    chosen = Settings.model_config.get("env_file")
+    if isinstance(chosen, str | Path) and (path := Path(chosen)).exists():
+        env_files.check_regular(path, "the settings in")
+        try:
+            path.read_text("utf-8")
+        except OSError as exc:
+            raise ConfigError(f"cannot read the settings in '{path}': {exc.strerror}", code="NO_FILE") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"the settings in '{path}' are not UTF-8 text", code="SETTINGS") from None
+
+
 def _sentence(mistake: InputError, prefix: str = "VITRINE_") -> str:
     if not mistake.location:  # the settings contradict one another
         return f"{prefix}… are not valid: {mistake.reason}"
@@ -223,10 +360,34 @@ def _sentence(mistake: InputError, prefix: str = "VITRINE_") -> str:
     return f"{variable}{suffix} is not valid: {mistake.reason}"
 
 
-def child_environment(url: str, **settings: object) -> dict[str, str]:
-    """The environment of a process we start: ours, with this database, and with these settings."""
-    said = {f"VITRINE_{name.upper()}": str(value) for name, value in settings.items()}
-    return {**os.environ, "VITRINE_DATABASE_URL": url, **said}
+def child_environment(settings: Settings, **overrides: object) -> dict[str, str]:
+    """The environment of a process we start: ours, with the databases of these settings, and with these overrides.
+
+    A URL with a secret is left out: it is in a file or in our environment, where the child finds it as well.
+    """
+    given = {"DATABASE_URL": settings.store_url} | {
+        f"SOURCES__{name.upper()}": url.get_secret_value() for name, url in settings.sources.items()
+    }
+    without_secret = {name: url for name, url in given.items() if not any(urls.secrets_of(url))}
+    said = {name.upper(): value for name, value in overrides.items()}
+    return {**os.environ, **{f"VITRINE_{name}": str(value) for name, value in (without_secret | said).items()}}
+
+
+def known_variables(of_connectors: Iterable[str] = ()) -> list[str]:
+    """Names of the variables that are read; of a setting with several parts, its beginning."""
+    own = [f"{_PREFIX}{name.upper()}" for name in Settings.model_fields if name != "connectors"]
+    return sorted({*own, *of_connectors})
+
+
+def unknown_variables(of_connectors: Iterable[str] = ()) -> list[str]:
+    """Variables in the environment and in `.env` that begin like a setting and are none: misspelled ones."""
+    from dotenv import dotenv_values  # pydantic-settings reads `.env` with it
+
+    env_file = Settings.model_config.get("env_file")
+    written = dotenv_values(env_file) if isinstance(env_file, str) else {}
+    known = known_variables(of_connectors)
+    found = {name.upper() for name in (*os.environ, *written) if name.upper().startswith(_PREFIX)}
+    return sorted(name for name in found if name.partition("__")[0] not in known)
 
 
 def allows_colour() -> bool:

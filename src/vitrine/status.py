@@ -28,6 +28,10 @@ class Event(StrEnum):
     RELEASE = "release"
     EXPIRE = "expire"
     CRASH_LOOP = "crash_loop"
+    # the end of a request that left the checkpoint alone, or could do nothing: back to the status before it
+    RETURN_IDLE = "return_idle"
+    RETURN_PAUSED = "return_paused"
+    RETURN_FAILED = "return_failed"
 
 
 class RunStatus(StrEnum):
@@ -42,7 +46,8 @@ LEASED = frozenset({Status.RUNNING, Status.PAUSE_REQUESTED})
 """The statuses in which a runner holds the pipeline."""
 
 # A pair that is absent is refused. A status that maps to itself accepts the event and stays
-# (`run` while RUNNING sets `rerun`, and `finish` or `postpone` then lead to RUN_REQUESTED: see `next_status`).
+# (`run` while RUNNING sets `rerun`, and `finish`, `postpone` or `return_…` then lead to RUN_REQUESTED: see
+# `next_status`).
 NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
     {
         (Status.IDLE, Event.RUN): Status.RUN_REQUESTED,
@@ -74,10 +79,19 @@ NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
         (Status.RUNNING, Event.EXPIRE): Status.RUN_REQUESTED,
         (Status.PAUSE_REQUESTED, Event.EXPIRE): Status.PAUSED,
         (Status.RUNNING, Event.CRASH_LOOP): Status.FAILED,
+        (Status.RUNNING, Event.RETURN_IDLE): Status.IDLE,
+        (Status.PAUSE_REQUESTED, Event.RETURN_IDLE): Status.PAUSED,
+        (Status.RUNNING, Event.RETURN_PAUSED): Status.PAUSED,
+        (Status.PAUSE_REQUESTED, Event.RETURN_PAUSED): Status.PAUSED,
+        (Status.RUNNING, Event.RETURN_FAILED): Status.FAILED,
+        (Status.PAUSE_REQUESTED, Event.RETURN_FAILED): Status.FAILED,
     }
 )
 
-STARTS_RERUN = frozenset({Event.FINISH, Event.POSTPONE})
+RETURNS = frozenset({Event.RETURN_IDLE, Event.RETURN_PAUSED, Event.RETURN_FAILED})
+"""The events that return a pipeline to the status before its request; the store chooses one by that status."""
+
+STARTS_RERUN = frozenset({Event.FINISH, Event.POSTPONE}) | RETURNS
 """The events that end a request and start the one that follows it."""
 
 
@@ -101,6 +115,6 @@ def diagram() -> str:
     arrows: dict[tuple[Status, Status], list[str]] = {}
     for (old, event), new in NEXT.items():
         arrows.setdefault((old, new), []).append(event.value)
-    arrows.setdefault((Status.RUNNING, Status.RUN_REQUESTED), []).append("finish or postpone with rerun")
+    arrows.setdefault((Status.RUNNING, Status.RUN_REQUESTED), []).append("finish, postpone or return with rerun")
     lines = [f"    {old} --> {new}: {', '.join(events)}" for (old, new), events in arrows.items() if old is not new]
     return "\n".join(["stateDiagram-v2", "    [*] --> IDLE", *lines])

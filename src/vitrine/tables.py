@@ -4,10 +4,12 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
 from textwrap import wrap as wrap_text
 
+from vitrine.printable import printable
+
 GAP = "  "
 MIN_WRAPPED_WIDTH = 12
 
-_BOLD, _CYAN, _RED, _GREEN = "1", "36", "31", "32"
+_BOLD, _CYAN, _RED, _GREEN, _YELLOW = "1", "36", "31", "32", "33"
 
 
 class Coloured(str):
@@ -21,12 +23,27 @@ class Coloured(str):
         return cell
 
 
+class Lines(str):
+    """A cell of several lines; a line break in another cell is a value, and shown as \\n."""
+
+    __slots__ = ()
+
+
 def red(text: object) -> Coloured:
     return Coloured(text, _RED)
 
 
 def green(text: object) -> Coloured:
     return Coloured(text, _GREEN)
+
+
+def yellow(text: object) -> Coloured:
+    return Coloured(text, _YELLOW)
+
+
+def coloured(text: Coloured) -> str:
+    """The text with its colour, for a terminal."""
+    return _colour(text, text.code, True)
 
 
 def table(
@@ -40,18 +57,35 @@ def table(
     colours: bool = False,
 ) -> str:
     """The rows under their columns. `right` are aligned to the right; `wrap` are broken into lines to fit `width`."""
-    cells = list(rows)
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    columns = [printable(column) for column in columns]
     widths = _fit(columns, _natural_widths(columns, cells), wrap, width)
     is_right = [column in right for column in columns]
     head = [Coloured(column, _CYAN) for column in columns]
     lines = [
-        *([_colour(title, _BOLD, colours)] if title else ()),
+        *([_colour(printable(title), _BOLD, colours)] if title else ()),
         *_lines(head, widths, is_right, colours),
         "─" * (sum(widths) + len(GAP) * (len(widths) - 1)),
     ]
     for row in cells:
         lines += _lines(row, widths, is_right, colours)
     return "\n".join(lines)
+
+
+def _cell(cell: str) -> str:
+    """The cell without characters that would control a terminal."""
+    if cell.isprintable():
+        return cell
+    if isinstance(cell, Lines):
+        return Lines(printable(cell, lines=True))
+    shown = printable(cell)
+    return Coloured(shown, cell.code) if isinstance(cell, Coloured) else shown
+
+
+def natural_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The width of a table whose cells are not broken."""
+    widths = _natural_widths(columns, rows)
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def _natural_widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

@@ -12,30 +12,14 @@ from tests.helpers.processes import environment, started
 from tests.helpers.running import create
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
+from vitrine.api.permissions import PERMISSIONS, PREFIX
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines
 
-OPERATIONS = {
-    ("GET", "/api/v1/pipelines"),
-    ("POST", "/api/v1/pipelines"),
-    ("GET", "/api/v1/pipelines/{id}"),
-    ("PATCH", "/api/v1/pipelines/{id}"),
-    ("DELETE", "/api/v1/pipelines/{id}"),
-    ("POST", "/api/v1/pipelines/{id}/run"),
-    ("POST", "/api/v1/pipelines/{id}/resume"),
-    ("POST", "/api/v1/pipelines/{id}/pause"),
-    ("POST", "/api/v1/pipelines/{id}/reload-config"),
-    ("POST", "/api/v1/pipelines/{id}/rollback"),
-    ("GET", "/api/v1/pipelines/{id}/status"),
-    ("GET", "/api/v1/pipelines/{id}/state"),
-    ("GET", "/api/v1/pipelines/{id}/runs"),
-    ("GET", "/api/v1/requests/{request_id}"),
-    ("GET", "/api/v1/health"),
-    ("GET", "/api/v1/health/live"),
-}
+OPERATIONS = {(one.method, one.path) for one in PERMISSIONS if one.path.startswith(PREFIX)}
 
 
 @pytest.fixture
@@ -89,7 +73,7 @@ def execute(block: Locator, **parameters: str) -> Locator:
 def authorize(page: Page, token: str) -> None:
     page.get_by_role("button", name="Authorize", exact=True).click()
     dialog = page.locator(".dialog-ux")
-    expect(dialog).to_contain_text("Tokens are not required yet")
+    expect(dialog).to_contain_text("An access token.")
     dialog.get_by_role("textbox").fill(token)
     dialog.get_by_role("button", name="Apply credentials").click()
     dialog.get_by_role("button", name="Close").last.click()
@@ -101,7 +85,7 @@ def test_the_page_shows_every_operation_in_its_group(tab: Tab) -> None:
     expect(page).to_have_title("Vitrine API")
     expect(page.locator(".info .title")).to_contain_text("Vitrine")
     groups = page.locator(".opblock-tag").evaluate_all("tags => tags.map(tag => tag.dataset.tag)")
-    assert groups == ["pipelines", "runs", "health"]
+    assert groups == ["pipelines", "checks", "runs", "sources", "access", "health"]
     shown = {
         (block.locator(".opblock-summary-method").inner_text(), block.locator("[data-path]").get_attribute("data-path"))
         for block in page.locator(".opblock").all()

@@ -214,8 +214,9 @@ def test_the_log_of_a_runner_follows_its_runs(
         assert worker.stop() == 0
     lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
     mine = [line for line in lines if line.get("pipeline") == "films"]
-    assert [line["action"] for line in mine] == ["run_started", *["batch_written"] * 3, "run_ended"]
+    batches = ["batch_started", "batch_written"] * 3
+    assert [line["action"] for line in mine] == ["run_started", *batches, "run_ended"]
     assert {(line["pipeline_id"], line["run_id"]) for line in mine} == {(str(films.id), mine[0]["run_id"])}
-    assert [line["rows_read"] for line in mine[1:]] == [20, 20, 20, 60]
+    assert [line["rows_read"] for line in mine if "rows_read" in line] == [20, 20, 20, 60]
     assert mine[-1]["status"] == "IDLE"
     assert mine[-1]["run_seconds"] >= mine[-2]["batch_seconds"] > 0

@@ -229,7 +229,7 @@ def test_a_rollback_from_the_command_line_needs_no_runner_and_says_what_is_live(
     latest = documents.rows("mem:ratings")
     done = command("rollback", "ratings")
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert done.stdout.startswith("ratings: generation 1 is live again and shows the data as of ")
+    assert done.stdout.startswith("ratings: the previous generation is live again and shows the data as of ")
     assert done.stdout.endswith("; the pipeline is PAUSED, `vitrine run ratings` resumes it\n")
     assert documents.rows("mem:ratings") != latest
     shown = command("status", "ratings")

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from tests.chaos.faults import Faults, Runners
 from tests.chaos.marts import MARTS, TABLES
 from tests.chaos.writers import Writer
 from tests.helpers import journal
+from tests.helpers.folders import open_folder
 from tests.helpers.processes import free_port
 from tests.helpers.proxy import Proxy
 from tests.helpers.waiting import wait_until
@@ -48,8 +48,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="write the runners' logs to this folder and keep them")
     options = parser.parse_args()
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # server crashes are expected here
-    with tempfile.TemporaryDirectory(prefix="vitrine-chaos-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with open_folder("vitrine-chaos-") as folder:
         logs: Path = options.keep or folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         with (

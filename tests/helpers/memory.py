@@ -92,6 +92,8 @@ def _is_selected(read: Read) -> Callable[[Row], bool]:
     def is_selected(row: Row) -> bool:
         if read.skip_null and row[read.order[0]] is None:
             return False
+        if read.until is not None and row[read.order[0]] >= int(read.until):
+            return False
         if read.after.cursor is None:
             return True
         after, here = tuple(map(int, read.after.cursor)), _rank(row, read)

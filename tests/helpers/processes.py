@@ -1,6 +1,7 @@
 """Starts and stops Vitrine as real processes and reads their output."""
 
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -75,6 +76,25 @@ def runner(url: str, folder: Path, *, concurrency: int = 4, **variables: Any) ->
     env = environment(url, **(QUICK | variables))
     with started(["runner", "--concurrency", str(concurrency)], folder, env) as one:
         yield one
+
+
+def answered(arguments: Sequence[str], answer: str, *, folder: Path, env: dict[str, str]) -> tuple[int, str]:
+    """Runs one command in a terminal, types the answer, and waits; its exit code and what the terminal shows."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "vitrine", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    typed = False
+    # a closed terminal is an error on Linux: the process has ended
+    with suppress(OSError):
+        while part := os.read(ours, 4096):
+            shown += part
+            if not typed and b"]: " in shown:
+                os.write(ours, answer.encode())
+                typed = True
+    os.close(ours)
+    return process.wait(GRACE_SECONDS), shown.decode().replace("\r\n", "\n")
 
 
 def vitrine(

@@ -2,12 +2,11 @@
 
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
+from tests.helpers.folders import open_folder
 from tests.helpers.processes import free_port
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
@@ -23,9 +22,9 @@ class Replication(NamedTuple):
 @contextmanager
 def replication(version: int) -> Generator[Replication]:
     """A primary with an empty schema `ugc`, and a standby that streams from it."""
-    with tempfile.TemporaryDirectory(prefix="vitrine-standby-", ignore_cleanup_errors=True) as folder:
-        primary = EmbeddedPostgres(Path(folder) / "primary", version=version, port=free_port(), fast=True)
-        standby = EmbeddedPostgres(Path(folder) / "standby", version=version, port=free_port(), fast=True)
+    with open_folder("vitrine-standby-") as folder:
+        primary = EmbeddedPostgres(folder / "primary", version=version, port=free_port(), fast=True)
+        standby = EmbeddedPostgres(folder / "standby", version=version, port=free_port(), fast=True)
         with primary:
             primary.ensure_database("source")
             with connect(primary.url("source"), name="tests") as connection:

@@ -45,13 +45,15 @@ def run(
     resume: bool = False,
     retry: bool = False,
     full: bool = False,
+    kind: RequestKind = RequestKind.RUN,
+    options: RunOptions | None = None,
 ) -> Executed:
     """Runs the pipeline once; transient errors are retried after these waits, never without any.
 
     With `resume` an earlier request continues; otherwise a load that began before is followed by another. With `retry`
-    a failed request stays in the queue. With `full` the request is for a full run.
+    a failed request stays in the queue. With `full` the request is for a full run, with `kind` for another kind.
     """
-    kind, options = RequestKind.FULL if full else RequestKind.RUN, RunOptions(allow_shrink=allow_shrink)
+    kind, options = RequestKind.FULL if full else kind, options or RunOptions(allow_shrink=allow_shrink)
     pipelines.request_run(connection, pipeline.id, trigger="cli", kind=kind, options=options, resume=resume)
     claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None

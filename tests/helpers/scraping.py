@@ -1,7 +1,7 @@
 """Reads the metrics of a process as Prometheus does."""
 
 from dataclasses import dataclass, field
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -48,3 +48,12 @@ def get(port: int, path: str) -> tuple[int, str]:
             return refused.code, refused.read().decode()
     except OSError:
         return 0, ""
+
+
+def answers(url: str) -> bool:
+    """Whether a server responds with 200."""
+    try:
+        with urlopen(url, timeout=5) as response:
+            return response.status == 200
+    except (URLError, OSError):
+        return False

@@ -2,7 +2,8 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from tests.helpers.running import create
@@ -20,6 +21,9 @@ INCREMENTAL: dict[str, Any] = {
     "options": {"horizon_margin": "0s"},
 }
 
+PATIENT_LEASE, SHORT_LEASE = timedelta(seconds=20), timedelta(seconds=2)
+"""No request outlasts the lease, and a busy machine may need seconds to create an index."""
+
 
 @dataclass
 class Cluster:
@@ -30,6 +34,10 @@ class Cluster:
     settings: Settings
     connection: Connection
     name: str
+
+    def expiring_soon(self) -> "Cluster":
+        """The same with a short lease, for tests that wait for its end."""
+        return replace(self, settings=self.settings.model_copy(update={"lease_ttl": SHORT_LEASE}))
 
     def create(self, query: str = NUMBERS, **fields: Any) -> Pipeline:
         defaults: dict[str, Any] = {"target_table": f"es:{self.name}", "key_columns": ["id"], "source_query": query}
@@ -53,12 +61,10 @@ class Cluster:
 
 @contextmanager
 def opened(url: str, name: str, settings: Settings, connection: Connection) -> Generator[Cluster]:
-    proxy = SearchProxy(url)
-    section = {"elasticsearch": {"url": proxy.url, "takeover_grace": "0s"}}
     connection.execute(
         "CREATE TABLE content.numbers (id integer PRIMARY KEY, note text, modified timestamptz NOT NULL DEFAULT now())"
     )
-    try:
-        yield Cluster(proxy, Search(url), settings.model_copy(update={"connectors": section}), connection, name)
-    finally:
-        proxy.close()
+    with SearchProxy.opened(url) as proxy:
+        section = {"elasticsearch": {"url": proxy.url, "takeover_grace": "0s"}}
+        patient = settings.model_copy(update={"connectors": section, "lease_ttl": PATIENT_LEASE})
+        yield Cluster(proxy, Search(url), patient, connection, name)

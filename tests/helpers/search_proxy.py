@@ -4,11 +4,13 @@ import gzip
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -76,7 +78,7 @@ Rule = Callable[[Request], Reply | None]
 class SearchProxy:
     """Forwards every request that no rule handles."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, certificate: Path | None = None) -> None:
         parts = urlsplit(url)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 9200)
         self.rules: list[Rule] = []
@@ -125,12 +127,27 @@ class SearchProxy:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
         self._thread.start()
 
+    @classmethod
+    @contextmanager
+    def opened(cls, url: str, certificate: Path | None = None) -> "Generator[SearchProxy]":
+        proxy = cls(url, certificate)
+        try:
+            yield proxy
+        finally:
+            proxy.close()
+
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def bulks(self) -> list[Request]:

@@ -16,14 +16,16 @@ from uuid import uuid4
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.helpers.access import bearer, issue
 from vitrine.api import connections, health, server
 from vitrine.api.app import create_app
 from vitrine.errors import ConfigError
 from vitrine.model import Claim, Definition, RequestKind
 from vitrine.postgres import Connection
+from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import pipelines, runs, selecting
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
 
@@ -142,7 +144,7 @@ def test_a_definition_that_the_api_returns_can_be_created_again(client: TestClie
 
 
 def test_pipelines_are_listed_page_by_page_in_the_order_of_names(client: TestClient) -> None:
-    assert client.get("/pipelines").json() == {"items": [], "next": None}
+    assert client.get("/pipelines").json() == {"items": [], "invalid": [], "next": None}
     for number in range(5):
         client.post("/pipelines", json=GENRES | {"name": f"p{number}", "target_table": f"analytics.t{number}"})
     names: list[str] = []
@@ -759,7 +761,7 @@ def test_an_unexpected_error_is_reported_without_internals(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("S3CR3T")
 
-    monkeypatch.setattr(pipelines, "list_page", broken)
+    monkeypatch.setattr(selecting, "list_page", broken)
     with caplog.at_level(logging.ERROR, "vitrine.api.app"):
         answer = client.get("/pipelines")
     problem(answer, 500, "UNEXPECTED")
@@ -788,7 +790,8 @@ def test_the_api_starts_without_its_database_and_reports_it(
 ) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", 0.2)
     monkeypatch.setattr(health, "WAIT_SECONDS", 0.2)
-    unavailable = Settings(database_url=f"postgresql://vitrine:S3CR3T@/none?host={tmp_path}")  # pyright: ignore[reportArgumentType]
+    nowhere = {"database_url": f"postgresql://vitrine:S3CR3T@/none?host={tmp_path}"}
+    unavailable = Settings.model_validate(settings.model_dump() | nowhere)
     assert unavailable != settings
     with TestClient(create_app(unavailable), raise_server_exceptions=False) as client:
         answer = client.get("/health")
@@ -866,25 +869,53 @@ def test_every_route_is_documented_with_examples(client: TestClient) -> None:
         assert "HTTPValidationError" not in json.dumps(operation), where
 
 
-def test_every_route_answers_without_the_prefix_too(client: TestClient) -> None:
+@pytest.mark.parametrize("prefix", ["/api/v1", ""])
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_every_route_answers_with_and_without_the_prefix_and_a_slash_at_the_end(
+    client: TestClient, prefix: str, slash: str
+) -> None:
     for method, path, _ in operations(client.get("/openapi.json").json()):
         short = path.removeprefix("/api/v1").replace("{id}", "unknown").replace("{request_id}", str(uuid4()))
-        answer = client.request(method, short, json={} if method in {"post", "patch"} else None)
-        assert answer.json().get("code") not in {"NO_ROUTE", "METHOD_NOT_ALLOWED"}, short
+        address = f"{prefix}{short.replace('{run_id}', '1')}{slash}"
+        body: Any = {} if method in {"post", "patch", "put"} else None
+        answer = client.request(method, address, json=body, follow_redirects=False)
+        assert answer.status_code not in {307, 308}, address
+        assert answer.json().get("code") not in {"NO_ROUTE", "METHOD_NOT_ALLOWED"}, address
 
 
-def test_examples_in_the_documentation_are_accepted(client: TestClient, connection: Connection) -> None:
+@pytest.mark.parametrize("prefix", ["/api/v1", ""])
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_refused_method_names_every_method_of_the_address(client: TestClient, prefix: str, slash: str) -> None:
     schema = client.get("/openapi.json").json()
     for path, methods in schema["paths"].items():
-        body = methods.get("post", {}).get("requestBody", {})
-        for example in body.get("content", {}).get("application/json", {}).get("examples", {}).values():
-            answer = client.post(path.replace("{id}", "top_genres"), json=example["value"])
-            assert answer.status_code in {201, 202}, answer.text
-    for example in schema["paths"]["/api/v1/pipelines/{id}"]["patch"]["requestBody"]["content"]["application/json"][
-        "examples"
-    ].values():
-        answer = client.patch("/pipelines/top_genres", json=example["value"])
-        assert answer.status_code == 200, answer.text
+        address = f"{prefix}{path.removeprefix('/api/v1')}{slash}"
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} - {one.upper() for one in methods}:
+            answer = client.request(method, address)
+            problem(answer, 405, "METHOD_NOT_ALLOWED")
+            assert answer.headers["allow"] == ", ".join(sorted(one.upper() for one in methods)), address
+
+
+def examples_of_bodies(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    for method, path, operation in operations(schema):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            for example in content.get("examples", {}).values():
+                yield method, path, example["value"]
+
+
+def test_examples_in_the_documentation_are_accepted(
+    client: TestClient, settings: Settings, connection: Connection
+) -> None:
+    headers: dict[str, str] = {}
+    for method, path, body in examples_of_bodies(client.get("/openapi.json").json()):
+        address = path.replace("{id}", "film_dim" if path.endswith("/state") else "top_genres")
+        if body == {"action": "rewind", "value": "2025-01-01 00:00:00+00"}:
+            connection.execute("""INSERT INTO etl.etl_state (pipeline_id, cursor, cursor_fingerprint)
+                SELECT id, '{2025-06-01 00:00:00+00}', 'modified timestamp with time zone, id uuid'
+                  FROM etl.etl_pipelines WHERE name = 'film_dim'""")
+        answer = client.request(method, address, json=body, headers=headers)
+        assert answer.is_success, f"{method} {address}: {answer.text}"
+        if path.endswith("/tokens"):  # from now on, every request needs one
+            headers = bearer(issue(settings, connection, Role.ADMIN))
     assert {pipeline.name for pipeline in pipelines.list_page(connection)} == {"film_dim", "top_genres"}
 
 
@@ -900,7 +931,7 @@ def test_the_bearer_token_is_documented_as_optional_and_is_ignored(client: TestC
     schema = client.get("/openapi.json").json()
     ((name, scheme),) = schema["components"]["securitySchemes"].items()
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
-    assert "not required yet" in scheme["description"]
+    assert "needs none" in scheme["description"]
     assert schema["security"] == [{}, {name: []}]
     without, with_token = (
         client.get(f"/pipelines/{genres}", headers=headers) for headers in ({}, {"Authorization": "Bearer nothing"})
@@ -970,7 +1001,7 @@ def test_the_process_serves_requests_until_it_receives_a_signal(
         assert process.stdout.readline() == "ready\n"
         with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
             plain.sendall(b"GET /pipelines HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            assert b'{"items":[],"next":null}' in b"".join(iter(lambda: plain.recv(65536), b""))
+            assert b'{"items":[],"invalid":[],"next":null}' in b"".join(iter(lambda: plain.recv(65536), b""))
         # an endless body, in chunks without a length, is refused at the limit
         with socket.create_connection(("127.0.0.1", port), timeout=30) as chunked:
             chunked.sendall(b"POST /pipelines HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -9,6 +9,7 @@ import yaml
 from psycopg import Connection, sql
 from psycopg.rows import DictRow, dict_row
 
+from tests.helpers.folders import open_folder
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
 
@@ -46,9 +47,9 @@ WITHOUT_A_QUERY = {"calendar"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def server() -> Iterator[EmbeddedPostgres]:
     version = int(os.environ.get("VITRINE_TEST_POSTGRES", "18"))
-    with EmbeddedPostgres(tmp_path_factory.mktemp("cinema"), version=version, fast=True) as running:
+    with open_folder("vitrine-cinema-") as folder, EmbeddedPostgres(folder, version=version, fast=True) as running:
         yield running
 
 

@@ -4,6 +4,7 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -172,18 +173,87 @@ def test_unusual_folder_names_work(tmp_path: Path, name: str) -> None:
         assert ask(server) == 1
 
 
-def test_a_strict_umask_and_inaccessible_parent_folders_have_no_effect(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
+def test_a_strict_umask_has_no_effect(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        with EmbeddedPostgres(closed / "a" / "pg", fast=True) as server:
+        with EmbeddedPostgres(tmp_path / "a" / "pg", fast=True) as server:
             assert ask(server) == 1
     finally:
         os.umask(before)
-    expected = 0o701 if os.geteuid() == 0 else 0o700
-    assert stat.S_IMODE(closed.stat().st_mode) == expected
-    assert stat.S_IMODE((closed / "a" / "pg" / "data").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "a" / "pg" / "data").stat().st_mode) == 0o700
+
+
+@pytest.mark.promise("K10")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the server as another user")
+def test_a_closed_folder_above_the_server_s_own_is_named_and_stays_closed(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(ConfigError) as refusal:
+        EmbeddedPostgres(closed / "a" / "pg", fast=True).start()
+    assert refusal.value.code == "NO_ACCOUNT"
+    assert f"may not enter {closed}: use a folder that every user may enter" in str(refusal.value)
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+
+
+@pytest.mark.promise("K10")
+def test_the_log_is_readable_by_its_owner_only_and_holds_no_values(tmp_path: Path) -> None:
+    folder = tmp_path / "pg"
+    folder.mkdir()
+    log = folder / "postgres.log"
+    log.touch(mode=0o644)  # of an earlier release
+    with EmbeddedPostgres(folder, fast=True) as server, psycopg.connect(server.url("postgres"), autocommit=True) as own:
+        own.execute("CREATE TABLE kept (id integer PRIMARY KEY, secret text CHECK (secret <> 'canary-2'))")
+        for attempt in (
+            "SELECT 'canary-1'::integer",
+            "INSERT INTO kept VALUES (1, 'canary-2')",
+            "INSERT INTO kept VALUES (1, 'canary-3'), (1, 'canary-3')",
+            "SELECT 1 / 0, 'canary-4'",
+            "DO $$ BEGIN RAISE WARNING 'canary-5'; END $$",
+        ):
+            with suppress(psycopg.Error):
+                own.execute(attempt.encode())
+            with suppress(psycopg.Error):
+                own.execute("SELECT %s::integer", ["canary-6"])
+        assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    written = log.read_text("utf-8")
+    assert "ready to accept connections" in written
+    assert "canary" not in written
+
+
+AS_SERVER_USER = """
+import sys
+import psycopg
+try:
+    psycopg.connect(sys.argv[1], connect_timeout=5)
+except psycopg.OperationalError as exc:
+    print(exc)
+else:
+    print("connected")
+"""
+
+
+@pytest.mark.promise("K10")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+@pytest.mark.parametrize("role", ["postgres", "ordinary"])
+def test_a_process_of_the_server_s_own_user_is_refused_on_the_socket(tmp_path: Path, role: str) -> None:
+    with EmbeddedPostgres(tmp_path / "pg", fast=True) as server:
+        with psycopg.connect(server.url("postgres")) as administrator:
+            administrator.execute("CREATE ROLE ordinary LOGIN")
+        owner = (server.folder / "data").stat()
+        assert owner.st_uid != 0
+        tried = subprocess.run(
+            [sys.executable, "-c", AS_SERVER_USER, server.url("postgres", user=role)],
+            user=owner.st_uid,
+            group=owner.st_gid,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            check=False,
+        )
+        assert "Peer authentication failed" in tried.stdout, tried
+        with psycopg.connect(server.url("postgres", user=role)) as own:
+            assert own.execute("SELECT current_user").fetchone() == (role,)
 
 
 def test_without_a_port_nothing_listens_on_tcp(tmp_path: Path) -> None:

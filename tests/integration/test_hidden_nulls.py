@@ -123,7 +123,7 @@ def test_an_outer_join_makes_a_declared_column_null(connection: Connection, sett
 
 @pytest.mark.promise("J33")
 def test_a_comparison_reports_hidden_rows(settings: Settings) -> None:
-    built = plan.build_comparison(Definition.model_validate(FIELDS), settings)
+    built = plan.prepare(plan.check(Definition.model_validate(FIELDS), settings), writes=False)
     try:
         assert [finding.code for finding in built.source.findings] == ["NULL_CURSOR"]
     finally:

@@ -166,7 +166,7 @@ def test_a_unique_index_with_other_operators_does_not_cover_the_key(connection: 
 def test_rows_are_deleted_and_fetched_by_the_operator_of_their_key(connection: Connection, settings: Settings) -> None:
     create_caseless(connection)
     codes = create_codes(connection, settings, "full", "public.caseless", "Alpha", "Beta")
-    prepared = plan.build_comparison(codes.definition, settings)
+    prepared = plan.prepare(plan.check(codes.definition, settings), writes=False)
     try:
         sink = prepared.plan.sink
         key = (Column("code", "text"),)

@@ -50,7 +50,7 @@ def ordered(pipeline: Pipeline, settings: Settings, *order: str) -> OrderedQuery
     """The query of a pipeline in this order, as a read of changes uses it."""
     definition = pipeline.definition
     assert definition.query is not None
-    connections = SourceConnections(settings.store_url, "tests")
+    connections = SourceConnections(settings.store_url, "tests", PostgresSettings())
     checked = policy.read_only(definition.query, ("content",))
     relations = Relations(checked, PostgresSettings(), PostgresSourceOptions())
     query = SourceQuery(checked, relations, connections, None)
@@ -384,11 +384,9 @@ ODD_LIMITS = [
     {"default_transaction_isolation": "serializable"},
     {"default_transaction_isolation": "repeatable read", "default_transaction_deferrable": "on"},
     {"default_transaction_read_only": "on"},
-    {"statement_timeout": "250ms"},
     {"idle_session_timeout": "50ms"},
-    {"idle_in_transaction_session_timeout": "50ms"},
-    {"lock_timeout": "1ms"},
-    {"transaction_timeout": "50ms"},
+    {"idle_in_transaction_session_timeout": "5s"},
+    {"lock_timeout": "1s"},
     {"search_path": "content, ugc"},
     {"row_security": "off"},
 ]
@@ -400,8 +398,6 @@ ODD_LIMITS = [
 def test_settings_of_roles_and_databases_do_not_break_a_run(
     mode: str, odd: dict[str, str], account: str, connection: Connection, settings: Settings
 ) -> None:
-    if "transaction_timeout" in odd and connection.info.server_version < 170_000:
-        pytest.skip("transaction_timeout exists since PostgreSQL 17")
     connection.execute("CREATE TABLE content.keyed (k integer PRIMARY KEY, at timestamptz NOT NULL)")
     connection.execute("INSERT INTO content.keyed SELECT n, '2026-01-01' FROM generate_series(1, 8) AS n")
     cursor = {"incremental_key": "at", "incremental_id_key": "k"} if mode == "incremental" else {}
@@ -411,13 +407,34 @@ def test_settings_of_roles_and_databases_do_not_break_a_run(
         set_role = sql.SQL("ALTER ROLE {} SET {} = {}")
         connection.execute(set_role.format(sql.Identifier(account), sql.Identifier(name), sql.Literal(value)))
     url = settings.store_url.replace("://postgres@", f"://{account}@")
-    # a limit of the account that writes is respected, and named when it is reached
-    store = settings.store_url if "statement_timeout" in odd else url
-    under_limits = Settings.model_validate(
-        {**settings.model_dump(), "database_url": store, "sources": {"default": url}}
-    )
+    under_limits = Settings.model_validate({**settings.model_dump(), "database_url": url, "sources": {"default": url}})
     succeed(connection, under_limits, pipeline)
     assert differences(connection, "SELECT * FROM content.keyed", "analytics.keyed", "k") == []
+
+
+@pytest.mark.promise("J25", "K5")
+@pytest.mark.parametrize("name", ["statement_timeout", "transaction_timeout"])
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+def test_a_limit_of_the_reader_that_ends_a_stream_is_named_with_its_value_and_role(
+    mode: str, name: str, account: str, connection: Connection, settings: Settings
+) -> None:
+    if name == "transaction_timeout" and connection.info.server_version < 170_000:
+        pytest.skip("transaction_timeout exists since PostgreSQL 17")
+    connection.execute("CREATE TABLE content.keyed (k integer PRIMARY KEY, at timestamptz NOT NULL, long text)")
+    connection.execute(
+        "INSERT INTO content.keyed SELECT n, '2026-01-01', repeat(md5(n::text), 100000)"
+        " FROM generate_series(1, 12) AS n"
+    )
+    cursor = {"incremental_key": "at", "incremental_id_key": "k"} if mode == "incremental" else {}
+    options = {"pause_between_batches": "200ms"}
+    pipeline = keyed(connection, settings, mode=mode, options=options, **cursor)
+    set_role = sql.SQL("ALTER ROLE {} SET {} = '600ms'")
+    connection.execute(set_role.format(sql.Identifier(account), sql.Identifier(name)))
+    url = settings.store_url.replace("://postgres@", f"://{account}@")
+    limited = Settings.model_validate({**settings.model_dump(), "sources": {"default": url}})
+    error = run(connection, limited, pipeline).error
+    assert error is not None
+    assert f"ended by {name} = 600ms, which applies to role {account}" in str(error)
 
 
 @pytest.mark.promise("J25")
@@ -457,7 +474,7 @@ def test_a_query_that_is_slow_to_start_is_executed_once(
     monkeypatch.setattr(source_module, "_SLOW_START", slow)
     connection.execute("CREATE TABLE content.keyed AS SELECT n AS k FROM generate_series(1, 3) AS n")
     definition = keyed(connection, settings).definition
-    built = plan.build_comparison(definition, settings)
+    built = plan.prepare(plan.check(definition, settings), writes=False)
     try:
         throttle = Throttle(plan.limits_of(definition, FlowLane.COPY))
         batches = list(built.plan.source.batches(Read(FlowLane.COPY, ("k",)), throttle))

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from vitrine.errors import TransitionRefused
-from vitrine.model import Claim, Definition, Pipeline, RequestId, RequestKind, RunOptions
+from vitrine.model import RETURNING, Claim, Definition, Pipeline, RequestId, RequestKind, RunOptions
 from vitrine.postgres import Connection
-from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
+from vitrine.status import LEASED, NEXT, RETURNS, STARTS_RERUN, Event, RunStatus, Status
 from vitrine.store import pipelines, runs
 
 TTL = timedelta(seconds=30)
@@ -21,8 +21,11 @@ ENDINGS = {
     Event.RETRY: RunStatus.FAILED,
     Event.RELEASE: RunStatus.ABANDONED,
     Event.PAUSED: RunStatus.PAUSED,
+    Event.RETURN_IDLE: RunStatus.SUCCESS,
+    Event.RETURN_PAUSED: RunStatus.SUCCESS,
+    Event.RETURN_FAILED: RunStatus.FAILED,
 }
-ENDS_REQUEST = (Event.FINISH, Event.FINISH_PAUSED, Event.FAIL, Event.POSTPONE, Event.CRASH_LOOP)
+ENDS_REQUEST = (Event.FINISH, Event.FINISH_PAUSED, Event.FAIL, Event.POSTPONE, Event.CRASH_LOOP, *RETURNS)
 
 Kept = tuple[RequestId, str, RunOptions] | None
 
@@ -115,7 +118,7 @@ def test_an_event_moves_each_request_with_its_own_kind_and_options(
     before = requests_of(connection)
     apply(connection, held, event)
     after, now = requests_of(connection), pipelines.get(connection, "genres").status
-    if event in (Event.FINISH, Event.POSTPONE) and now is Status.RUN_REQUESTED:
+    if now is Status.RUN_REQUESTED and (event in STARTS_RERUN or (event is Event.CRASH_LOOP and kind in RETURNING)):
         assert after == (before[1], None)
     elif event is Event.SCHEDULE:
         assert after[0] is not None
@@ -186,7 +189,7 @@ def test_a_rollback_of_a_paused_run_goes_first_and_the_run_continues_after_it(
     assert paused is not None
     asked = ask(connection, RequestKind.ROLLBACK)
     held = claim(connection)
-    assert (held.request_id, held.kind, held.returns_to) == (asked, RequestKind.ROLLBACK, Status.PAUSED)
+    assert (held.request_id, held.kind) == (asked, RequestKind.ROLLBACK)
     assert end(connection, held, Event.FINISH_PAUSED) is Status.PAUSED
     assert ask(connection, resume=True) == paused.request_id
     assert claim(connection).kind is RequestKind.RUN
@@ -211,7 +214,7 @@ def test_the_history_shows_the_kind_of_a_request_and_the_mode_of_a_run(
     assert [one.kind for one in runs.list_page(connection, genres.id)] == ["full", "rollback", "incremental"]
 
 
-@pytest.mark.parametrize("unknown", ["requested_kind = 'backfill'", """requested_options = '{"from": "2025-01-01"}'"""])
+@pytest.mark.parametrize("unknown", ["requested_kind = 'repair'", """requested_options = '{"from": "2025-01-01"}'"""])
 def test_a_request_that_only_a_newer_release_knows_fails_and_stops_no_runner(
     connection: Connection, genres: Pipeline, unknown: str
 ) -> None:
@@ -237,5 +240,138 @@ def test_a_rollback_behind_a_run_that_failed_is_carried_out_when_it_is_asked_for
         ask(connection)
     assert ask(connection, RequestKind.ROLLBACK) == asked
     again = claim(connection)
-    assert (again.kind, again.request_id, again.returns_to) == (RequestKind.ROLLBACK, asked, Status.FAILED)
+    assert (again.kind, again.request_id) == (RequestKind.ROLLBACK, asked)
     assert requests_of(connection)[1] is None
+
+
+# -- kinds that leave the checkpoint alone ----------------------------------------------------------------------------
+
+RANGE = RunOptions(backfill_from="2025-01-01", backfill_to="2025-02-01")
+
+
+def ask_returning(connection: Connection, kind: RequestKind, **given: Any) -> RequestId:
+    return ask(connection, kind, options=RANGE if kind is RequestKind.BACKFILL else None, **given)
+
+
+def expire(connection: Connection, attempt: int) -> None:
+    lost = "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s', attempt = %s"
+    connection.execute(lost, [attempt])
+    pipelines.expire_leases(connection)
+
+
+def claim_now(connection: Connection) -> Claim:
+    connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = NULL")
+    return claim(connection)
+
+
+def interrupt(connection: Connection, held: Claim, how: str) -> None:
+    """An end of the first attempt after which the request continues, up to its last claim."""
+    match how:
+        case "released":
+            end(connection, held, Event.RELEASE)
+        case "retried":
+            end(connection, held, Event.RETRY)
+        case "taken over":
+            expire(connection, 1)
+        case "paused":
+            pipelines.request_pause(connection, "genres")
+            end(connection, held, Event.PAUSED)
+            ask(connection, resume=True)
+        case _:
+            raise AssertionError(how)
+
+
+@pytest.mark.promise("D23")
+@pytest.mark.parametrize("ending", ["success", "failure", "crash loop"])
+@pytest.mark.parametrize("interruption", [None, "released", "retried", "taken over", "paused"])
+@pytest.mark.parametrize("kind", sorted(RETURNING))
+@pytest.mark.parametrize("status", [Status.IDLE, Status.PAUSED, Status.FAILED])
+def test_a_kind_that_leaves_the_checkpoint_alone_returns_the_pipeline_to_the_status_it_had(
+    connection: Connection, genres: Pipeline, status: Status, kind: RequestKind, interruption: str | None, ending: str
+) -> None:
+    bring_to(connection, status, RequestKind.RUN)
+    # a reason of an earlier failure, and a postponed run
+    connection.execute(
+        "UPDATE etl.etl_pipelines SET last_error_code = 'OLD', last_error_message = 'as before', last_error_at = now(),"
+        " postponed = 2, regular_due_at = next_due_at + interval '1 h'"
+    )
+    before = pipelines.get(connection, "genres")
+    asked = ask_returning(connection, kind)
+    held = claim(connection)
+    if interruption is not None:
+        interrupt(connection, held, interruption)
+        held = claim_now(connection)
+    assert (held.kind, held.request_id) == (kind, asked)
+    if ending == "crash loop":
+        expire(connection, 3)
+    else:
+        failed = None if ending == "success" else "BROKEN"
+        run_status = RunStatus.FAILED if failed else RunStatus.SUCCESS
+        pipelines.end_run(connection, held, Event.RETURN_IDLE, run_status, error_code=failed, error_message=failed)
+    after = pipelines.get(connection, "genres")
+    assert after.status is status
+    assert (after.last_error, after.postponed, after.next_due_at) == (
+        before.last_error,
+        before.postponed,
+        before.next_due_at,
+    )
+    assert after.fresh_as_of == before.fresh_as_of
+    assert runs.get_request(connection, asked).state == ("succeeded" if ending == "success" else "failed")
+    # what was paused before is paused still, and continues when it is asked for
+    assert (after.request, after.rerun) == (None, before.request)
+    if before.request is not None:
+        assert ask(connection, resume=True) == before.request.id
+        assert claim(connection).kind is RequestKind.RUN
+
+
+@pytest.mark.promise("D23")
+@pytest.mark.parametrize("second", sorted(RequestKind))
+@pytest.mark.parametrize("kind", sorted(RETURNING))
+@pytest.mark.parametrize("status", [Status.IDLE, Status.PAUSED, Status.FAILED])
+def test_a_request_made_during_such_a_kind_starts_after_it(
+    connection: Connection, genres: Pipeline, status: Status, kind: RequestKind, second: RequestKind
+) -> None:
+    """Even if the pipeline was PAUSED or FAILED: the request was made by a person afterwards."""
+    if status is not Status.IDLE:
+        connection.execute("UPDATE etl.etl_pipelines SET status = %s", [status])
+    ask_returning(connection, kind)
+    held = claim(connection)
+    asked = ask_returning(connection, second)
+    assert end(connection, held, Event.RETURN_IDLE) is Status.RUN_REQUESTED
+    following = claim(connection)
+    assert (following.request_id, following.kind) == (asked, second)
+    # one that leaves the checkpoint alone still returns to the status before the first
+    assert end(connection, following, Event.RETURN_IDLE) is status
+
+
+@pytest.mark.promise("D23")
+def test_a_paused_run_that_is_asked_for_during_a_reconcile_starts_after_it(
+    connection: Connection, genres: Pipeline
+) -> None:
+    paused = bring_to(connection, Status.PAUSED, RequestKind.RUN)
+    assert paused is not None
+    ask(connection, RequestKind.RECONCILE)
+    held = claim(connection)
+    assert ask(connection) == paused.request_id
+    assert end(connection, held, Event.RETURN_IDLE) is Status.RUN_REQUESTED
+    assert claim(connection).request_id == paused.request_id
+
+
+@pytest.mark.promise("D23")
+def test_a_refused_request_leaves_a_paused_run_paused(connection: Connection, genres: Pipeline) -> None:
+    paused = bring_to(connection, Status.PAUSED, RequestKind.RUN)
+    assert paused is not None
+    ask(connection, RequestKind.FULL)
+    held = claim(connection)
+    assert pipelines.end_run(connection, held, Event.RETURN_IDLE, RunStatus.FAILED, error_code="PARAM") is Status.PAUSED
+    assert ask(connection, resume=True) == paused.request_id
+
+
+@pytest.mark.promise("D23")
+@pytest.mark.parametrize("kind", sorted(RETURNING))
+def test_such_a_kind_promises_no_changes(connection: Connection, genres: Pipeline, kind: RequestKind) -> None:
+    asked = ask_returning(connection, kind)
+    assert runs.get_request(connection, asked).promised_at is None
+    end(connection, claim(connection), Event.RETURN_IDLE)
+    ended = runs.get_request(connection, asked)
+    assert (ended.promised_at, ended.run.kind if ended.run else None) == (None, kind)

@@ -98,7 +98,7 @@ def test_a_pipeline_may_respect_a_policy_and_says_so(connection: Connection, gua
     assert all(row["title"] < "M" for row in films(connection))
     (warning,) = validation.validate(Definition.model_validate(FIELDS | RESPECT), guarded).warnings
     assert "rows that policies of content.film_work hide" in warning
-    built = plan.build_comparison(Definition.model_validate(FIELDS | RESPECT), guarded)
+    built = plan.prepare(plan.check(Definition.model_validate(FIELDS | RESPECT), guarded), writes=False)
     built.close()
     assert [finding.code for finding in built.source.findings] == ["ROW_SECURITY"]
 

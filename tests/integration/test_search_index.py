@@ -3,36 +3,26 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.helpers import search_cluster
 from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.running import run, succeed, sweep
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
 from tests.helpers.search_proxy import Reply, Request
 from tests.helpers.waiting import wait_until
-from vitrine import failpoints, registry, revisions
+from vitrine import registry, revisions
 from vitrine.connectors.elasticsearch import sweeping
 from vitrine.engine import reconcile, validation
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Pipeline, RequestKind, Row
-from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
-from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines
-
-
-@pytest.fixture
-def cluster(elasticsearch_url: str, index_name: str, settings: Settings, connection: Connection) -> Iterator[Cluster]:
-    with search_cluster.opened(elasticsearch_url, index_name, settings, connection) as opened:
-        yield opened
-    failpoints.install("")
 
 
 def warnings(cluster: Cluster, pipeline: Pipeline) -> str:
@@ -90,34 +80,6 @@ def test_an_index_that_vanishes_during_a_run_is_not_created_by_a_write(cluster: 
     assert executed.error is not None
     assert executed.error.code == "TARGET_SCHEMA"
     assert cluster.search.indexes(cluster.name) == {}
-
-
-@pytest.mark.parametrize("makes", ["index", "alias"])
-def test_an_index_that_vitrine_has_not_created_is_never_changed(cluster: Cluster, makes: str) -> None:
-    cluster.fill(1, 3)
-    own = cluster.name if makes == "index" else f"{cluster.name}-by-hand"
-    cluster.search.ask("PUT", own, {} if makes == "index" else {"aliases": {cluster.name: {}}})
-    cluster.search.ask("PUT", f"{own}/_doc/1?refresh=true", {"note": "by hand"})
-    pipeline = cluster.create()
-    executed = run(cluster.connection, cluster.settings, pipeline, allow_shrink=True)
-    assert executed.error is not None
-    assert executed.error.code == "TARGET_FOREIGN"
-    assert cluster.name in str(executed.error)
-    assert cluster.notes() == {"1": "by hand"}
-
-
-def test_an_index_of_another_installation_is_refused(cluster: Cluster) -> None:
-    cluster.fill(1, 3)
-    pipeline = cluster.create()
-    succeed(cluster.connection, cluster.settings, pipeline)
-    live = cluster.search.live(cluster.name)
-    meta = cluster.search.ask("GET", f"{live}/_mapping")[live]["mappings"]["_meta"]
-    meta["vitrine"]["installation"] = "another"
-    cluster.search.ask("PUT", f"{live}/_mapping", {"_meta": meta})
-    executed = run(cluster.connection, cluster.settings, pipeline)
-    assert executed.error is not None
-    assert executed.error.code == "TARGET_FOREIGN"
-    assert "another installation" in str(executed.error)
 
 
 # -- documents --------------------------------------------------------------------------------------------------------
@@ -229,6 +191,74 @@ def test_a_column_that_a_transform_adds_is_refused_where_the_pipeline_says_so(
     assert cluster.search.documents(cluster.name)["2"]["added"] == 5
 
 
+def test_a_column_that_no_index_can_have_is_refused_when_a_transform_returns_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(rows: Sequence[Row]) -> Sequence[Row]:
+        return [{**row, "sub.field": 5} for row in rows]
+
+    monkeypatch.setitem(vars(registry.transforms)["_tasks"], "add", Task("add", Kind.ROW, add, None))
+    cluster.fill(1, 2)
+    executed = run(cluster.connection, cluster.settings, cluster.create(python_task="add"))
+    assert executed.error is not None
+    assert executed.error.code == "INDEX_DEFINITION"
+    assert "column 'sub.field'" in str(executed.error)
+    assert cluster.search.indexes(cluster.name) == {}
+
+
+def test_a_template_of_the_cluster_must_not_disable_the_source_of_documents(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    template = {"index_patterns": [f"{cluster.name}*"], "template": {"mappings": {"_source": {"enabled": False}}}}
+    cluster.search.ask("PUT", f"_index_template/{cluster.name}", template)
+    try:
+        executed = run(cluster.connection, cluster.settings, cluster.create())
+    finally:
+        cluster.search.ask("DELETE", f"_index_template/{cluster.name}")
+    assert executed.error is not None
+    assert executed.error.code == "INDEX_DEFINITION"
+    assert "an index template of the cluster disables _source" in str(executed.error)
+
+
+@pytest.mark.parametrize(
+    ("key", "warns"), [("numeric", True), ("numeric(8,2)", False), ("double precision", True), ("integer", False)]
+)
+def test_a_key_whose_equal_values_have_different_texts_is_a_warning(cluster: Cluster, key: str, warns: bool) -> None:
+    query = f"SELECT id::{key} AS id, note, modified FROM content.numbers"
+    assert ("equal values may have different texts" in warnings(cluster, cluster.create(query, **INCREMENTAL))) is warns
+
+
+@pytest.mark.parametrize("fields", [{}, INCREMENTAL], ids=["full", "incremental"])
+@pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete"])
+def test_a_block_is_reported_before_a_row_moves_unless_a_rebuild_does_not_mind(
+    cluster: Cluster, fields: dict[str, Any], block: str
+) -> None:
+    cluster.fill(1, 2)
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    live = cluster.search.live(cluster.name)
+    cluster.search.ask("PUT", f"{live}/_settings", {f"index.blocks.{block}": True})
+    try:
+        is_reported = f"index.blocks.{block} is set" in warnings(cluster, pipeline)
+        executed = run(cluster.connection, cluster.settings, pipeline, retry=True)
+    finally:
+        cluster.search.ask("PUT", f"{live}/_settings", {f"index.blocks.{block}": None})
+    assert is_reported is (bool(fields) or block == "read_only")
+    if not fields:
+        assert (executed.error is None) is not is_reported
+    assert executed.error is None or executed.error.code == "SINK_BLOCKED"
+
+
+def test_a_cluster_without_room_for_another_shard_is_a_passing_failure(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    reason = "this action would add [1] shards, but this cluster currently has [1000]/[1000] maximum normal shards open"
+    body = {"error": {"type": "validation_exception", "reason": f"Validation Failed: 1: {reason};"}, "status": 400}
+    with cluster.proxy.following(lambda request: Reply(400, body) if request.method == "PUT" else None):
+        executed = run(cluster.connection, cluster.settings, cluster.create(), retry=True)
+    assert executed.error is not None
+    assert executed.error.code == "SINK_BLOCKED"
+    assert "cluster.max_shards_per_node" in str(executed.error)
+
+
 # -- generations ------------------------------------------------------------------------------------------------------
 
 
@@ -266,7 +296,7 @@ def test_a_reader_sees_complete_sets_during_three_rebuilds(cluster: Cluster) -> 
     try:
         for number in (1, 2, 3):
             cluster.connection.execute("UPDATE content.numbers SET note = %s", [f"rebuild{number}"])
-            succeed(cluster.connection, cluster.settings, pipeline)
+            succeed(cluster.connection, cluster.settings, pipeline, waits=(0.5, 0.5, 0.5))
     finally:
         done.set()
         reader.join()
@@ -289,6 +319,7 @@ def test_replaced_generations_are_kept_as_many_as_the_pipeline_says(cluster: Clu
 @pytest.mark.promise("I13")
 @pytest.mark.parametrize("ends", ["resumed", "swept"])
 def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cluster: Cluster, ends: str) -> None:
+    cluster = cluster.expiring_soon()
     cluster.fill(1, 3)
     pipeline = cluster.create()
     succeed(cluster.connection, cluster.settings, pipeline)
@@ -316,6 +347,7 @@ def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cl
 
 @pytest.mark.promise("A4")
 def test_a_batch_whose_runner_dies_after_the_reply_is_written_again_with_the_same_ids(cluster: Cluster) -> None:
+    cluster = cluster.expiring_soon()
     cluster.fill(1, 20)
     pipeline = cluster.create(**INCREMENTAL, batch_size=5)
     succeed(cluster.connection, cluster.settings, pipeline)
@@ -333,6 +365,7 @@ def test_a_batch_whose_runner_dies_after_the_reply_is_written_again_with_the_sam
 
 @pytest.mark.promise("A8")
 def test_a_run_that_wakes_after_its_lease_has_ended_sends_nothing(cluster: Cluster) -> None:
+    cluster = cluster.expiring_soon()
     cluster.fill(1, 3)
     pipeline = cluster.create(**INCREMENTAL)
     succeed(cluster.connection, cluster.settings, pipeline)
@@ -368,6 +401,7 @@ def test_a_request_that_is_applied_after_a_takeover_overwrites_nothing(cluster: 
 @pytest.mark.promise("A8")
 def test_a_run_that_takes_over_waits_before_its_first_write(cluster: Cluster) -> None:
     """A request of the run that died may be in progress, and write a document that no newer one replaces."""
+    cluster = cluster.expiring_soon()
     cluster.fill(1, 3)
     pipeline = cluster.create(**INCREMENTAL)
     succeed(cluster.connection, cluster.settings, pipeline)
@@ -454,3 +488,32 @@ def test_a_rollback_without_an_earlier_generation_changes_nothing(cluster: Clust
     touch(cluster, "changed", 2)
     succeed(cluster.connection, cluster.settings, pipeline)
     assert cluster.notes() == {"1": "note 1", "2": "changed", "3": "note 3"}
+
+
+def test_a_rollback_goes_back_as_often_as_generations_are_kept(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    pipeline = cluster.create(options={"keep_generations": 3})
+    notes = ["first", "second", "third", "fourth"]
+    for note in notes:
+        touch(cluster, note, 1, 2)
+        succeed(cluster.connection, cluster.settings, pipeline)
+    for note in ("third", "second", "first"):
+        assert roll_back(cluster, pipeline).outcome is Outcome.FINISHED
+        assert set(cluster.notes().values()) == {note}
+    refused = roll_back(cluster, pipeline)
+    assert refused.error is not None
+    assert refused.error.code == "NOTHING_TO_ROLL_BACK"
+    assert set(cluster.notes().values()) == {"first"}
+    assert len(cluster.search.indexes(cluster.name)) == len(notes)
+
+
+def test_a_rollback_finds_nothing_where_no_generation_is_kept(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    pipeline = cluster.create(options={"keep_generations": 0})
+    for _ in range(2):
+        succeed(cluster.connection, cluster.settings, pipeline)
+    live = cluster.search.live(cluster.name)
+    refused = roll_back(cluster, pipeline)
+    assert refused.error is not None
+    assert refused.error.code == "NOTHING_TO_ROLL_BACK"
+    assert cluster.search.live(cluster.name) == live

@@ -1,33 +1,31 @@
 """Replies of a cluster: refused documents, no room, no reply, no access; each document has its own outcome."""
 
 import json
+import shutil
+import socket
+import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import search_cluster
 from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from tests.helpers.search_proxy import Lost, Reply, Request
+from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.requests import Requests
-from vitrine.engine import plan
+from vitrine.engine import plan, reconcile
+from vitrine.errors import TransientError
 from vitrine.flow.rows import Reject
-from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines
 from vitrine.store import state as states
-
-
-@pytest.fixture
-def cluster(elasticsearch_url: str, index_name: str, settings: Settings, connection: Connection) -> Iterator[Cluster]:
-    with search_cluster.opened(elasticsearch_url, index_name, settings, connection) as opened:
-        yield opened
-
 
 # -- single documents -------------------------------------------------------------------------------------------------
 
@@ -143,25 +141,52 @@ def fail(reject: Reject) -> None:
     raise AssertionError(reject)
 
 
-def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: Cluster) -> None:
+def without_the_last(reply: Reply) -> Reply:
+    content = json.loads(reply.data())
+    content["items"].pop()
+    return Reply(200, content)
+
+
+BROKEN: Mapping[str, Callable[[Reply], Reply]] = {
+    "one item missing": without_the_last,
+    "cut": lambda reply: Reply(200, reply.data()[:-20]),
+    "empty": lambda reply: Reply(200, b""),
+    "a list": lambda reply: Reply(200, []),
+    "no items": lambda reply: Reply(200, {"errors": False}),
+    "empty items": lambda reply: Reply(200, {"items": [{}, {}, {}, {}, {}]}),
+    "a page": lambda reply: Reply(200, b"<html>", {"content-type": "text/html"}),
+}
+
+
+@pytest.mark.promise("F5")
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: Cluster, how: str) -> None:
     cluster.fill(1, 5)
     pipeline = cluster.create(**INCREMENTAL)
-
-    def forget_one(request: Request) -> Reply:
-        content = json.loads(request.forward().data())
-        content["items"].pop()
-        return Reply(200, content)
-
-    def truncate(request: Request) -> Reply:
-        return Reply(200, request.forward().data()[:-20])
-
-    for act in (forget_one, truncate):
-        with cluster.proxy.following(cluster.proxy.once(act)):
-            executed = run(cluster.connection, cluster.settings, pipeline)
-        assert executed.error is not None
-        assert states.load(cluster.connection, pipeline.id).position.is_start
+    with cluster.proxy.following(cluster.proxy.once(lambda request: BROKEN[how](request.forward()))):
+        executed = run(cluster.connection, cluster.settings, pipeline)
+    assert isinstance(executed.error, TransientError)
+    assert states.load(cluster.connection, pipeline.id).position.is_start
     succeed(cluster.connection, cluster.settings, pipeline, waits=(0.01,))
     assert len(cluster.ids()) == 5
+
+
+@pytest.mark.promise("F1")
+def test_a_document_that_an_ingest_pipeline_drops_is_a_reject(cluster: Cluster) -> None:
+    """Its status is 200."""
+    cluster.fill(1, 3)
+    pipeline = cluster.create(options={"on_reject": "quarantine"})
+
+    def drop_the_second(request: Request) -> Reply:
+        lines = request.lines
+        content = json.loads(request.forward(b"".join(lines[:2] + lines[4:])).data())
+        content["items"].insert(1, {"index": {"status": 200, "result": "noop"}})
+        return Reply(200, content)
+
+    with cluster.proxy.following(cluster.proxy.once(drop_the_second)):
+        succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.ids() == ["1", "3"]
+    assert "an ingest pipeline of the cluster dropped the document" in cluster.rejected(pipeline)["2"]
 
 
 # -- whole requests ---------------------------------------------------------------------------------------------------
@@ -269,8 +294,7 @@ def test_documents_are_not_rejects_because_their_index_is_closed(cluster: Cluste
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_cluster_that_refuses_access_fails_the_run(cluster: Cluster, status: int) -> None:
     cluster.fill(1, 3)
-    url = cluster.proxy.url.replace("http://", "http://elastic:canary-password@")
-    settings = cluster.settings.model_copy(update={"connectors": {"elasticsearch": {"url": url}}})
+    settings = with_url(cluster, cluster.proxy.url.replace("http://", "http://elastic:canary-password@"))
     pipeline = cluster.create()
     body = {"error": {"type": "security_exception", "reason": "unable to authenticate user [elastic]"}}
     with cluster.proxy.following(lambda request: Reply(status, body)):
@@ -289,3 +313,114 @@ def test_a_server_that_is_not_elasticsearch_is_refused(cluster: Cluster) -> None
     assert executed.error is not None
     assert executed.error.code == "SINK_PRODUCT"
     assert "OpenSearch is not supported" in str(executed.error)
+
+
+def test_a_wrong_address_is_not_a_missing_index(cluster: Cluster) -> None:
+    pipeline = cluster.create()
+    page = Reply(404, b"<html>not found</html>", {"content-type": "text/html"})
+    with cluster.proxy.following(lambda request: page):
+        executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "SETTINGS"
+    assert "VITRINE_ELASTICSEARCH_URL" in str(executed.error)
+
+
+def test_a_shard_that_does_not_answer_is_not_taken_for_missing_documents(cluster: Cluster) -> None:
+    """The shrink guard would compare with too few documents."""
+    cluster.fill(1, 10)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    live = cluster.search.live(cluster.name)
+    cluster.connection.execute("DELETE FROM content.numbers WHERE id > 2")
+
+    def partial(request: Request) -> Reply | None:
+        if not request.path.startswith(f"/{live}/_count"):
+            return None
+        return Reply(200, {"count": 3, "_shards": {"total": 3, "successful": 1, "skipped": 0, "failed": 2}})
+
+    with cluster.proxy.following(partial):
+        executed = run(cluster.connection, cluster.settings, pipeline, retry=True)
+    assert isinstance(executed.error, TransientError)
+    assert "2 of 3 shards of an index do not answer" in str(executed.error)
+    assert cluster.search.live(cluster.name) == live
+    assert len(cluster.ids()) == 10
+
+
+def test_a_search_asks_for_every_shard(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert reconcile.compare(pipeline.definition, cluster.settings).equal
+    searches = [request for request in cluster.proxy.requests if request.path.startswith("/_search?")]
+    assert searches
+    assert all("allow_partial_search_results=false" in request.path for request in searches)
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for 127.0.0.1 that signs itself, with its key."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("there is no openssl to make a certificate")
+    key, path = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = f"{program} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=vitrine"
+    arguments = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(path)]
+    subprocess.run([*command.split(), *arguments], check=True, capture_output=True)
+    path.write_text(path.read_text() + key.read_text())
+    return path
+
+
+@pytest.mark.promise("F9")
+def test_a_certificate_is_checked_against_the_given_authority(
+    cluster: Cluster, certificate: Path, tmp_path: Path
+) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    with SearchProxy.opened(cluster.search.url, certificate) as proxy:
+
+        def secured(**fields: Any) -> Settings:
+            section = {"elasticsearch": {"url": proxy.url, "takeover_grace": "0s", **fields}}
+            return cluster.settings.model_copy(update={"connectors": section})
+
+        untrusted = run(cluster.connection, secured(), pipeline)
+        assert untrusted.error is not None
+        assert untrusted.error.code == "SINK_AUTH"
+        assert "self-signed certificate" in str(untrusted.error)
+        assert "VITRINE_ELASTICSEARCH_CA_FILE" in str(untrusted.error)
+        missing = run(cluster.connection, secured(ca_file=str(tmp_path / "none.pem")), pipeline)
+        assert missing.error is not None
+        assert missing.error.code == "SETTINGS"
+        assert proxy.requests == []
+        succeed(cluster.connection, secured(ca_file=str(certificate)), pipeline)
+        assert proxy.requests
+    assert len(cluster.ids()) == 3
+
+
+def test_a_server_without_tls_is_a_wrong_setting_and_an_interrupted_handshake_is_not(cluster: Cluster) -> None:
+    pipeline = cluster.create()
+    url = cluster.proxy.url.replace("http://", "https://")
+    plain = run(cluster.connection, with_url(cluster, url), pipeline)
+    assert plain.error is not None
+    assert plain.error.code == "SETTINGS"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_hang_up, args=[listener], daemon=True).start()
+        interrupted = run(
+            cluster.connection, with_url(cluster, f"https://127.0.0.1:{listener.getsockname()[1]}"), pipeline
+        )
+    assert isinstance(interrupted.error, TransientError)
+
+
+def with_url(cluster: Cluster, url: str) -> Settings:
+    return cluster.settings.model_copy(update={"connectors": {"elasticsearch": {"url": url}}})
+
+
+def _hang_up(listener: socket.socket) -> None:
+    """End every connection after the first bytes of the client."""
+    with suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            connection.recv(10)
+            connection.close()

@@ -17,6 +17,7 @@ from alembic.config import Config
 from psycopg import sql
 
 from tests.helpers.journal import assert_legal, start
+from tests.helpers.processes import environment
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
@@ -26,8 +27,8 @@ from vitrine.model import Claim, Definition, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
-from vitrine.settings import Settings, child_environment
-from vitrine.status import LEASED, NEXT, Event, RunStatus, Status
+from vitrine.settings import Settings
+from vitrine.status import LEASED, NEXT, RETURNS, Event, RunStatus, Status
 from vitrine.store import database, pipelines, rejects, runs
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
@@ -43,6 +44,9 @@ RUN_STATUS_AFTER = {
     Event.POSTPONE: RunStatus.FAILED,
     Event.RETRY: RunStatus.FAILED,
     Event.RELEASE: RunStatus.ABANDONED,
+    Event.RETURN_IDLE: RunStatus.SUCCESS,
+    Event.RETURN_PAUSED: RunStatus.SUCCESS,
+    Event.RETURN_FAILED: RunStatus.SUCCESS,
 }
 
 
@@ -162,6 +166,9 @@ def test_the_database_applies_every_event_to_every_status_as_the_table_does(
             kill(connection, pipeline)
         if event is Event.CRASH_LOOP:
             connection.execute("UPDATE etl.etl_pipelines SET attempt = 3 WHERE id = %s", [pipeline.id])
+        if event in RETURNS:
+            before_request = event.removeprefix("return_").upper()
+            connection.execute("UPDATE etl.etl_pipelines SET returns_to = %s", [before_request])
         before = row(connection, pipeline)
         accepted = apply(connection, pipeline, held, event)
         # a crash loop with a requested pause is an ordinary expiry: the pause is applied
@@ -772,7 +779,8 @@ def test_disabling_a_pipeline_is_a_pause_only_while_it_runs(connection: Connecti
     assert enable(connection, pipeline, False) is (NEXT[old, Event.PAUSE] if old is Status.RUNNING else old)
     after = row(connection, pipeline)
     changed = {name for name in before if before[name] != after[name]}
-    assert changed - {"status"} == {"enabled", "config_version", "updated_at"}
+    moved = {"status", "status_since"} if old is Status.RUNNING else set[str]()
+    assert changed == {"enabled", "config_version", "updated_at"} | moved
     assert after["config_version"] == before["config_version"] + 1
     assert_legal(connection)
 
@@ -963,9 +971,7 @@ def test_two_processes_may_migrate_a_new_database_at_once(postgres: EmbeddedPost
     url = postgres.tcp_url("brand_new")
     arguments = [sys.executable, "-m", "vitrine", "migrate"]
     processes = [
-        subprocess.Popen(
-            arguments, env=child_environment(url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        subprocess.Popen(arguments, env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for _ in range(2)
     ]
     outputs = [process.communicate(timeout=60)[0] for process in processes]

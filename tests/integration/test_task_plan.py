@@ -11,7 +11,6 @@ from vitrine.engine import validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection
-from vitrine.revisions import Applied
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines
@@ -87,7 +86,8 @@ def test_documents_with_an_override_are_applied_again_without_a_change(
 ) -> None:
     document = Document("a", {**GENRES, "tasks": [OVERRIDE]})
     for outcome in ("created", "unchanged"):
-        assert revisions.apply_all(connection, settings, [document], None) == [Applied("genres", outcome)]
+        (applied,) = revisions.apply_all(connection, settings, [document], None)
+        assert (applied.name, applied.outcome, applied.differences) == ("genres", outcome, ())
 
 
 def test_the_options_are_those_of_the_connector_that_the_last_step_names() -> None:

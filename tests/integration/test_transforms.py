@@ -1,5 +1,6 @@
 """Transforms and readers on a real PostgreSQL: both kinds, options, errors, and exact values of every type."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, LiteralString
@@ -319,7 +320,9 @@ def test_a_row_that_a_transform_fails_on_is_named_by_its_key_and_nothing_is_writ
     executed = run(connection, settings, pipeline)
     assert executed.error is not None
     assert executed.error.code == "TRANSFORM_ERROR"
-    assert "transform 'break_at_five' raised ZeroDivisionError at key 5 of a batch of 20 row(s)" in str(executed.error)
+    place = r"tests/integration/test_transforms\.py:\d+"
+    sentence = rf"transform 'break_at_five' raised ZeroDivisionError in {place} at key 5 of a batch of 20 row\(s\)"
+    assert re.match(sentence, str(executed.error))
     assert "S3CR3T" not in str(executed.error)
     assert connection.execute("SELECT to_regclass('analytics.titles') AS t").fetchone() == {"t": None}
 
@@ -410,11 +413,12 @@ def test_transforms_follow_a_reader(connection: Connection, settings: Settings) 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("backwards", "reader 'backwards' does not yield its rows in the order of n, see key 1"),
-        ("raising", "reader 'raising' raised ValueError after key 1"),
+        ("backwards", r"reader 'backwards' does not yield its rows in the order of n, see key 1"),
+        ("raising", r"reader 'raising' raised ValueError in tests/integration/test_transforms\.py:\d+ after key 1"),
     ],
 )
 def test_a_broken_reader_is_reported(connection: Connection, settings: Settings, name: str, sentence: str) -> None:
     executed = run(connection, settings, reading(connection, settings, python_task=name))
     assert executed.error is not None
-    assert (executed.error.code, str(executed.error)) == ("READER_ERROR", sentence)
+    assert executed.error.code == "READER_ERROR"
+    assert re.fullmatch(sentence, str(executed.error))

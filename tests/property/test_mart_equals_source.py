@@ -28,7 +28,7 @@ from tests.property.conftest import STEPS
 from tests.property.driving import drive
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
 from vitrine import registry, revisions
-from vitrine.connectors.postgres.source import horizon, lineage
+from vitrine.connectors.postgres.source import horizon
 from vitrine.errors import TransitionRefused
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -579,7 +579,7 @@ def test_without_the_horizon_rows_are_lost(
 ) -> None:
     """The machine can detect a loss: a checkpoint that does not wait for open transactions loses their rows."""
 
-    def read(connection: Connection, relations: lineage.Relations = ()) -> horizon.Horizon:
+    def read(connection: Connection, *_: object) -> horizon.Horizon:
         row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
         assert row is not None
         world.at("horizon")

@@ -1,6 +1,6 @@
 """The surroundings of a pipeline under test: writer sessions, expiring leases, points where a run is interrupted."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +13,7 @@ from tests.helpers import journal
 from vitrine.connectors.postgres.source import horizon, lineage
 from vitrine.flow.protocols import Transaction
 from vitrine.flow.rows import Entry, Saved
+from vitrine.policy import Call
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import pipelines
@@ -154,8 +155,10 @@ def opened(url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
 def _report_points(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     read, save = horizon.read, StoreCheckpoint.save
 
-    def reading(connection: Connection, relations: lineage.Relations = ()) -> horizon.Horizon:
-        seen = read(connection, relations)
+    def reading(
+        connection: Connection, relations: lineage.Relations = (), functions: Collection[Call] = ()
+    ) -> horizon.Horizon:
+        seen = read(connection, relations, functions)
         world.at("horizon")
         return seen
 

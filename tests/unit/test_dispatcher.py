@@ -19,7 +19,7 @@ from vitrine.errors import (
 )
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import RequestKind
+from vitrine.model import RETURNING, RequestKind
 from vitrine.runner.dispatcher import DELAYS, Verdict, delay_before, judge
 from vitrine.runner.executor import WAITS, Executed, wait_before
 from vitrine.status import Event, RunStatus, Status, next_status
@@ -155,8 +155,40 @@ def test_a_rollback_that_is_done_leaves_the_pipeline_paused() -> None:
     assert next_status(Status.RUNNING, Event.FINISH_PAUSED, rerun=True) is Status.PAUSED
 
 
-@pytest.mark.parametrize("status", [Status.IDLE, Status.PAUSED, Status.FAILED])
-def test_a_request_that_can_do_nothing_returns_the_pipeline_to_its_status(status: Status) -> None:
-    verdict = judge(ended(error=RequestRefused("nothing is kept")), 1, kind=RequestKind.ROLLBACK, returns_to=status)
+@pytest.mark.parametrize("kind", RequestKind)
+def test_a_request_that_can_do_nothing_returns_the_pipeline_to_its_status(kind: RequestKind) -> None:
+    verdict = judge(ended(error=RequestRefused("nothing is kept")), 1, kind=kind)
     assert verdict is not None
-    assert (verdict.run_status, next_status(Status.RUNNING, verdict.event)) == (RunStatus.FAILED, status)
+    assert (verdict.run_status, verdict.returns) == (RunStatus.FAILED, True)
+
+
+@pytest.mark.promise("D23")
+@pytest.mark.parametrize("kind", RequestKind)
+@pytest.mark.parametrize(
+    "executed",
+    [
+        ended(Outcome.FINISHED),
+        ended(error=ConfigError("no")),
+        ended(error=DataError("no")),
+        ended(error=RequestRefused("no")),
+    ],
+)
+def test_a_kind_that_leaves_the_checkpoint_alone_never_changes_the_status(
+    executed: Executed, kind: RequestKind
+) -> None:
+    verdict = judge(executed, 1, kind=kind)
+    assert verdict is not None
+    if kind in RETURNING:
+        assert verdict.returns
+    elif executed.outcome is Outcome.FINISHED:
+        assert not verdict.returns
+
+
+@pytest.mark.promise("D23")
+@pytest.mark.parametrize("kind", sorted(RETURNING))
+def test_the_attempts_of_such_a_kind_are_those_of_a_run(kind: RequestKind) -> None:
+    lost = ended(error=TransientError("the source is away"))
+    first, last = judge(lost, 1, kind=kind), judge(lost, 3, kind=kind)
+    assert first is not None
+    assert last is not None
+    assert (first.event, last.returns) == (Event.RETRY, True)

@@ -191,3 +191,23 @@ def test_a_column_whose_name_elasticsearch_does_not_accept_is_fatal(name: str) -
     assert found.fatal
     assert found.column == name
     assert found.text.endswith("; rename it in the query")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("refresh_interval", "5x"), ("refresh_interval", 30), ("number_of_replicas", -1), ("auto_expand_replicas", "1")],
+)
+def test_a_setting_that_the_server_sees_only_when_a_load_is_published_is_checked_before(name: str, value: Any) -> None:
+    assert refusal({"settings": {name: value}}).startswith(f"options.index.settings: index.{name} is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("refresh_interval", value) for value in ("30s", "-1", -1, None)),
+        *(("number_of_replicas", value) for value in (0, "2")),
+        *(("auto_expand_replicas", value) for value in ("0-1", "0-all", False)),
+    ],
+)
+def test_every_form_of_these_settings_is_accepted(name: str, value: Any) -> None:
+    assert defined({"settings": {name: value}}).settings[f"index.{name}"] == value

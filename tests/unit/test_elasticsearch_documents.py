@@ -222,6 +222,42 @@ def test_any_batch_of_texts_is_valid_json(rows: list[tuple[str]]) -> None:
     assert all(source.count(b"\n") == 0 for source in found.sources)
 
 
+Array = list[Any]
+ELEMENTS = some.none() | some.text(some.sampled_from('ab é,{}"\\[]= \t\n\r\v\f\b\x01'), max_size=5) | some.just("NULL")
+
+
+def array_text(array: Array) -> str:
+    """As PostgreSQL writes it."""
+    return "{" + ",".join(map(_element_text, array)) + "}"
+
+
+def _element_text(element: Array | str | None) -> str:
+    if isinstance(element, list):
+        return array_text(element)
+    if element is None:
+        return "NULL"
+    if element and element.upper() != "NULL" and not set(element) & set('"\\{}, \t\n\r\v\f'):
+        return element
+    return '"' + element.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@given(
+    some.lists(some.lists(ELEMENTS, max_size=4) | some.lists(some.lists(ELEMENTS, min_size=2, max_size=2)), max_size=6)
+)
+def test_any_batch_of_text_arrays_is_valid_json(arrays: list[Array]) -> None:
+    rows = [(str(number), array_text(array)) for number, array in enumerate(arrays)]
+    found = encode(text_rows(*rows), (ID, Column("tags", "text[]")))
+    assert [json.loads(source)["tags"] for source in found.sources] == arrays
+    assert all(source.count(b"\n") == 0 for source in found.sources)
+
+
+@pytest.mark.parametrize("other", ["[0:1]={a,b}", '{"a b"}', '{"a\\\\b"}'], ids=["bounds", "quotes", "escapes"])
+def test_arrays_are_the_same_whatever_the_other_rows_have(other: str) -> None:
+    found = encode(text_rows(("1", '{a,"b c",NULL}'), ("2", other)), (ID, Column("tags", "text[]")))
+    assert json.loads(found.sources[0])["tags"] == ["a", "b c", None]
+    assert [reject.code for reject in found.refused] == (["ARRAY_BOUNDS"] if other.startswith("[") else [])
+
+
 # -- payloads of transforms -------------------------------------------------------------------------------------------
 
 

@@ -150,14 +150,18 @@ def test_an_exception_is_reported_with_its_type_and_the_last_key(readers: Reader
         yield from rows(1, 2, 3)
         raise ValueError("S3CR3T")
 
-    assert readers.refusal(broken) == "reader 'under_test' raised ValueError after key 3"
+    line = broken.__code__.co_firstlineno + 2
+    place = f"{__name__.replace('.', '/')}.py:{line}"
+    assert readers.refusal(broken) == f"reader 'under_test' raised ValueError in {place} after key 3"
 
 
 def test_an_error_of_the_network_is_worth_another_attempt(readers: Readers) -> None:
     def broken(after: Any) -> Any:
         raise ConnectionResetError("S3CR3T")
 
-    assert readers.refusal(broken, TransientError) == "reader 'under_test' raised ConnectionResetError"
+    place = f"{__name__.replace('.', '/')}.py:{broken.__code__.co_firstlineno + 1}"
+    refused = readers.refusal(broken, TransientError)
+    assert refused == f"reader 'under_test' raised ConnectionResetError in {place}"
 
 
 def test_a_reader_describes_its_columns_and_is_code_of_the_user(readers: Readers) -> None:

@@ -11,7 +11,15 @@ from pydantic import AliasChoices, BaseModel, Field, SecretStr
 from vitrine.connectors.postgres import PostgresSettings
 from vitrine.engine.plan import allowed_targets
 from vitrine.errors import ConfigError
-from vitrine.settings import ConnectorSettings, Settings, child_environment, load, parse_duration
+from vitrine.settings import (
+    ConnectorSettings,
+    Settings,
+    child_environment,
+    format_bytes,
+    load,
+    parse_bytes,
+    parse_duration,
+)
 
 URL = "postgresql://cinema:S3CR3T@db.example:5432/cinema"
 
@@ -226,8 +234,8 @@ def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
 
 def test_a_child_process_gets_our_environment_with_this_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRINE_API_PORT", "8080")
-    environment = child_environment(URL)
-    assert environment["VITRINE_DATABASE_URL"] == URL
+    environment = child_environment(Settings.model_validate({"database_url": "postgresql://cinema@db.example/cinema"}))
+    assert environment["VITRINE_DATABASE_URL"] == "postgresql://cinema@db.example/cinema"
     assert environment["VITRINE_API_PORT"] == "8080"
 
 
@@ -307,3 +315,25 @@ def test_an_allowed_relation_needs_its_schema(monkeypatch: pytest.MonkeyPatch, g
         postgres_settings(load())
     monkeypatch.setenv("VITRINE_ALLOWED_RELATIONS", "content.films, ugc.v")
     assert postgres_settings(load()).allowed_relations == ("content.films", "ugc.v")
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("64MB", 64 * 1024**2), ("10 GB", 10 * 1024**3), ("2048", 2048), ("512kB", 512 * 1024)]
+)
+def test_a_size_is_written_as_in_postgresql(given: str, size: int) -> None:
+    assert parse_bytes(given) == parse_bytes(format_bytes(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("VITRINE_MAX_ROW_BYTES", "64 megabytes"),
+        ("VITRINE_MAX_ROW_BYTES", "10TB"),
+        ("VITRINE_PLAN_TIMEOUT", "0s"),
+        ("VITRINE_ALLOWED_FUNCTIONS", "similarity"),
+    ],
+)
+def test_a_limit_that_is_not_valid_is_named(monkeypatch: pytest.MonkeyPatch, name: str, given: str) -> None:
+    monkeypatch.setenv(name, given)
+    with pytest.raises(ConfigError, match=f"{name} is not valid"):
+        postgres_settings(load())

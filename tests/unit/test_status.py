@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrine.status import LEASED, NEXT, Event, Status, diagram, next_status, steps
+from vitrine.status import LEASED, NEXT, RETURNS, Event, Status, diagram, next_status, steps
 
 #                IDLE           RUN_REQUESTED  RUNNING          PAUSE_REQUESTED  PAUSED         FAILED
 EXPECTED = """
@@ -19,6 +19,9 @@ EXPECTED = """
     release      -              -              RUN_REQUESTED    PAUSED           -              -
     expire       -              -              RUN_REQUESTED    PAUSED           -              -
     crash_loop   -              -              FAILED           -                -              -
+    return_idle  -              -              IDLE             PAUSED           -              -
+    return_paused -             -              PAUSED           PAUSED           -              -
+    return_failed -             -              FAILED           FAILED           -              -
 """
 COLUMNS = ("IDLE", "RUN_REQUESTED", "RUNNING", "PAUSE_REQUESTED", "PAUSED", "FAILED")
 CASES = [
@@ -43,10 +46,10 @@ def test_an_event_leads_where_the_table_says_or_is_refused(
 
 
 @pytest.mark.parametrize(("status", "event", "expected"), CASES)
-def test_a_rerun_changes_only_the_finish_and_the_postponement_of_a_running_pipeline(
+def test_a_rerun_changes_only_the_events_that_end_the_request_of_a_running_pipeline(
     status: Status, event: Event, expected: Status | None
 ) -> None:
-    again = status is Status.RUNNING and event in (Event.FINISH, Event.POSTPONE)
+    again = status is Status.RUNNING and event in (Event.FINISH, Event.POSTPONE, *RETURNS)
     expected = Status.RUN_REQUESTED if again else expected
     assert next_status(status, event, rerun=True) is expected
     assert steps()[event].get(status, {}).get("true") is expected
@@ -79,4 +82,4 @@ def test_the_diagram_shows_every_move_with_its_events() -> None:
     for (old, event), new in NEXT.items():
         arrows = [line for line in lines if line.startswith(f"    {old} --> {new}: ") and event in line]
         assert len(arrows) == (old is not new)
-    assert "    RUNNING --> RUN_REQUESTED: retry, release, expire, finish or postpone with rerun" in lines
+    assert "    RUNNING --> RUN_REQUESTED: retry, release, expire, finish, postpone or return with rerun" in lines

@@ -125,6 +125,11 @@ def test_a_function_may_be_a_generator() -> None:
     assert apply(generated).payload == PythonRows(ROWS)
 
 
+def place_after(function: Any, lines: int) -> str:
+    """File and line, this many lines after the first one of the function."""
+    return f"{__name__.replace('.', '/')}.py:{function.__code__.co_firstlineno + lines}"
+
+
 def test_an_exception_is_reported_with_task_type_and_key_but_without_its_text() -> None:
     def broken(rows: Sequence[Row]) -> Sequence[Row]:
         for row in rows:
@@ -133,14 +138,16 @@ def test_an_exception_is_reported_with_task_type_and_key_but_without_its_text() 
         return rows
 
     many = TextRows(b"".join(b"%d\tS3CR3T\n" % number for number in range(1, 1001)), 1000)
-    assert "raised ValueError at key 700 of a batch of 1000 row(s)" in refusal(lambda: apply(broken, many))
+    place = place_after(broken, 3)
+    expected = f"raised ValueError in {place} at key 700 of a batch of 1000 row(s)"
+    assert expected in refusal(lambda: apply(broken, many))
 
     def broken_frame(frame: pl.DataFrame) -> pl.DataFrame:
         broken(frame.to_dicts())
         return frame
 
     frame = refusal(lambda: apply_frame(broken_frame, many))
-    assert "raised ValueError at key 700 of a batch of 1000 row(s)" in frame
+    assert expected in frame  # the line that raises, not the one that calls it
 
 
 def test_an_exception_in_a_generator_is_reported_in_the_same_way() -> None:
@@ -148,7 +155,8 @@ def test_an_exception_in_a_generator_is_reported_in_the_same_way() -> None:
         for row in rows:
             yield {**row, "title": row["title"].index("W")}
 
-    assert "raised ValueError at key 2 of a batch of 2 row(s)" in refusal(lambda: apply(broken))
+    expected = f"raised ValueError in {place_after(broken, 2)} at key 2 of a batch of 2 row(s)"
+    assert expected in refusal(lambda: apply(broken))
 
 
 def test_rows_that_fail_only_together_are_reported_with_the_first_key() -> None:
@@ -157,14 +165,15 @@ def test_rows_that_fail_only_together_are_reported_with_the_first_key() -> None:
             raise ValueError
         return rows
 
-    assert "raised ValueError at key 1 of a batch of 2 row(s)" in refusal(lambda: apply(broken))
+    expected = f"raised ValueError in {place_after(broken, 2)} at key 1 of a batch of 2 row(s)"
+    assert expected in refusal(lambda: apply(broken))
 
 
 def test_a_panic_of_polars_is_a_failure_of_the_function() -> None:
     def broken(frame: pl.DataFrame) -> pl.DataFrame:
         raise pl.exceptions.PanicException("S3CR3T")
 
-    assert "raised PanicException at key 1" in refusal(lambda: apply_frame(broken))
+    assert f"raised PanicException in {place_after(broken, 1)} at key 1" in refusal(lambda: apply_frame(broken))
 
 
 def test_an_exception_that_stops_the_process_is_no_failure_of_the_function() -> None:

@@ -1,6 +1,6 @@
 """Tables as text."""
 
-from vitrine.tables import red, table
+from vitrine.tables import Lines, red, table
 
 ROWS = [("genres", "26", "all of them"), ("ratings", "1,000", "")]
 
@@ -40,7 +40,7 @@ def test_a_table_that_cannot_be_narrowed_stays_complete() -> None:
 
 
 def test_a_cell_may_have_several_lines() -> None:
-    assert table(("name", "options"), [("trend", "a: int\nb: float"), ("next", "")]).splitlines()[2:] == [
+    assert table(("name", "options"), [("trend", Lines("a: int\nb: float")), ("next", "")]).splitlines()[2:] == [
         "trend  a: int",
         "       b: float",
         "next",

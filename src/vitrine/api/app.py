@@ -3,8 +3,9 @@
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from fastapi import FastAPI, Request
@@ -13,11 +14,38 @@ from fastapi.responses import RedirectResponse, Response
 from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
 
-from vitrine.api import docs, health, metrics, pipelines, runs
-from vitrine.api.connections import make_pool
-from vitrine.api.problems import MEDIA_TYPE, respond, respond_invalid
+from vitrine.api import access, checks, docs, files, health, metrics, pipelines, runs, sources, state
+from vitrine.api.connections import make_context, make_pool
+from vitrine.api.guard import Guard
+from vitrine.api.long_polling import RequestWaiting
+from vitrine.api.parameters import PREFIX
+from vitrine.api.permissions import PERMISSIONS
+from vitrine.api.problems import (
+    MEDIA_TYPE,
+    FieldError,
+    documented_access,
+    respond,
+    respond_invalid,
+    respond_to_status,
+)
 from vitrine.api.request_limits import RequestLimits
-from vitrine.errors import ConfigError, DataError, NotFound, TransientError, TransitionRefused, VitrineError
+from vitrine.api.tokens import TokenReader
+from vitrine.api.trailing_slash import TrailingSlash
+from vitrine.errors import (
+    ConfigError,
+    DataError,
+    Forbidden,
+    NotFound,
+    TransientError,
+    TransitionRefused,
+    VitrineError,
+    WorkRefused,
+)
+from vitrine.service import history
+from vitrine.service.check_slots import TOO_MANY_CHECKS
+from vitrine.service.checks import CHECK_TIMEOUT
+from vitrine.service.context import Caller
+from vitrine.service.roles import Role
 from vitrine.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -29,31 +57,42 @@ Errors are `application/problem+json` with a stable `code` and a `detail`. Every
 prefix `/api/v1`."""
 TAGS = [
     {"name": "pipelines", "description": "Definition, control and state of pipelines"},
+    {"name": "checks", "description": "Validation, preview, comparison with the source, and rejects"},
     {"name": "runs", "description": "History of runs, and the requests that caused them"},
+    {"name": "sources", "description": "What pipelines can be made of: tables and registered Python tasks"},
+    {"name": "access", "description": "Access tokens, and the audit log"},
     {"name": "health", "description": "Checks for load balancers and process supervisors"},
 ]
 SECURITY_SCHEMES = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "Tokens are not required yet: the API ignores the token and listens on a loopback address only.",
+        "description": "An access token. While there is none, the API serves this machine only, and needs none.",
     }
 }
+
+PARTS = (pipelines, state, files, checks, runs, sources, access, health)
+"""The groups of routes that answer under the prefix and without it."""
 
 RETRY = {"Retry-After": "2"}
 
 # The only table from errors to HTTP statuses. The code takes precedence over the group.
-STATUS_OF_CODE = {"NAME_TAKEN": 409, "TARGET_TAKEN": 409, "ID_TAKEN": 409, "VERSION_CONFLICT": 412}
+STATUS_OF_CODE = {
+    "NAME_TAKEN": 409,
+    "TARGET_TAKEN": 409,
+    "ID_TAKEN": 409,
+    "DEFINITION_INVALID": 409,
+    "VERSION_CONFLICT": 412,
+    TOO_MANY_CHECKS: 429,
+    CHECK_TIMEOUT: 504,
+}
 STATUS_OF_GROUP: dict[type[VitrineError], int] = {
     ConfigError: 422,
     DataError: 422,  # in the API this is always a value of the request that the store cannot hold
+    Forbidden: 403,
     NotFound: 404,
     TransitionRefused: 409,
     TransientError: 503,
-}
-SENTENCES = {
-    404: ("NO_ROUTE", "there is no route at this address; /docs lists all routes"),
-    405: ("METHOD_NOT_ALLOWED", "this address does not support this method; /docs lists all routes"),
 }
 UNEXPECTED = "an unexpected error happened; see the log of the API"
 
@@ -63,18 +102,46 @@ class Api(FastAPI):
         """FastAPI's document with our problem responses instead of its own, and with the security scheme."""
         if not self.openapi_schema:
             schema = super().openapi()
-            for responses in _responses(schema):
-                _document_problems(responses)
+            for operation in _operations(schema):
+                _document_problems(operation["responses"])
+                for parameter in operation.get("parameters", ()):
+                    _document_absence(parameter["schema"])
             for name in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(name, None)
             schema["components"]["securitySchemes"] = SECURITY_SCHEMES
-            # the empty requirement makes the token optional
-            schema["security"] = [{}, {name: [] for name in SECURITY_SCHEMES}]
-        return super().openapi()
+            _document_access(schema)
+        return super().openapi() | {"security": self._security()}
+
+    def _security(self) -> list[dict[str, list[str]]]:
+        """The empty requirement makes the token optional: while none has been created."""
+        required: list[dict[str, list[str]]] = [{name: [] for name in SECURITY_SCHEMES}]
+        known = cast(TokenReader, self.state.tokens).last
+        return required if known and known.exist else [{}, *required]
 
 
-def _responses(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    return [operation["responses"] for path in schema["paths"].values() for operation in path.values()]
+def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    return [operation for path in schema["paths"].values() for operation in path.values()]
+
+
+def _document_absence(parameter: dict[str, Any]) -> None:
+    """Outside a body there is no null: a parameter is absent, or it has a value."""
+    present = [one for one in parameter.get("anyOf", ()) if one.get("type") != "null"]
+    if len(present) == 1:
+        del parameter["anyOf"]
+        parameter.update(present[0])
+
+
+def _document_access(schema: dict[str, Any]) -> None:
+    """The role of each operation, and the refusals of those that need one."""
+    for permission in PERMISSIONS:
+        operation = schema["paths"].get(permission.path, {}).get(permission.method.lower())
+        if operation is None:
+            continue
+        if permission.role is None:
+            operation["security"] = []
+            continue
+        operation["description"] = f"{operation['description']}\n\nRole: {permission.role}."
+        operation["responses"] = dict(sorted((operation["responses"] | documented_access()).items()))
 
 
 def _document_problems(responses: dict[str, Any]) -> None:
@@ -90,13 +157,18 @@ def _document_problems(responses: dict[str, Any]) -> None:
 def create_app(settings: Settings) -> FastAPI:
     """The API on the configured store; it starts without the database, and /health then reports 503."""
     pool = make_pool(settings.store_url)
+    tokens = TokenReader(pool)
+    itself = make_context(settings, pool, Caller("api", "vitrine", Role.VIEWER))
+    waiting = RequestWaiting(partial(history.open_requests, itself))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         pool.open(wait=False)
+        tokens.prepare()
         try:
             yield
         finally:
+            waiting.close()
             pool.close()
 
     app = Api(
@@ -107,14 +179,21 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+        redirect_slashes=False,  # a client would lose its body, or its method
     )
     app.state.settings = settings
     app.state.pool = pool
+    app.state.tokens = tokens
+    app.state.waiting = waiting
     app.add_middleware(RequestLimits)
+    # the last one that is added is the first that a request passes
+    app.add_middleware(Guard, settings=settings, tokens=tokens, on_error=_respond_to_error)
+    app.add_middleware(TrailingSlash)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    for part in (pipelines, runs, health):
-        app.include_router(part.router, prefix=pipelines.PREFIX)
+    for part in PARTS:
+        app.include_router(part.router, prefix=PREFIX)
         app.include_router(part.router, include_in_schema=False)
     app.add_api_route("/", _to_docs, include_in_schema=False)
     app.include_router(docs.router, include_in_schema=False)
@@ -133,11 +212,22 @@ def _version() -> str:
         return "unknown"
 
 
+def _respond_to_error(exc: Exception) -> Response:
+    return _refuse(exc) if isinstance(exc, VitrineError) else _database_down(exc)
+
+
 async def _on_vitrine_error(_: Request, exc: VitrineError) -> Response:
+    return _refuse(exc)
+
+
+def _refuse(exc: VitrineError) -> Response:
     status = _status_of(exc)
     if status == 500:
         return _unexpected(exc)
-    return respond(status, exc.code, str(exc), place=exc.place, headers=RETRY if status == 503 else None)
+    remedy = ". To store it anyway, add ?validate=false" if isinstance(exc, WorkRefused) else ""
+    headers = RETRY if status in (429, 503) else None
+    errors = [FieldError(field=field, reason=text) for field, text in getattr(exc, "reasons", ())]
+    return respond(status, exc.code, f"{exc}{remedy}", errors=errors, place=exc.place, headers=headers)
 
 
 def _status_of(exc: VitrineError) -> int:
@@ -150,6 +240,10 @@ def _status_of(exc: VitrineError) -> int:
 
 
 async def _on_database_down(_: Request, exc: psycopg.OperationalError) -> Response:
+    return _database_down(exc)
+
+
+def _database_down(exc: Exception) -> Response:
     if isinstance(exc, PoolTimeout):
         return respond(503, "DATABASE_BUSY", "the database does not respond in time; try again", headers=RETRY)
     return respond(503, "DATABASE_DOWN", "the database does not respond; try again", headers=RETRY)
@@ -161,8 +255,7 @@ async def _on_invalid_request(request: Request, exc: RequestValidationError) -> 
 
 
 async def _on_http_error(_: Request, exc: HTTPException) -> Response:
-    code, detail = SENTENCES.get(exc.status_code, ("HTTP_ERROR", str(exc.detail)))
-    return respond(exc.status_code, code, detail, headers=exc.headers)
+    return respond_to_status(exc.status_code, str(exc.detail), headers=exc.headers)
 
 
 async def _on_anything_else(_: Request, exc: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""What a route depends on: the settings, and connections to the store from a small pool."""
+"""What a route depends on: the context of the service, with connections to the store from a small pool."""
 
 from typing import Annotated, cast
 
@@ -7,12 +7,16 @@ from fastapi import Depends, Request
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
 
+from vitrine.api.long_polling import RequestWaiting
 from vitrine.postgres import Connection
+from vitrine.service.context import Caller, Context
 from vitrine.settings import Settings
 
 Pool = ConnectionPool[Connection]
 
 WAIT_SECONDS = 5.0
+CALLER = "vitrine.caller"
+"""Where the guard leaves the caller in the scope of a request."""
 
 
 def make_pool(url: str) -> Pool:
@@ -39,7 +43,14 @@ def make_pool(url: str) -> Pool:
     )
 
 
-def _pool(request: Request) -> Pool:
+def make_context(settings: Settings, pool: Pool, caller: Caller) -> Context:
+    return Context(settings, caller, pool.connection)
+
+
+# Dependencies are coroutines that do not wait: each plain function would cost a change of threads
+
+
+async def _pool(request: Request) -> Pool:
     return cast(Pool, request.app.state.pool)
 
 
@@ -47,7 +58,16 @@ def _settings(request: Request) -> Settings:
     return cast(Settings, request.app.state.settings)
 
 
-# A route takes its connection itself. A dependency would hold a connection while the route waits for a thread of the
-# same thread pool: a burst of requests would deadlock.
+async def _context(request: Request) -> Context:
+    return make_context(_settings(request), cast(Pool, request.app.state.pool), request.scope[CALLER])
+
+
+async def _waiting(request: Request) -> RequestWaiting:
+    return cast(RequestWaiting, request.app.state.waiting)
+
+
+# A service function takes its connections itself. A dependency would hold a connection while the route waits for a
+# thread of the same thread pool: a burst of requests would deadlock.
+Service = Annotated[Context, Depends(_context)]
+Waiting = Annotated[RequestWaiting, Depends(_waiting)]
 StorePool = Annotated[Pool, Depends(_pool)]
-CurrentSettings = Annotated[Settings, Depends(_settings)]

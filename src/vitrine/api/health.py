@@ -1,20 +1,36 @@
 """Health checks: the database responds, and a runner is alive."""
 
-from datetime import timedelta
 from typing import Any
 
 import psycopg
 from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from vitrine.api.connections import StorePool
-from vitrine.api.schemas import Health, Live
 from vitrine.errors import VitrineError
 from vitrine.store import runs
 
-RUNNER_SEEN_WITHIN = timedelta(seconds=15)
 WAIT_SECONDS = 2.0  # shorter than the usual timeout of a probe
 
 router = APIRouter(tags=["health"])
+
+
+class Live(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+
+    status: str = "ok"
+
+
+class Health(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"status": "ok", "database": "ok", "runners": 1, "detail": None}]}
+    )
+
+    status: str = Field(description="ok, or unavailable.")
+    database: str = Field(description="ok, or down.")
+    runners: int = Field(description="Runner processes seen within the last 15 seconds.")
+    detail: str | None = Field(default=None, description="What is wrong, and how to fix it.")
+
 
 _UNAVAILABLE: dict[int | str, dict[str, Any]] = {
     503: {
@@ -52,13 +68,13 @@ def get_live() -> Live:
 def _check(pool: StorePool) -> Health:
     try:
         with pool.connection(WAIT_SECONDS) as connection:
-            alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
+            alive = runs.count_live_runners(connection)
     except psycopg.OperationalError:
         return Health(status="unavailable", database="down", runners=0, detail="the database does not respond")
     except VitrineError as exc:
         return Health(status="unavailable", database="down", runners=0, detail=str(exc))
     if alive == 0:
-        seconds = int(RUNNER_SEEN_WITHIN.total_seconds())
+        seconds = int(runs.RUNNER_SEEN_WITHIN.total_seconds())
         detail = f"no runner was active in the last {seconds} seconds; start one with `vitrine runner`"
         return Health(status="unavailable", database="ok", runners=0, detail=detail)
     return Health(status="ok", database="ok", runners=alive)

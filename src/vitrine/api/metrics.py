@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from vitrine.api.connections import Pool, StorePool
-from vitrine.api.health import RUNNER_SEEN_WITHIN, WAIT_SECONDS
+from vitrine.api.health import WAIT_SECONDS
 from vitrine.errors import VitrineError
 from vitrine.status import Status
 from vitrine.store import pipelines, runs
@@ -40,7 +40,7 @@ class StoreCollector(Collector):
         try:
             with self._pool.connection(WAIT_SECONDS) as connection:
                 watched = pipelines.list_metrics(connection)
-                alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
+                alive = runs.count_live_runners(connection)
         except (psycopg.OperationalError, VitrineError):
             return [_gauge("store_up", _STORE_UP, 0)]
         return [

@@ -3,14 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from vitrine import input_errors
+from vitrine import input_errors, token_text
 from vitrine.input_errors import InputError
 from vitrine.places import Place
+from vitrine.service.bodies.pipelines import PlaceBody, printable
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -23,18 +24,6 @@ MAX_DETAIL_LENGTH = 4000
 class FieldError(BaseModel):
     field: str
     reason: str
-
-
-class PlaceBody(BaseModel):
-    """A place in the query: line and column count from 1, in characters."""
-
-    line: int
-    column: int
-    text: str = Field(description="The line of the query.")
-
-    @classmethod
-    def of(cls, place: Place) -> Self:
-        return cls(line=place.line, column=place.column, text=_printable(place.text[:MAX_DETAIL_LENGTH]))
 
 
 class Problem(BaseModel):
@@ -77,10 +66,30 @@ def respond(
         status=status,
         code=code,
         detail=_safe(detail),
-        errors=list(errors) if errors else None,
+        errors=[FieldError(field=error.field, reason=_safe(error.reason)) for error in errors] if errors else None,
         place=None if place is None else PlaceBody.of(place),
     )
     return JSONResponse(problem.model_dump(exclude_none=True), status, headers, MEDIA_TYPE)
+
+
+class Refused(Exception):
+    """The request is refused with this response."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+SENTENCES = {
+    404: ("NO_ROUTE", "there is no route at this address; /docs lists all routes"),
+    405: ("METHOD_NOT_ALLOWED", "this address does not support this method; /docs lists all routes"),
+}
+
+
+def respond_to_status(status: int, detail: str = "", *, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer to an error of HTTP itself."""
+    code, sentence = SENTENCES.get(status, ("HTTP_ERROR", detail))
+    return respond(status, code, sentence, headers=headers)
 
 
 def respond_invalid(errors: Sequence[Mapping[str, Any]], body: Any) -> JSONResponse:
@@ -104,12 +113,8 @@ def _explain(errors: Sequence[Mapping[str, Any]], body: Any) -> list[InputError]
 
 
 def _safe(text: str) -> str:
-    """Remove the user:password part of URLs."""
-    return re.sub(r"//[^@/\s]*@", "//", _printable(text))[:MAX_DETAIL_LENGTH]
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Remove the user:password part of URLs, and access tokens."""
+    return token_text.redact(re.sub(r"//[^@/\s]*@", "//", printable(text)))[:MAX_DETAIL_LENGTH]
 
 
 class _Kind(NamedTuple):
@@ -120,7 +125,19 @@ class _Kind(NamedTuple):
 
 _KINDS = {
     400: _Kind("The body is not JSON", "BAD_JSON", "the body is not JSON: expecting ',' delimiter at line 3 column 5"),
-    404: _Kind("There is no pipeline or request of that name", "NOT_FOUND", "there is no pipeline 'top_genre'"),
+    401: _Kind(
+        "The token is missing, not valid, expired or revoked",
+        "UNAUTHENTICATED",
+        "give a valid access token in the header Authorization: Bearer",
+    ),
+    403: _Kind(
+        "The role of the token does not allow it",
+        "FORBIDDEN",
+        "this needs the role operator, and your token has viewer",
+    ),
+    404: _Kind(
+        "There is no pipeline, run, request or token of that name", "NOT_FOUND", "there is no pipeline 'top_genre'"
+    ),
     409: _Kind(
         "The status does not allow it, or the name or target is in use",
         "RUNNING",
@@ -142,6 +159,16 @@ _KINDS = {
         "INVALID",
         "limit: give at most 200",
     ),
+    429: _Kind(
+        "Too many definitions are being checked; try again after the time in Retry-After",
+        "TOO_MANY_CHECKS",
+        "4 definitions are being checked already; try again in a moment",
+    ),
+    504: _Kind(
+        "Source or target did not answer in time",
+        "CHECK_TIMEOUT",
+        "pipeline 'top_genres': source or target did not answer within 10 s",
+    ),
     503: _Kind("The database is unavailable; try again", "DATABASE_DOWN", "the database does not respond; try again"),
 }
 
@@ -149,6 +176,18 @@ _KINDS = {
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problem responses of a route, for its OpenAPI entry."""
     return {status: _documented(status, _KINDS[status]) for status in sorted({*statuses, 503})}
+
+
+def documented_access() -> dict[str, Any]:
+    """The refusals of every route that needs a token, as the OpenAPI document has them."""
+    return {str(status): _problem_response(status) for status in (401, 403)}
+
+
+def _problem_response(status: int) -> dict[str, Any]:
+    example = _documented(status, _KINDS[status])
+    schema = {"$ref": "#/components/schemas/Problem"}
+    content = {MEDIA_TYPE: {"schema": schema, **example["content"]["application/json"]}}
+    return {"description": example["description"], "content": content}
 
 
 def _documented(status: int, kind: _Kind) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Limits that a request must meet before it reaches a route: size, media type, depth, storable values, origin."""
 
+import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -7,21 +8,17 @@ from typing import Any, NoReturn, cast
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitrine.api import problems
+from vitrine.api.problems import Refused
 
 MAX_BYTES = 256 * 1024
+MAX_BYTES_OF_MANY = 8 * 1024 * 1024
+"""Of the route that applies many definitions at once."""
+
+MAX_SECONDS = 20.0
 MAX_DEPTH = 32
-
-
-class Refused(Exception):
-    """The request is refused with this response."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
 
 
 class RequestLimits:
@@ -35,22 +32,35 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         try:
-            body = await _read(receive)
+            async with asyncio.timeout(MAX_SECONDS):
+                body = await _read(receive, _limit(scope["path"]))
+            if body is None:
+                return
             _check(Request(scope), body)
         except Refused as refused:
             await refused.response(scope, receive, send)
             return
+        except TimeoutError:
+            text = f"the body did not arrive within {MAX_SECONDS:g} s"
+            await problems.respond(408, "BODY_TOO_SLOW", text, headers={"Connection": "close"})(scope, receive, send)
+            return
         await self._app(scope, _replay(body, receive), send)
 
 
-async def _read(receive: Receive) -> bytes:
-    """Count the bytes that arrive: a Content-Length may be missing or wrong."""
+def _limit(path: str) -> int:
+    return MAX_BYTES_OF_MANY if path.rstrip("/").endswith("/apply") else MAX_BYTES
+
+
+async def _read(receive: Receive, limit: int) -> bytes | None:
+    """Count the bytes that arrive: a Content-Length may be missing or wrong. None: the client left before the end."""
     body = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         body += message.get("body", b"")
-        if len(body) > MAX_BYTES:
-            raise Refused(problems.respond(413, "BODY_TOO_LARGE", f"the body is larger than {MAX_BYTES // 1024} KB"))
+        if len(body) > limit:
+            raise Refused(problems.respond(413, "BODY_TOO_LARGE", f"the body is larger than {limit // 1024} KB"))
         if not message.get("more_body", False):
             return bytes(body)
 
@@ -66,6 +76,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _check(request: Request, body: bytes) -> None:
     _check_origin(request)
+    for name, value in request.query_params.multi_items():
+        if "\0" in value:
+            reason = "give text without a NUL character, which cannot be stored"
+            error = problems.FieldError(field=name[: problems.MAX_FIELD_LENGTH], reason=reason)
+            raise Refused(problems.respond(422, "INVALID", f"{error.field}: {reason}", errors=[error]))
     if not body:
         return
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -97,7 +112,7 @@ def _check_origin(request: Request) -> None:
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     except UnicodeDecodeError:
         raise Refused(problems.respond(400, "BAD_JSON", "the body is not JSON: it is not UTF-8 text")) from None
     except json.JSONDecodeError as exc:
@@ -116,6 +131,17 @@ _NOT_TEXT = "the body contains a text that cannot be stored (a NUL character or 
 
 def _refuse_constant(_: str) -> NoReturn:
     raise ValueError
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object; refused if a key occurs twice, because readers of JSON disagree which of them counts."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            text = f"the key '{key[:60]}' occurs twice in one object of the body; remove one of them"
+            raise Refused(problems.respond(422, "INVALID", text))
+        found[key] = value
+    return found
 
 
 def _violations(value: Any) -> Iterator[str]:

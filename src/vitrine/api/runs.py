@@ -1,23 +1,35 @@
 """Routes for the history: runs, and the requests that caused them."""
 
+from datetime import timedelta
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
 
-from vitrine.api.connections import StorePool
-from vitrine.api.pipelines import Key, Limit
+from vitrine.api import links
+from vitrine.api.connections import Service, Waiting
+from vitrine.api.long_polling import LONGEST
+from vitrine.api.parameters import Key, Limit
 from vitrine.api.problems import documented
-from vitrine.api.schemas import REQUEST_ID, RequestBody, RunBody, RunPage
-from vitrine.model import RunId
-from vitrine.store import pipelines, runs
+from vitrine.errors import NotFound
+from vitrine.service import history
+from vitrine.service.bodies.examples import REQUEST_ID
+from vitrine.service.bodies.runs import RequestBody, RunBody, RunLogBody, RunPage
+from vitrine.service.bodies.statistics import Statistics
+from vitrine.settings import parse_duration
+from vitrine.store import runs
 
 router = APIRouter(tags=["runs"])
 
 
-@router.get("/pipelines/{id}/runs", summary="List the runs of a pipeline", responses=documented(404, 422))
+@router.get(
+    "/pipelines/{id}/runs",
+    summary="List the runs of a pipeline",
+    responses=links.to_run() | documented(404, 422),
+)
 def list_runs(
-    pool: StorePool,
+    service: Service,
     key: Key,
     limit: Limit = 50,
     # no default in the OpenAPI document: a browser rounds an integer of this size and would send a larger one back
@@ -27,22 +39,80 @@ def list_runs(
     ] = None,
 ) -> RunPage:
     """Every run with its row counts and its error, newest first, one page at a time."""
-    with pool.connection() as connection:
-        pipeline = pipelines.get(connection, key)
-        found = runs.list_page(connection, pipeline.id, limit=limit + 1, before=RunId(before or runs.NEWEST))
-    items = [RunBody.of(run) for run in found[:limit]]
-    return RunPage(items=items, next=items[-1].id if len(found) > limit else None)
+    return history.list_runs(service, key, before=before, limit=limit)
+
+
+@router.get("/pipelines/{id}/runs/statistics", summary="Read figures over runs", responses=documented(404, 422))
+def get_statistics(
+    service: Service,
+    key: Key,
+    newest: Annotated[
+        int, Query(ge=1, le=history.MAX_RUNS, description="How many of the newest runs the figures cover.")
+    ] = 100,
+    days: Annotated[
+        int | None,
+        Query(ge=1, le=history.MAX_DAYS, description="Only those of them that started within the last days."),
+    ] = None,
+) -> Statistics:
+    """Runs by status, sums of rows, durations of the successful runs, the last success and the last failure."""
+    return history.statistics(service, key, newest=newest, days=days)
+
+
+async def _run_id(
+    run_id: Annotated[str, Path(description="`id` of a run, from the list of runs.", examples=["42"])],
+) -> int:
+    """NotFound for anything that no run has as its id."""
+    if run_id.isascii() and run_id.isdigit() and int(run_id[:20]) <= runs.NEWEST:
+        return int(run_id[:20])
+    raise NotFound("there is no run of that id; an id is a number")
+
+
+@router.get("/pipelines/{id}/runs/{run_id}", summary="Read a run", responses=documented(404))
+def get_run(service: Service, key: Key, run_id: Annotated[int, Depends(_run_id)]) -> RunBody:
+    """One run of the pipeline with its row counts and its error."""
+    return history.run(service, key, run_id)
+
+
+@router.get("/pipelines/{id}/runs/{run_id}/log", summary="Read the log of a run", responses=documented(404))
+def get_run_log(service: Service, key: Key, run_id: Annotated[int, Depends(_run_id)]) -> RunLogBody:
+    """The last lines of the run, at most 200 of them and 64 KB. They are written at the end of a run, and every ten
+    seconds during a long one. They contain no row values."""
+    return history.run_log(service, key, run_id)
+
+
+async def _wait(
+    wait: Annotated[
+        str,
+        Query(
+            description="Wait until the request has ended, at most this long: a duration such as 30s. A longer one than"
+            " 60s counts as 60s.",
+            pattern=r"^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m)?$",
+            examples=["30s"],
+        ),
+    ] = "0s",
+) -> timedelta:
+    return min(parse_duration(wait), LONGEST)
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 @router.get("/requests/{request_id}", summary="Read a run request", responses=documented(404, 422))
-def get_request(
-    pool: StorePool,
+async def get_request(
+    request: Request,
+    service: Service,
+    waiting: Waiting,
     request_id: Annotated[
         UUID, Path(description="The `request_id` from the response to a run request.", examples=[REQUEST_ID])
     ],
+    wait: Annotated[timedelta, Depends(_wait)],
 ) -> RequestBody:
-    """The request with its newest run. The state is pending, running or paused, at the end succeeded or failed."""
-    with pool.connection() as connection:
-        request = runs.get_request(connection, request_id)
-        pipeline = pipelines.get(connection, request.pipeline_id)
-    return RequestBody.of(request, pipeline)
+    """The request with its newest run. The state is pending, running or paused, at the end succeeded or failed. With
+    `wait`, the response is sent as soon as the request has ended, or as it is when the time is over."""
+    found = await run_in_threadpool(history.request, service, request_id)
+    if wait and found.state not in ("succeeded", "failed"):
+        await waiting.until_ended(request_id, wait.total_seconds(), _disconnect(request))
+        found = await run_in_threadpool(history.request, service, request_id)
+    return found

@@ -1,95 +1,65 @@
-"""Serves the API on a loopback port until SIGTERM or Ctrl-C."""
+"""Serves the API until SIGTERM or Ctrl-C."""
 
-import errno
-import ipaddress
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
+from vitrine.api import binding
 from vitrine.api.app import create_app
-from vitrine.errors import ConfigError
+from vitrine.api.long_polling import RequestWaiting
+from vitrine.api.protocol import TimedProtocol
 from vitrine.settings import Settings
 
-BACKLOG = 2048
 GRACE_SECONDS = 5
 
 
 def serve(settings: Settings, *, ready: Callable[[], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then return; calls `ready` once requests are accepted.
 
-    ConfigError when the port is in use or the address is not a loopback address.
+    ConfigError when the port is in use, or if other machines could reach an API that is not protected.
     """
+    context = binding.tls_context(settings)
     app = create_app(settings)
-    with listen(settings.api_host, settings.api_port) as listener:
+    with binding.listen(settings) as listener:
         config = uvicorn.Config(
             app,
+            # one that calls the accept() of the listener
+            loop="asyncio",
+            http=cast(Any, partial(TimedProtocol, listener)),
+            ws="none",
+            # the guard decides which proxies are believed; uvicorn would believe every local client
+            proxy_headers=False,
+            ssl_context_factory=(lambda _, __: context) if context else None,
             log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        _Server(config, ready).run(sockets=[listener])
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket: unlike a check, it reserves the port until the server uses it."""
-    family, address = _loopback(host)
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-        listener.listen(BACKLOG)
-    except OSError as exc:
-        listener.close()
-        raise _refused(host, port, exc) from exc
-    return listener
-
-
-def _loopback(host: str) -> tuple[socket.AddressFamily, str]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as exc:
-        raise ConfigError(
-            f"VITRINE_API_HOST={host} is not an address of this machine; use 127.0.0.1", code="NO_ADDRESS"
-        ) from exc
-    addresses = [(family, str(address[0])) for family, _, _, _, address in found]
-    if not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in addresses):
-        raise ConfigError(
-            f"VITRINE_API_HOST={host} is reachable from other machines, and the API has no access tokens yet:"
-            " use a loopback address such as 127.0.0.1",
-            code="NOT_LOOPBACK",
-        )
-    # a name such as localhost has IPv4 and IPv6 addresses, and clients prefer IPv4
-    return min(addresses, key=lambda found: found[0] is not socket.AF_INET)
-
-
-def _refused(host: str, port: int, exc: OSError) -> ConfigError:
-    other = port + 1 if port < 65535 else 8000
-    if exc.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"port {port} on {host} is in use by another program; stop that program, or set VITRINE_API_PORT={other}",
-            code="PORT_TAKEN",
-        )
-    return ConfigError(
-        f"cannot listen on port {port} of {host}: {exc.strerror}; set VITRINE_API_PORT to another port",
-        code="PORT_REFUSED",
-    )
+        _Server(config, ready, app.state.waiting).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None] | None) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None] | None, waiting: RequestWaiting) -> None:
         super().__init__(config)
         self._ready = ready
+        self._waiting = waiting
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started and self._ready is not None:
             self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Clients that wait for a request are answered first: uvicorn waits for all of them."""
+        self._waiting.close()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -2,19 +2,22 @@
 
 import sys
 
-from vitrine.cli import process
+from vitrine.cli import exit_codes, process
 
 
 def main() -> None:
     """Run the command line; every known error is one sentence on stderr and exit code 1."""
     process.shorten_start_and_exit()
-    from vitrine.cli import output
+    from vitrine.cli import completion, output
     from vitrine.cli.app import app
     from vitrine.errors import VitrineError
 
+    completion.prepare()
     try:
-        app()
+        app(prog_name="vitrine")  # also for `python -m vitrine`, and for completion
     except VitrineError as exc:
-        process.stop(output.with_excerpt(exc))
+        process.stop(output.with_excerpt(exc), lines=True)
     except KeyboardInterrupt:
-        sys.exit(process.INTERRUPTED)
+        sys.exit(exit_codes.INTERRUPTED)
+    except Exception:  # noqa: BLE001 – Python would write its text, which may quote a row, to the terminal as it is
+        process.fail_unexpectedly()

@@ -3,22 +3,74 @@
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import threading
 
+    from vitrine.accounts.roles import Places
     from vitrine.postgres import Connection
     from vitrine.runner.dispatcher import PipelineDispatcher
     from vitrine.settings import Settings
 
 
+@dataclass
+class GlobalOptions:
+    """Options of the command before its name; None: not given."""
+
+    api: str | None = None
+    token_file: Path | None = None
+
+
+global_options = GlobalOptions()
+"""Set once, when the command line is read."""
+
+
 def load_settings(**overrides: Any) -> "Settings":
     from vitrine import failpoints, settings
 
-    loaded = settings.load(**overrides)
+    loaded = settings.load(**_from_options(), **overrides)
     failpoints.install(loaded.failpoints)
     return loaded
+
+
+def _from_options() -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if global_options.api is not None:
+        given["api_url"] = global_options.api or None
+    if global_options.token_file is not None:
+        given["token"] = _read_token(global_options.token_file)
+    return given
+
+
+def _read_token(file: Path) -> str:
+    from vitrine.errors import ConfigError
+
+    try:
+        token = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
+        raise ConfigError(f"cannot read the token file '{file}': {reason}", code="NO_FILE") from exc
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise ConfigError(f"'{file}' does not contain a token: give a file with the token in one line", code="TOKEN")
+    return token
+
+
+def uses_api() -> bool:
+    """Whether the command works through an API instead of the database."""
+    return load_settings().api_url is not None
+
+
+def refuse_api(command: str) -> None:
+    """For a command that works on the database itself; VITRINE_API_URL is for the other commands, and ignored here."""
+    from vitrine.errors import ConfigError
+
+    if global_options.api:
+        raise ConfigError(
+            f"`vitrine {command}` works on the database itself: run it there without --api", code="NEEDS_DATABASE"
+        )
 
 
 def service_settings() -> "Settings":
@@ -37,9 +89,7 @@ def logging_settings() -> "Settings":
     from vitrine import logs, plugins
 
     settings = service_settings()
-    sections = [settings.section(one.name, one.settings) for one in plugins.installed().values()]
-    secrets = [*settings.passwords(), *plugins.secrets_of(sections)]
-    logs.configure_logging(settings.log_level, settings.log_format, secrets=secrets)
+    logs.configure_logging(settings.log_level, settings.log_format, secrets=plugins.secrets_in(settings))
     return settings
 
 
@@ -47,6 +97,20 @@ def connect_store(settings: "Settings") -> "Connection":
     from vitrine.postgres import connect
 
     return connect(settings.store_url, name="vitrine:cli")
+
+
+def places(settings: "Settings") -> "Places":
+    """Where pipelines may read and write in PostgreSQL, by the settings."""
+    from vitrine import plugins
+    from vitrine.accounts.roles import Places
+
+    section = settings.section("postgres", plugins.installed()["postgres"].settings).model_dump()
+    marts = [one.partition(".")[0] for one in settings.allowed_targets or ("analytics.*",) if ":" not in one]
+    return Places(
+        sources=section["allowed_source_schemas"],
+        relations=section["allowed_relations"],
+        marts=tuple(dict.fromkeys(one for one in marts if one.isidentifier())),
+    )
 
 
 def runner_name() -> str:
@@ -63,10 +127,10 @@ def dispatcher(settings: "Settings", stop: "threading.Event") -> "PipelineDispat
 
 
 def foreground_dispatcher(settings: "Settings", stop: "threading.Event") -> "PipelineDispatcher":
-    """A dispatcher that logs nothing: the command itself reports how the run ended."""
-    import logging
+    """A dispatcher that writes no log: the command itself reports how the run ended."""
+    from vitrine import logs
 
-    logging.getLogger("vitrine.runner.dispatcher").setLevel(logging.CRITICAL)
+    logs.configure_foreground(silent="vitrine.runner.dispatcher")
     return dispatcher(settings, stop)
 
 

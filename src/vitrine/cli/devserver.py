@@ -1,6 +1,5 @@
 """The command that runs a development server: devserver."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,18 +25,14 @@ def devserver(
         Path | None, typer.Option(help="Folder that keeps the data; without it, the data is removed at the end.")
     ] = None,
 ) -> None:
-    """Run a real server of a connector on this machine until Ctrl-C, for development and tests."""
-    import signal
-
+    """Run a real server for development and tests until Ctrl-C."""
     from vitrine import plugins
 
     if name is None:
         output.show(f"Development servers: {', '.join(plugins.with_devserver()) or 'none'}")
         return
     factory = plugins.devserver(name)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # like Ctrl-C, also during the download: nothing unfinished is left
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    process.exit_on_stop_signals()  # also during the download: nothing unfinished is left
     server = factory.start(folder, factory.default_port if port is None else port, output.show)
     try:
         _serve(server, folder)
@@ -48,16 +43,17 @@ def devserver(
 
 def _serve(server: "DevelopmentServer", folder: Path | None) -> None:
     """Show the address and wait for a signal; ConfigError if the server ends before."""
-    import signal
     import threading
 
     from vitrine.errors import ConfigError
 
     stop = threading.Event()
-    process.on_stop_signals(stop.set, signal.SIGHUP)
+    process.on_stop_signals(stop.set)
     output.show(f"{server.title} is running at {server.url}, for this machine only and without a password.")
     output.show("The data is removed when it stops." if folder is None else f"The data is kept in {folder}.")
-    output.show(f"Use it in another terminal:\n\n    export {server.url_variable}={server.url}\n\nCtrl-C stops it.")
+    output.show_lines(
+        f"Use it in another terminal:\n\n    export {server.url_variable}={server.url}\n\nCtrl-C stops it."
+    )
     while not stop.wait(POLL_SECONDS):
         if not server.is_running:
             raise ConfigError(f"{server.title} ended by itself; start it again", code="DEVSERVER_FAILED")

@@ -5,15 +5,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vitrine.cli import output
+from vitrine.printable import printable
 
 if TYPE_CHECKING:
-    from vitrine.revisions import Applied, Difference
+    from vitrine.service.bodies.files import AppliedPipelineBody, DifferenceBody
 
 LONGEST_LINE = 60
 """Two longer values are shown below each other."""
 
 
-def show(applied: "Iterable[Applied]") -> None:
+def show(applied: "Iterable[AppliedPipelineBody]") -> None:
     for one in applied:
         output.show(f"{one.name}: {one.outcome}")
         for difference in one.differences:
@@ -23,25 +24,20 @@ def show(applied: "Iterable[Applied]") -> None:
             output.show("  state: reset")
 
 
-def _lines(difference: "Difference") -> Iterator[str]:
+def _lines(difference: "DifferenceBody") -> Iterator[str]:
     old, new = _text(difference.old), _text(difference.new)
     if "\n" not in old + new and len(old) + len(new) <= LONGEST_LINE:
-        yield f"{difference.field}: {_printable(old)} → {_printable(new)}"
+        yield f"{difference.field}: {printable(old)} → {printable(new)}"
         return
     from difflib import ndiff
 
     yield f"{difference.field}:"
     for line in ndiff(old.split("\n"), new.split("\n")):
         if not line.startswith("?"):
-            yield f"  {_printable(line)}".rstrip()
+            yield f"  {printable(line)}".rstrip()
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "default"
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
-
-
-def _printable(text: str) -> str:
-    """Without characters that would control the terminal."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)

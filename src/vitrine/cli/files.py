@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vitrine.cli import building, differences, output, process
-from vitrine.cli.arguments import Env
+from vitrine.cli import backends, differences, output
+from vitrine.cli.arguments import AsJson, Env, Yes
+from vitrine.cli.questions import confirm
 
 if TYPE_CHECKING:
-    from vitrine.documents import Document
-    from vitrine.model import Definition
-    from vitrine.settings import Settings
-
-WRONG_USE = 2
+    from vitrine.cli.backends.protocols import Definitions
+    from vitrine.service.bodies.files import AppliedBody, ApplyBody
 
 
 def apply(
     folder: Annotated[Path, typer.Argument(help="A YAML file, or a folder of them.", show_default=False)],
     state: Annotated[
-        str | None, typer.Option(help="For a changed query with a checkpoint: keep or reset it.", metavar="keep|reset")
+        Literal["keep", "reset"] | None,
+        typer.Option(help="For a changed query with a checkpoint: keep or reset it.", show_default=False),
     ] = None,
     no_validate: Annotated[
         bool, typer.Option("--no-validate", help="Store the definitions without asking their sources and targets.")
@@ -29,104 +28,109 @@ def apply(
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete pipelines that have no file in the folder; their marts stay.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --prune: do not ask.")] = False,
+    yes: Yes = False,
     env: Env = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Create, change and delete pipelines as the YAML files say: all of them, or none."""
-    from vitrine import pipeline_files, revisions
+    """Create, change and delete pipelines as YAML files say.
 
-    if state not in (None, "keep", "reset"):
-        process.stop(f"--state is keep or reset, not '{state}'", WRONG_USE)
+    All of them, or none.
+    """
     if prune and folder.is_file():
-        process.stop("--prune needs the folder with the files of all pipelines, not one file", WRONG_USE)
-    settings = building.service_settings()
-    reading = pipeline_files.read(folder, pipeline_files.read_variables(env) if env else None)
-    documents, refused = reading.documents, list(reading.mistakes)
-    if not no_validate:
-        with building.connect_store(settings) as store:
-            work = revisions.new_work(store, documents)
-        refused += _validate(work, settings)
-    with building.connect_store(settings) as store:
-        others = revisions.list_others(store, documents) if folder.is_dir() else []
-        delete = others if prune else []
-        if dry_run or (delete and not yes):
+        raise typer.BadParameter("--prune needs the folder with the files of all pipelines, not one file")
+    body, mistakes = _read(folder, env)
+    body = body.model_copy(update={"state": state, "ask": not no_validate, "dry_run": dry_run})
+    with backends.opened() as backend:
+        others = _others(backend.definitions, body) if folder.is_dir() and (prune or dry_run) else []
+        body = body.model_copy(update={"delete": others if prune else []})
+        asks = bool(body.delete) and not yes and not dry_run
+        if mistakes or asks:
             # the question comes after every refusal, and with everything that the answer decides
-            planned = revisions.apply_all(
-                store, settings, documents, state, refused=refused, delete=delete, dry_run=True
-            )
-            differences.show(planned)
-        if dry_run:
-            _end_dry_run([] if prune else others)
-            return
-    if delete and not yes:
-        _ask(delete)
-    with building.connect_store(settings) as store:
-        applied = revisions.apply_all(store, settings, documents, state, refused=refused, delete=delete)
-    if delete and not yes:
+            planned = _planned(backend.definitions, body, mistakes)
+            if asks:
+                _show(planned, as_json=False)
+                confirm(_question(body.delete), yes=yes)
+            body = body.model_copy(update={"ask": False})
+        applied = backend.definitions.apply(body)
+    if asks and not as_json:
         output.show("applied")
-    else:
-        differences.show(applied)
+        return
+    _show(applied, as_json=as_json)
+    if dry_run and not as_json:
+        for name in [] if prune else others:
+            output.show(f"{name}: has no file; --prune deletes it")
+        output.show("nothing was changed: this was a dry run")
 
 
-def _end_dry_run(others: Sequence[str]) -> None:
-    for name in others:
-        output.show(f"{name}: has no file; --prune deletes it")
-    output.show("nothing was changed: this was a dry run")
+def _read(folder: Path, env: Path | None) -> "tuple[ApplyBody, Sequence[str]]":
+    """The documents of the files, and the mistakes of the others."""
+    from vitrine import pipeline_files
+    from vitrine.service.bodies.files import ApplyBody, DocumentBody
+
+    reading = pipeline_files.read(folder, pipeline_files.read_variables(env) if env else None)
+    documents = [DocumentBody.of(document) for document in reading.documents]
+    # not validated: without a document there is only the list of mistakes
+    return ApplyBody.model_construct(documents=documents, delete=[]), reading.mistakes
 
 
-def _ask(delete: Sequence[str]) -> None:
-    """End the process unless the user agrees."""
-    question = f"Delete {len(delete)} pipeline(s) with state and history ({', '.join(delete)}), and apply the others?"
-    try:
-        agreed = typer.confirm(question)
-    except typer.Abort:
-        agreed = False
-    if not agreed:
-        process.stop("nothing was changed: --prune needs the answer y, or --yes")
-
-
-def _validate(work: "Sequence[tuple[Document, Definition]]", settings: "Settings") -> list[str]:
-    """Reasons against definitions from their sources and targets; shows their warnings."""
-    from vitrine.engine import plan, validation
+def _planned(definitions: "Definitions", body: "ApplyBody", mistakes: Sequence[str]) -> "AppliedBody":
+    """What the documents change; ConfigError with the mistakes of files and of documents together."""
     from vitrine.errors import ConfigError
 
-    refused: list[str] = []
-    silent: set[str] = set()  # sources that did not respond: the wait is not repeated for every file
-    for document, definition in work:
-        if definition.source in silent:
-            output.show(f"warning: {document.origin}: not validated: source '{definition.source}' did not respond")
-            continue
-        try:
-            checked = plan.check(definition, settings)
-        except ConfigError:
-            continue  # reported when the files are applied
-        try:
-            findings = validation.preflight(checked)
-        except ConfigError as exc:
-            refused += [f"{reason}. To store it anyway, give --no-validate" for reason in document.mistakes(exc)]
-            continue
-        if any(finding.code == validation.NOT_VALIDATED for finding in findings):
-            silent.add(definition.source)
-        for warning in validation.warnings_of(findings):
-            output.show(f"warning: {document.origin}: {warning}")
-    return refused
+    found = list(mistakes)
+    try:
+        if body.documents or not found:
+            planned = definitions.apply(body.model_copy(update={"dry_run": True}))
+            if not found:
+                return planned
+    except ConfigError as exc:
+        if exc.code != "NOT_APPLIED":
+            raise
+        found += [line.removeprefix("  ") for line in str(exc).splitlines()[1:]]
+    raise ConfigError("nothing was applied:\n  " + "\n  ".join(found), code="NOT_APPLIED")
+
+
+def _others(definitions: "Definitions", body: "ApplyBody") -> list[str]:
+    """Stored pipelines that no document defines."""
+    named = {str(document.fields.get("name")) for document in body.documents}
+    return [name for name in definitions.names() if name not in named]
+
+
+def _show(applied: "AppliedBody", *, as_json: bool) -> None:
+    if as_json:
+        output.show_body(applied)
+        return
+    for warning in applied.warnings:
+        output.show(f"warning: {warning}")
+    differences.show(applied.pipelines)
+
+
+def _question(delete: Sequence[str]) -> str:
+    return f"Delete {len(delete)} pipeline(s) with state and history ({', '.join(delete)}), and apply the others?"
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder to write the files to.", show_default=False)],
 ) -> None:
-    """Write every pipeline as a YAML file that `apply` reads back, and the JSON Schema for editors."""
-    from vitrine import pipeline_files
-    from vitrine.store import pipelines
+    """Write every pipeline as a YAML file.
 
-    with building.connect_store(building.service_settings()) as store:
-        stored = pipelines.list_page(store, limit=10_000)
-    written = pipeline_files.write_folder(folder, stored)
+    `apply` reads them back. The JSON Schema for editors is written beside them.
+    """
+    from vitrine import pipeline_files
+    from vitrine.errors import ConfigError
+    from vitrine.service.bodies.filters import EVERY
+
+    with backends.opened() as backend:
+        stored = [(one.id, one.definition()) for one in backend.definitions.list_all(EVERY)]
+    try:
+        written = pipeline_files.write_folder(folder, stored)
+    except OSError as exc:
+        raise ConfigError(f"cannot write '{exc.filename}': {exc.strerror}", code="NO_FILE") from exc
     output.show(f"{len(written)} file(s) in {folder}")
 
 
 def schema() -> None:
-    """Show the JSON Schema of a pipeline's YAML file, for editors."""
+    """Show the JSON Schema of a pipeline file, for editors."""
     from vitrine import pipeline_files
 
-    output.show(pipeline_files.schema_text().rstrip("\n"))
+    output.show_lines(pipeline_files.schema_text().rstrip("\n"))

@@ -1,4 +1,4 @@
-"""The process of a command: exit codes, signals, and switches of the interpreter."""
+"""The process of a command: its end, signals, and switches of the interpreter."""
 
 import atexit
 import gc
@@ -7,7 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-FAILED, DIFFERENT, PAUSED, HELD, INTERRUPTED = 1, 2, 3, 4, 130
+from vitrine.cli.exit_codes import FAILED
+from vitrine.printable import printable
+
+OPEN_FILES = 4096
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """Interpreter switch interval in seconds. The writer waits for the reader after every round trip; with Python's default
@@ -31,21 +34,48 @@ def tune_for_rows() -> None:
     gc.set_threshold(*COLLECTION_THRESHOLDS)
 
 
-def stop(text: str, code: int = FAILED) -> NoReturn:
-    sys.stderr.write(f"vitrine: {text}\n")
+def allow_open_files() -> None:
+    """For a process with many connections: raise its limit of open files as far as the system allows."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        more = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+
+
+def stop(text: str, code: int = FAILED, *, lines: bool = False) -> NoReturn:
+    """Write the sentence and exit; with `lines`, its line breaks are ours."""
+    sys.stderr.write(f"vitrine: {printable(text, lines=lines)}\n")
     sys.exit(code)
+
+
+def fail_unexpectedly() -> NoReturn:
+    """Write the traceback of the current exception, without an effect on the terminal."""
+    import traceback
+
+    sys.stderr.write(printable(traceback.format_exc(), lines=True))
+    sys.exit(FAILED)
 
 
 def abandon(text: str = "") -> NoReturn:
     """End the process at once: one of its threads hangs in user code, and Python would wait for that thread."""
-    sys.stderr.write(text)
+    sys.stderr.write(printable(text, lines=True))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(FAILED)
 
 
-def on_stop_signals(request_stop: Callable[[], None], *more: int) -> None:
-    """Call the function at SIGTERM, SIGINT and the other signals."""
+def stop_signals() -> list[int]:
+    """Ctrl-C, SIGTERM, and SIGHUP, which a closed terminal sends; not SIGHUP under nohup."""
+    import signal
+
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if is_ignored else [signal.SIGHUP])]
+
+
+def on_stop_signals(request_stop: Callable[[], None]) -> None:
+    """Call the function at each of these signals."""
     import signal
     import threading
     from types import FrameType
@@ -54,5 +84,17 @@ def on_stop_signals(request_stop: Callable[[], None], *more: int) -> None:
         # in another thread, because this one may hold the lock that setting an event needs
         threading.Thread(target=request_stop).start()
 
-    for number in (signal.SIGTERM, signal.SIGINT, *more):
+    for number in stop_signals():
+        signal.signal(number, handle)
+
+
+def exit_on_stop_signals() -> None:
+    """End like after Ctrl-C at each of these signals: what was started is stopped before the process ends."""
+    import signal
+    from types import FrameType
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    for number in stop_signals():
         signal.signal(number, handle)

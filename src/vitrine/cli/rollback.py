@@ -1,81 +1,69 @@
 """The command `rollback`."""
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
-from vitrine.cli import building, output, process
+from vitrine.cli import building, exit_codes, output, process
 from vitrine.cli.arguments import Name
 
 if TYPE_CHECKING:
-    import threading
-
-    from vitrine.model import Claim, Pipeline, RequestId
-    from vitrine.postgres import Connection
-    from vitrine.settings import Settings
-    from vitrine.store.runs import Request
-
-POLL_SECONDS = 0.25
+    from vitrine.service.bodies.runs import RequestBody
 
 
 def rollback(name: Name) -> None:
-    """Make the previous generation of a mart visible again, with its checkpoint, and pause the pipeline.
+    """Make the previous generation of a mart visible again.
 
-    Carried out by the first runner that is free, or by this process. Exit code 0 done, 1 refused or failed, 3 paused or
-    interrupted before it was done.
+    With its checkpoint; the pipeline is paused. Carried out by the first runner that is free, or by this process. Exit
+    code 0 done, 1 refused or failed, 3 paused or interrupted before it was done.
     """
-    import threading
-
-    from vitrine.engine import rollback as rolling
-    from vitrine.model import RequestKind
-    from vitrine.status import Status
+    from vitrine.cli import backends
+    from vitrine.service.bodies.runs import RequestBody
     from vitrine.store import pipelines
+
+    stop = threading.Event()
+    if building.uses_api():
+        _through_api(name, stop)
+        return
+    from vitrine.cli.foreground import Foreground
 
     settings = building.service_settings()
-    stop = threading.Event()
-    with building.connect_store(settings) as store:
+    with building.connect_store(settings) as store, backends.opened() as backend:
         pipelines.expire_leases(store)
         pipeline = pipelines.get(store, name)
-        rolling.prepare_check(store, settings, pipeline)()
-        status, request_id = pipelines.request_run(store, pipeline.id, trigger="cli", kind=RequestKind.ROLLBACK)
-        if status is Status.RUNNING:
-            output.show(f"{pipeline.name} is RUNNING on {pipeline.lease_owner}; the rollback follows that run")
+        requested = backend.control.roll_back(name)
+        _announce(requested.status, pipeline.name, pipeline.lease_owner)
         process.on_stop_signals(stop.set)
-        request = _wait(store, settings, pipeline, request_id, stop)
-        _report(store, pipeline, request)
+        request = Foreground(store, settings, stop).carry_out(pipeline, requested.request_id)
+        _report(RequestBody.of(request, pipeline))
 
 
-def _wait(
-    store: "Connection", settings: "Settings", pipeline: "Pipeline", request_id: "RequestId", stop: "threading.Event"
-) -> "Request":
-    """The request once it has ended, or as it is when the command is interrupted."""
-    from vitrine.store import pipelines, runs
+def _through_api(name: str, stop: threading.Event) -> None:
+    from datetime import timedelta
 
-    while True:
-        claim = _claim(store, settings, pipeline, request_id)
-        if claim is not None:
-            building.foreground_dispatcher(settings, stop).dispatch(claim, retry=False)
-        request = runs.get_request(store, request_id)
-        if request.state not in ("pending", "running") or stop.wait(POLL_SECONDS):
-            return request
-        pipelines.expire_leases(store)
+    from vitrine.cli import backends, waiting
 
-
-def _claim(store: "Connection", settings: "Settings", pipeline: "Pipeline", request_id: "RequestId") -> "Claim | None":
-    """The request, claimed for this process; None while another one stands before it, or a runner has it."""
-    from vitrine.store import pipelines
-
-    with store.transaction():
-        if pipelines.lock(store, pipeline.id).request_id != request_id:
-            return None
-        runner = f"{building.runner_name()}:cli"
-        return pipelines.claim_next(store, runner=runner, ttl=settings.lease_ttl, only=pipeline.id)
+    with backends.opened() as backend:
+        requested = backend.control.roll_back(name)
+        current = backend.history.status(name)
+        _announce(requested.status, requested.pipeline, current.lease_owner)
+        process.on_stop_signals(stop.set)
+        step = timedelta(seconds=10)
+        _report(
+            waiting.until_stopped(backend.history, requested.request_id, stop, step=step, progress=lambda found: None)
+        )
 
 
-def _report(store: "Connection", pipeline: "Pipeline", request: "Request") -> None:
+def _announce(status: str, name: str, owner: str | None) -> None:
+    if status == "RUNNING":
+        output.show(f"{name} is RUNNING on {owner}; the rollback follows that run")
+
+
+def _report(request: "RequestBody") -> None:
     """Print how the request ended, and exit."""
-    from vitrine.store import generations, pipelines
+    from vitrine.cli import backends
 
-    name = pipeline.name
+    name = request.pipeline
     if request.state == "failed":
         run = request.run
         reason = (
@@ -86,8 +74,11 @@ def _report(store: "Connection", pipeline: "Pipeline", request: "Request") -> No
         process.stop(f"'{name}' was not rolled back{reason}")
     if request.state != "succeeded":
         output.show(f"{name}: the rollback is {request.state}; it is carried out when a runner takes it")
-        sys.exit(process.PAUSED)
-    now, live = pipelines.get(store, pipeline.id), generations.load(store, pipeline.id).live
-    shown = f"generation {live.number}" if live else "the previous generation"
+        sys.exit(exit_codes.PAUSED)
+    with backends.opened() as backend:
+        now = backend.history.status(name)
     fresh = f" and shows the data as of {now.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}" if now.fresh_as_of else ""
-    output.show(f"{name}: {shown} is live again{fresh}; the pipeline is {now.status}, `vitrine run {name}` resumes it")
+    output.show(
+        f"{name}: the previous generation is live again{fresh}; the pipeline is {now.status}, `vitrine run {name}`"
+        " resumes it"
+    )

@@ -1,7 +1,7 @@
 """The search indexes of the demo: their pipelines, and searches that find films in them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
-from rich.markup import escape
 
 from vitrine import pipeline_files, plugins, revisions
 from vitrine.demo.story import shorten, show_table
@@ -20,7 +19,10 @@ from vitrine.errors import VitrineError
 from vitrine.flow.jobs import RunInfo
 from vitrine.flow.rows import TargetInfo
 from vitrine.model import Definition, Pipeline
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, connect
+from vitrine.printable import markup
+from vitrine.service import files as pipeline_service
+from vitrine.service.context import Context, local_caller
 from vitrine.settings import Settings
 from vitrine.store import pipelines, runs
 from vitrine.store import state as states
@@ -44,20 +46,21 @@ def prepare(console: Console, store: Connection, settings: Settings) -> list[Pip
     """Create the pipelines where they are missing; if they cannot write, one sentence with the reason instead."""
     sample = documents()
     if reason := _reason_without(store, settings, sample):
-        console.print(f"Search indexes are left out: {escape(reason)}; `make demo-search` starts an Elasticsearch.")
+        console.print(f"Search indexes are left out: {markup(reason)}; `make demo-search` starts an Elasticsearch.")
         return []
     names = [str(document.fields["name"]) for document in sample]
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
-    revisions.apply_all(store, settings, [one for one in sample if one.fields["name"] not in known], None)
-    console.print(f"[green]✓[/] Pipelines of search indexes: {', '.join(names)}")
+    context = Context(settings, local_caller(), lambda: nullcontext(store))
+    pipeline_service.store_documents(context, store, [one for one in sample if one.fields["name"] not in known])
+    console.print(f"[green]✓[/] Pipelines of search indexes: {markup(', '.join(names))}")
     return [pipelines.get(store, name) for name in names]
 
 
 def _reason_without(store: Connection, settings: Settings, sample: Sequence[Document]) -> str | None:
     """Why there can be no search indexes: no cluster is configured or answers, or its indexes belong to others."""
-    if not getattr(_section(settings), "is_configured", False):
-        return "VITRINE_ELASTICSEARCH_URL is not set"
     try:
+        if not getattr(_section(settings), "is_configured", False):
+            return "VITRINE_ELASTICSEARCH_URL is not set"
         for document in sample:
             _target(store, settings, document.valid_definition())
     except VitrineError as exc:
@@ -106,13 +109,13 @@ def suspend(store: Connection, settings: Settings) -> None:
 # -- what the demo shows ----------------------------------------------------------------------------------------------
 
 
-def show(console: Console, store: Connection, settings: Settings, wanted: Sequence[Pipeline]) -> None:
+def show(console: Console, settings: Settings, wanted: Sequence[Pipeline]) -> None:
     """Show the indexes, films found by the name of an actor, and films found by another form of a Russian word."""
     with closing(Cluster(settings)) as cluster:
         names = [pipeline.definition.target_table.partition(":")[2] for pipeline in wanted]
         rows = [(f"es:{name}", cluster.index_of(name), f"{cluster.count(name):,}") for name in names]
         show_table(console, "Search indexes", ("alias", "index", "documents"), rows, right=("documents",))
-        actor = _some_actor(store).lower()
+        actor = _some_actor(settings).lower()
         _show_films(console, f"Films with the actor “{actor}” (nested query)", cluster.find(by_actor(actor)))
         title = f"Films about “{RUSSIAN_WORD}”, in any form of the word"
         _show_films(console, title, cluster.find(by_words(RUSSIAN_WORD)))
@@ -149,9 +152,10 @@ _SOME_ACTOR = """
 """
 
 
-def _some_actor(store: Connection) -> str:
+def _some_actor(settings: Settings) -> str:
     """An actor of the first Star Wars film."""
-    return store.execute(_SOME_ACTOR).fetchall()[0]["full_name"]
+    with connect(settings.source_url("default"), name="vitrine:demo") as source:
+        return source.execute(_SOME_ACTOR).fetchall()[0]["full_name"]
 
 
 def _show_films(console: Console, title: str, found: Sequence[Mapping[str, Any]]) -> None:

@@ -1,6 +1,6 @@
 """Runs the API and a runner as child processes until Ctrl-C."""
 
-import signal
+import select
 import socket
 import subprocess
 import sys
@@ -8,43 +8,61 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
 
 from rich.console import Console
 
 from vitrine.demo import cinema
 from vitrine.errors import TransientError, VitrineError
 from vitrine.postgres import connect
-from vitrine.settings import Settings, child_environment
+from vitrine.printable import markup
+from vitrine.settings import Settings, child_environment, chosen_env_file
 
 GRACE_SECONDS = 15
+POLL_SECONDS = 0.25
 NEW_RATINGS_SECONDS = 2.0
 NEW_RATINGS = 5
 METRICS_PORT = 9464
 
 
-def serve(console: Console, settings: Settings, *, trickle: bool) -> None:
-    """Run API and runner until SIGINT or SIGTERM, then stop them; with `trickle`, add new ratings meanwhile."""
-    stop = threading.Event()
-    _stop_on_signals(stop)
+def serve(
+    console: Console, api: Settings, runner: Settings, stop: threading.Event, *, new_ratings: Settings | None = None
+) -> None:
+    """Run API and runner, each with its own account, until `stop` is set or nothing reads the output any more.
+
+    Then stop them. With `new_ratings`, add ratings to the sample cinema of that database meanwhile.
+    """
+    settings = api
     port = settings.metrics_port or _free_port(settings.metrics_host)
-    children = [Child(settings, "api"), Child(settings, "runner", metrics_port=port)]
+    children = [Child(api, "api"), Child(runner, "runner", metrics_port=port)]
     try:
         console.print(
-            f"\n[bold]Vitrine is up[/]: documentation at http://{settings.api_host}:{settings.api_port}/docs"
+            f"\n[bold]Vitrine is up[/]: documentation at http://{markup(settings.api_host)}:{settings.api_port}/docs"
             "  –  press Ctrl-C to stop"
         )
         console.print(
-            f"Metrics: http://{settings.api_host}:{settings.api_port}/metrics for the pipelines,"
-            f" http://{settings.metrics_host}:{port}/metrics for the runner"
+            f"Metrics: http://{markup(settings.api_host)}:{settings.api_port}/metrics for the pipelines,"
+            f" http://{markup(settings.metrics_host)}:{port}/metrics for the runner"
         )
-        while not stop.wait(NEW_RATINGS_SECONDS):
+        due = time.monotonic() + NEW_RATINGS_SECONDS
+        while not stop.wait(POLL_SECONDS) and not output_is_closed():
             _refuse_dead(children)
-            if trickle:
-                _add_ratings(settings)
+            if new_ratings is not None and time.monotonic() >= due:
+                due = time.monotonic() + NEW_RATINGS_SECONDS
+                _add_ratings(new_ratings)
     finally:
-        console.print("Stopping …")
-        _end(children)
+        try:
+            console.print("Stopping …")
+        except (OSError, SystemExit):
+            console.quiet = True  # the terminal or the pipe is closed
+        finally:
+            _end(children)
+
+
+def output_is_closed() -> bool:
+    """Whether the reader of a pipe (`| head`) or the terminal is gone: a write would fail."""
+    poll = select.poll()
+    poll.register(1, 0)  # errors are always reported
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 class Child:
@@ -52,10 +70,12 @@ class Child:
 
     def __init__(self, settings: Settings, command: str, **overrides: object) -> None:
         self.command = command
+        chosen = chosen_env_file()
+        options = [] if chosen is None else ["--env-file", str(chosen)]
         # in its own session: Ctrl-C reaches only the parent, which then stops its children
         self.process = subprocess.Popen(  # noqa: S603  no argument comes from the user
-            [sys.executable, "-m", "vitrine", command],
-            env=child_environment(settings.store_url, **overrides),
+            [sys.executable, "-m", "vitrine", *options, command],
+            env=child_environment(settings, **overrides),
             start_new_session=True,
         )
 
@@ -68,14 +88,6 @@ def _free_port(host: str) -> int:
             probe.bind((host, port))
             return probe.getsockname()[1]
     return METRICS_PORT
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
 
 
 def _refuse_dead(children: Sequence[Child]) -> None:

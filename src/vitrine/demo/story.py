@@ -1,7 +1,7 @@
 """The demo step by step: fill the sample cinema, build its marts, show them, compare them with their source."""
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -13,7 +13,7 @@ from psycopg import sql
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vitrine import pipeline_files, revisions
+from vitrine import pipeline_files
 from vitrine.demo import cinema
 from vitrine.documents import Document
 from vitrine.embedded import EmbeddedPostgres
@@ -22,8 +22,11 @@ from vitrine.errors import ConfigError, VitrineError
 from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
+from vitrine.printable import markup, printable
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed
+from vitrine.service import files
+from vitrine.service.context import Context, local_caller
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 from vitrine.store.pipelines import claim_next
@@ -66,8 +69,9 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
     )
     names = [str(document.fields["name"]) for document in sample]
     known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
-    revisions.apply_all(store, settings, [one for one in sample if one.fields["name"] not in known], None)
-    console.print(f"[green]✓[/] Pipelines: {', '.join(names)}")
+    context = Context(settings, local_caller(), lambda: nullcontext(store))
+    files.store_documents(context, store, [one for one in sample if one.fields["name"] not in known])
+    console.print(f"[green]✓[/] Pipelines: {markup(', '.join(names))}")
     return [pipelines.get(store, name) for name in names]
 
 
@@ -128,14 +132,14 @@ def build_marts(
     """Run every pipeline once, each with a progress bar; raise the VitrineError of the first that fails."""
     built: list[Built] = []
     with Progress(
-        TextColumn("  {task.description:<22}"),
+        TextColumn("  {task.description:<22}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
     ) as bars:
         for pipeline in wanted:
-            bar = bars.add_task(pipeline.name, total=None)
+            bar = bars.add_task(printable(pipeline.name), total=None)
 
             def watch(counts: Counts, expected: int | None, bar: Any = bar) -> None:
                 bars.update(bar, completed=counts.read, total=max(expected, counts.read) if expected else None)

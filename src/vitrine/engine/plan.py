@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -27,7 +28,8 @@ A frame is several times as large as its rows; with a row transform, Python cost
 BATCH_BYTES = {Lane.TEXT: 8 * 1024 * 1024, Lane.ROWS: 8 * 1024 * 1024}
 """Replaces the default of max_batch_bytes: a row in Python is many times as large as its text."""
 
-COMPARING = RunInfo("vitrine:reconcile")
+COMPARING = "vitrine:reconcile"
+"""The name of sessions outside a run."""
 
 
 class NoLease:
@@ -49,6 +51,7 @@ class CheckedDefinition:
     source: Source
     sink: Sink
     tasks: tuple[BoundTask, ...]  # registered transforms, in order
+    show_keys: bool = True  # errors may quote the keys of rows
 
     def cancel(self) -> None:
         """From any thread: what source and sink do at the moment ends within a second."""
@@ -110,7 +113,7 @@ def check(
     settings: Settings,
     *,
     lease: Lease | None = None,
-    run: RunInfo = COMPARING,
+    run: RunInfo | None = None,
     known: Known | None = None,
 ) -> CheckedDefinition:
     """Check every rule that needs no connection, by building source and sink; ConfigError names all that are broken.
@@ -130,6 +133,7 @@ def check(
     if settings.transform_modules or definition.type is TaskType.PYTHON:
         registry.load(settings.transform_modules)
     lease = lease or NoLease()
+    run = run or RunInfo(COMPARING, show_keys=settings.show_keys_in_errors)
     reasons += [(plan_field, ConfigError(text, code="PLAN")) for text in _contract_violations(definition)]
     steps = [step for step in definition.transform_steps if (step.body or "").strip()]
     tasks = [attempt(plan_field, lambda step=step: _bind(step, registry.transforms)) for step in steps]
@@ -151,7 +155,8 @@ def check(
     )
     if reasons or source is None or target is None or sink is None:
         raise DefinitionRefused(reasons)
-    return CheckedDefinition(definition, target, source, sink, tuple(task for task in tasks if task is not None))
+    bound = tuple(task for task in tasks if task is not None)
+    return CheckedDefinition(definition, target, source, sink, bound, run.show_keys)
 
 
 def _check_target(name: str, settings: Settings) -> Target:
@@ -198,7 +203,7 @@ def _build_sink(
         settings.section(connector.name, connector.settings),
         lease,
         run,
-        RejectPolicy(str(target), definition.options),
+        RejectPolicy(str(target), definition.options, show_keys=run.show_keys),
         settings.store_url,
         known.open_rejects,
         known.facts,
@@ -257,10 +262,18 @@ def _step_violations(step: Step, definition: Definition) -> Iterator[str]:
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 
-def build(claim: Claim, settings: Settings, lease: Lease, known: Known) -> Prepared:
+Preparing = Callable[[CheckedDefinition], AbstractContextManager[None]]
+"""Entered while source and target are asked, so that another thread can cancel their calls."""
+
+
+def build(
+    claim: Claim, settings: Settings, lease: Lease, known: Known, *, preparing: Preparing = lambda _: nullcontext()
+) -> Prepared:
     """The plan of a run from its claimed configuration; every rule is checked again first."""
-    checked = check(claim.definition, settings, lease=lease, run=run_info(claim, known), known=known)
-    return prepare(checked, allow_shrink=claim.options.allow_shrink, full_run=is_full_run(claim))
+    run = run_info(claim, settings, known)
+    checked = check(claim.definition, settings, lease=lease, run=run, known=known)
+    with preparing(checked):
+        return prepare(checked, allow_shrink=claim.options.allow_shrink, full_run=is_full_run(claim))
 
 
 def is_full_run(claim: Claim) -> bool:
@@ -268,13 +281,14 @@ def is_full_run(claim: Claim) -> bool:
     return claim.kind is RequestKind.FULL and claim.definition.mode is Mode.INCREMENTAL
 
 
-def run_info(claim: Claim, known: Known) -> RunInfo:
+def run_info(claim: Claim, settings: Settings, known: Known) -> RunInfo:
     return RunInfo(
         session=claim.session,
         pipeline_id=claim.pipeline_id,
         installation=known.installation,
         taken_over=claim.taken_over,
         full_run=is_full_run(claim),
+        show_keys=settings.show_keys_in_errors,
         log_fields=claim.log_fields(),
     )
 
@@ -285,21 +299,19 @@ def build_sink(definition: Definition, settings: Settings, run: RunInfo, lease: 
     return _build_sink(target, definition, settings, lease, run, known)
 
 
-def build_comparison(definition: Definition, settings: Settings) -> Prepared:
-    """Source and target of a definition, only to be read: reasons against a write do not matter."""
-    return prepare(check(definition, settings), writes=False)
-
-
 def prepare(
     checked: CheckedDefinition, *, allow_shrink: bool = False, full_run: bool = False, writes: bool = True
 ) -> Prepared:
-    """The plan of a definition; ConfigError if source or target has a reason against it."""
+    """The plan of a definition; ConfigError if source or target has a reason against it.
+
+    Without `writes`, for a comparison or a preview, reasons against a write do not matter.
+    """
     try:
         source = checked.source.describe()
         # the columns that transforms return are not known before they run
         target = checked.sink.describe(() if checked.tasks else source.columns)
         if full_run and source.filtered is not None:
-            raise RequestRefused(source.filtered, code="PARAM")
+            raise RequestRefused(f"a full run would not read the whole source: {source.filtered}", code="PARAM")
         _refuse_fatal([*(target.findings if writes or not target.key else ()), *source.findings], target, full_run)
         return _planned(checked, source, target, allow_shrink=allow_shrink, full_run=full_run)
     except BaseException:
@@ -325,7 +337,7 @@ def _planned(
     order = _order(definition, target.key)
     types = _types_of(order, source.columns)
     cursor_types = ", ".join(f"{name} {types[name]}" for name in order)
-    read_lane, lane, steps = _route(checked.tasks, source.lanes, target.lanes, target.key)
+    read_lane, lane, steps = _route(checked, source.lanes, target.lanes, target.key)
     plan = Plan(
         source=checked.source,
         sink=checked.sink,
@@ -379,16 +391,17 @@ def _fingerprint(checked: CheckedDefinition, source: SourceInfo, key: Sequence[s
 
 
 def _route(
-    tasks: Sequence[BoundTask], source: Sequence[Lane], sink: Sequence[Lane], key: tuple[str, ...]
+    checked: CheckedDefinition, source: Sequence[Lane], sink: Sequence[Lane], key: tuple[str, ...]
 ) -> tuple[Lane, Lane, list[Transformer]]:
     """The lane in which rows are read, the one in which the sink receives them, and the steps between."""
+    tasks, show_keys = checked.tasks, checked.show_keys
     if not tasks and (shared := [lane for lane in sink if lane in source]):
         return shared[0], shared[0], []
     from vitrine.engine.steps import conversion, step_of  # most runs need no step
 
     first = Lane.FRAMES if tasks and tasks[0].task.kind is Kind.FRAME else Lane.ROWS
     read = next((lane for lane in (first, Lane.TEXT, Lane.ROWS, Lane.FRAMES) if lane in source), None)
-    steps = [step_of(task, key) for task in tasks]
+    steps = [step_of(task, key, show_keys=show_keys) for task in tasks]
     last = (Lane.FRAMES if tasks[-1].task.kind is Kind.FRAME else Lane.ROWS) if tasks else read
     if last not in sink:
         last = next((lane for lane in sink if lane is not Lane.COPY), None)

@@ -8,12 +8,15 @@ from typing import Any, cast
 
 from vitrine.engine import plan
 from vitrine.engine.digests import digest_rows
-from vitrine.engine.plan import Prepared
+from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.errors import ConfigError, DataError
+from vitrine.flow.background import interruptible
 from vitrine.flow.comparison import canonical, common_form
+from vitrine.flow.jobs import RunInfo
+from vitrine.flow.protocols import Interrupted, Outcome, Phase, RunControl
 from vitrine.flow.rows import ALL_KEYS, Batch, Column, Compare, Digest, Key, Read
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Definition
+from vitrine.model import Claim, Definition
 from vitrine.settings import Settings
 
 LIMITING_FINDINGS = frozenset({"ROW_SECURITY", "NULL_CURSOR", "NULL_CURSOR_UNKNOWN"})
@@ -38,6 +41,18 @@ class Comparison:
     def equal(self) -> bool:
         return self.source == self.target and not self.unreadable
 
+    def figures(self) -> dict[str, Any]:
+        """As JSON, for the history."""
+        return {
+            "equal": self.equal,
+            "sentence": self.sentence(),
+            "control": self.control,
+            "columns": list(self.columns),
+            "source": _side(self.source),
+            "target": _side(self.target),
+            "left_out": list(self.left_out),
+        }
+
     def sentence(self) -> str:
         """The result, with every difference."""
         if self.equal:
@@ -56,32 +71,64 @@ class Comparison:
         return "source ≠ target: " + ", ".join([*differences, *self.unreadable])
 
 
+def _side(digest: Digest) -> dict[str, Any]:
+    # the hash as text: a JSON reader may round an integer of this size
+    return {"rows": digest.rows, "lowest": digest.lowest, "highest": digest.highest, "hash": str(digest.hash)}
+
+
 def compare(definition: Definition, settings: Settings, quarantined: Collection[str] = ()) -> Comparison:
-    """Compare the digests of both sides, without the rows whose keys are in quarantine.
+    """Compare the digests of both sides, without the rows whose keys are in quarantine."""
+    return compare_checked(plan.check(definition, settings), quarantined)
+
+
+def compare_checked(
+    checked: CheckedDefinition, quarantined: Collection[str] = (), *, with_values: bool = True
+) -> Comparison:
+    """The same for a definition that was checked; `with_values=False`: only the values of the control column.
 
     A difference is checked twice: a write may have happened in between.
     """
-    built = plan.build_comparison(definition, settings)
+    definition = checked.definition
+    built = plan.prepare(checked, writes=False)
     try:
         if not built.plan.target.exists:
             raise ConfigError(
                 f"target {definition.target_table} does not exist; run the pipeline first", code="TARGET_MISSING"
             )
-        sides = _Sides(definition, built, quarantined)
+        sides = _Sides(definition, built, quarantined, with_values=with_values)
         first = sides.compared()
         return first if first.equal else sides.compared()
     finally:
         built.close()
 
 
+def compare_claimed(
+    claim: Claim, settings: Settings, quarantined: Collection[str], control: RunControl
+) -> Comparison | Outcome:
+    """The comparison as a run: PAUSED or RELEASED if the run should end before its result."""
+    # without an id of the pipeline, so that the source reports what it leaves out, which a run does not ask for
+    run = RunInfo(claim.session, log_fields=claim.log_fields())
+    checked = plan.check(claim.definition, settings, lease=control, run=run)
+    control.enter(Phase.COMPARE)
+    if checked.tasks or claim.definition.reader is not None:
+        control.enter(Phase.USER_CODE)
+    try:
+        return interruptible(lambda: compare_checked(checked, quarantined), control, checked.cancel)
+    except Interrupted as interrupted:
+        return interrupted.outcome
+
+
 class _Sides:
     """Source and target of one comparison."""
 
-    def __init__(self, definition: Definition, built: Prepared, quarantined: Collection[str]) -> None:
+    def __init__(
+        self, definition: Definition, built: Prepared, quarantined: Collection[str], *, with_values: bool
+    ) -> None:
         self._definition = definition
         self._built = built
         self._plan = built.plan
         self._quarantined = quarantined
+        self._with_values = with_values
         self._control = definition.options.control_column or definition.incremental_key or built.plan.target.key[0]
 
     def compared(self) -> Comparison:
@@ -163,7 +210,7 @@ class _Sides:
             )
         wanted = Compare(
             key=tuple(common[name] for name in self._plan.target.key if name in common),
-            columns=tuple(common.values()),
+            columns=tuple(common.values()) if self._with_values else (common[self._control],),
             control=common[self._control],
             forms={name: common_form(one.type, stored[name].type, exact=exact) for name, one in common.items()},
         )

@@ -36,7 +36,7 @@ def roll_back(
     """
     context = runs.context(connection, claim.pipeline_id)
     known = Known(context.installation, context.open_rejects, context.facts)
-    sink = watch(plan.build_sink(claim.definition, settings, plan.run_info(claim, known), control, known))
+    sink = watch(plan.build_sink(claim.definition, settings, plan.run_info(claim, settings, known), control, known))
     try:
         checkpoint.open("")
         known_generations = generations.load(connection, claim.pipeline_id)

@@ -31,17 +31,19 @@ _TYPE_NAMES: dict[type, str] = {
 }
 
 
-def step_of(task: BoundTask, key: tuple[str, ...]) -> Transformer:
+def step_of(task: BoundTask, key: tuple[str, ...], *, show_keys: bool = True) -> Transformer:
     """A Transformer that calls a registered function and checks its result."""
-    return FrameStep(task, key) if task.task.kind is Kind.FRAME else RowStep(task, key)
+    kind = FrameStep if task.task.kind is Kind.FRAME else RowStep
+    return kind(task, key, show_keys=show_keys)
 
 
 class _Step:
     """Common to both kinds: every batch must have the same columns, including the key; errors name a key."""
 
-    def __init__(self, task: BoundTask, key: tuple[str, ...]) -> None:
+    def __init__(self, task: BoundTask, key: tuple[str, ...], *, show_keys: bool) -> None:
         self._task = task
         self._key = key
+        self._show_keys = show_keys
         self._columns: tuple[Column, ...] | None = None  # None: no batch has been transformed yet
 
     def _refusal(self, text: str) -> DataError:
@@ -78,11 +80,15 @@ class _Step:
         except BaseException as exc:
             if not is_failure(exc):
                 raise
-            key = self._key_at(self._first_failing(again()))
+            key = self._shown_key(self._first_failing(again()))
             if isinstance(exc, values.UnreadableValue | FieldError):
                 raise self._refusal(f"failed at key {key}: {exc}") from exc
             # the exception's own text may quote row values
-            raise self._refusal(f"raised {type(exc).__name__} at key {key} of a batch of {len(given)} row(s)") from exc
+            place = self._task.task.place_of(exc)
+            where = f" in {place}" if place else ""
+            raise self._refusal(
+                f"raised {type(exc).__name__}{where} at key {key} of a batch of {len(given)} row(s)"
+            ) from exc
 
     def _first_failing(self, given: Any) -> Any:
         """The first row that fails on its own, found by bisection: at most twice the work of the batch."""
@@ -108,6 +114,10 @@ class _Step:
     def _run(self, given: Any) -> Any:
         raise NotImplementedError
 
+    def _shown_key(self, given: Any) -> str:
+        """The key of the first row, for an error."""
+        return self._key_at(given) if self._show_keys else "…"
+
     def _key_at(self, given: Any) -> str:
         """The key of the first row."""
         raise NotImplementedError
@@ -120,7 +130,7 @@ class RowStep(_Step):
         if not batch.count:
             return self._nothing(batch)
         given = rows_of(batch)
-        first_key = self._key_at(given.rows)
+        first_key = self._shown_key(given.rows)
         kinds = {column.name: _python_type(given.rows, column.name) for column in batch.columns}
         result = self._call(given.rows, lambda: rows_of(batch).rows)
         if not isinstance(result, list):
@@ -150,7 +160,7 @@ class RowStep(_Step):
                 odd_names = ", ".join(sorted(expected ^ row.keys()))
                 raise self._refusal(
                     f"returned rows of different shape: column(s) {odd_names} are not in every row, see key"
-                    f" {self._key_at([row])}"
+                    f" {self._shown_key([row])}"
                 )
         return tuple(expected)
 
@@ -166,7 +176,7 @@ class FrameStep(_Step):
         if not batch.count:
             return self._nothing(batch)
         given = frame_of(batch).frame
-        first_key = self._key_at(given)
+        first_key = self._shown_key(given)
         result = self._call(given, lambda: given)
         if type(result) is not type(given):
             raise self._refusal(f"returned {type(result).__name__}, not a frame, for the batch from key {first_key}")

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -34,8 +34,8 @@ class Report:
     key: tuple[str, ...]
     target_exists: bool
     rows_expected: int | None
-    first_due_at: datetime | None  # if it were stored now; None: not scheduled, or disabled
     findings: tuple[Finding, ...]
+    first_due_at: datetime | None = None  # if it were stored now; None: not scheduled, or disabled
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -49,7 +49,12 @@ def warnings_of(findings: Sequence[Finding]) -> tuple[str, ...]:
 
 def validate(definition: Definition, settings: Settings) -> Report:
     """Check every rule with the configured connections; VitrineError if the pipeline cannot run."""
-    built = plan.prepare(plan.check(definition, settings))
+    return replace(inspect(plan.check(definition, settings)), first_due_at=_first_due(definition, settings))
+
+
+def inspect(checked: CheckedDefinition) -> Report:
+    """The same without the schedule: only source and target are asked."""
+    built = plan.prepare(checked)
     try:
         return Report(
             lane=built.lane,
@@ -57,7 +62,6 @@ def validate(definition: Definition, settings: Settings) -> Report:
             key=built.plan.target.key,
             target_exists=built.plan.target.exists,
             rows_expected=built.source.rows_expected,
-            first_due_at=_first_due(definition, settings),
             findings=tuple(_findings(built)),
         )
     finally:

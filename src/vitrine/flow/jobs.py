@@ -24,15 +24,17 @@ class RunInfo:
     installation: str = ""  # a sink marks what it creates with this id
     taken_over: bool = False  # the previous holder died: its last requests may still be in progress
     full_run: bool = False  # an incremental pipeline loads everything once
+    show_keys: bool = True  # errors may quote the keys of rows
     log_fields: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 class RejectPolicy:
     """What happens to rows that do not fit the target; one object per attempt, which every sink calls."""
 
-    def __init__(self, target: str, options: Options) -> None:
+    def __init__(self, target: str, options: Options, *, show_keys: bool = True) -> None:
         self._target = target
         self._options = options
+        self._show_keys = show_keys
         self._count = 0
 
     @property
@@ -43,17 +45,25 @@ class RejectPolicy:
     def judge(self, reject: Reject) -> None:
         """Returns if the row may be quarantined; DataError otherwise."""
         if self._options.on_reject == "fail":
-            raise DataError(
-                f"row {keys.readable(reject.key)} of {self._target}: {reject.reason}; correct it, or set"
-                " options.on_reject: quarantine"
-            )
+            which, reason = self._described(reject)
+            raise DataError(f"{which} of {self._target}: {reason}; correct it, or set options.on_reject: quarantine")
         self._count += 1
         if self._count > self._options.max_rejects:
+            which, reason = self._described(reject)
             raise DataError(
-                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is"
-                f" {keys.readable(reject.key)}: {reject.reason}; correct them, or raise options.max_rejects",
+                f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is {which}: {reason};"
+                " correct them, or raise options.max_rejects",
                 code="TOO_MANY_REJECTS",
             )
+
+    def _described(self, reject: Reject) -> tuple[str, str]:
+        """The row and the reason, for an error: without the key if errors may not quote keys."""
+        if self._show_keys:
+            return f"row {keys.readable(reject.key)}", reject.reason
+        reason = reject.reason
+        for part in filter(None, keys.from_text(reject.key)):
+            reason = reason.replace(part, "…")
+        return "a row", reason
 
 
 @dataclass(frozen=True)

@@ -164,14 +164,14 @@ def _run_changes(
     if not plan.target.exists and state.identity is None:
         # transforms have dropped every row so far: reading all of them again is safe whatever the checkpoint was
         state = replace(state, position=Position())
-    _check_state(plan, state)
+    check_state(plan, state)
     if state.generation is not None:
         _discard(plan, state.generation, checkpoint)
     read = Read(plan.lane, plan.order, state.position, mark, skip_null=plan.skip_null)
     return run_batches(plan, plan.sink, read, Step.CHECKPOINT, checkpoint, control).outcome
 
 
-def _check_state(plan: Plan, state: State) -> None:
+def check_state(plan: Plan, state: State) -> None:
     """The checkpoint must belong to this cursor and to this target."""
     if not state.position.is_start and not plan.target.exists:
         raise RelationMissing(
@@ -202,7 +202,7 @@ def _run_load(
 ) -> Outcome:
     is_published = load is not None and load.state is LoadState.PUBLISHED
     if not (plan.loads_everything or is_published or state.position.is_start):
-        _check_state(plan, state)
+        check_state(plan, state)
     generation, resumed = state.generation, load is not None
     if load is None or generation is None:
         load, generation = _open_load(plan, generation, mark, checkpoint)

@@ -50,6 +50,7 @@ class Phase(StrEnum):
     USER_CODE = "user_code"
     PUBLISH = "publish"  # not timed, because it is not a batch
     CATCH_UP = "catch_up"
+    COMPARE = "compare"  # not timed either
 
 
 class LoadState(StrEnum):

@@ -239,6 +239,15 @@ Selection = Sequence[Key] | KeyRange
 
 
 @dataclass(frozen=True)
+class CursorRange:
+    """Values of a cursor column with start ≤ value < end, in the text format of its type."""
+
+    start: str
+    end: str
+    below: str  # a value below `start`: a query with `> $1` excludes the value of $1 itself
+
+
+@dataclass(frozen=True)
 class Read:
     """A request to a source: changes, load and catch-up are all described by one."""
 
@@ -252,6 +261,9 @@ class Read:
     complete: bool = False  # the whole result is read: a hint that sorting is faster than an index scan
     held_at: Position | None = None  # the checkpoint, if a resumed read starts after it; None: it is `after`
     unfiltered: bool = False  # a load: the query's own filter by the checkpoint hides nothing, even in a resumed read
+    # a backfill: rows whose first column of the order is below this value, in its text format; None: to the end
+    until: str | None = None
+    filter_at: str | None = None  # the value of the query's own filter by the checkpoint; None: that of `after`
 
     @property
     def start(self) -> Position:
@@ -281,7 +293,8 @@ class SourceInfo:
     rows_expected: int | None = None  # an estimate, for progress
     user_code: bool = False  # reading executes user code, which may kill the process
     findings: tuple[Finding, ...] = ()
-    filtered: str | None = None  # why a full run of an incremental pipeline would not read everything; None: it does
+    # why the query hides rows even if its own filter by the checkpoint is the lowest; None: it hides none
+    filtered: str | None = None
 
 
 @dataclass(frozen=True)
@@ -374,6 +387,7 @@ class Step(StrEnum):
     DISCARDED = "discarded"
     RESTORED = "restored"
     PROGRESS = "progress"
+    BACKFILL = "backfill"
 
 
 @dataclass(frozen=True)
@@ -457,6 +471,7 @@ class State:
     identity: str | None = None
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     totals: Counts = Counts()  # of this claim
+    backfill: Cursor | None = None  # the last row that the claim's backfill has written; None: it has written none
 
 
 class CommonForm(StrEnum):

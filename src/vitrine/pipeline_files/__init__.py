@@ -2,6 +2,7 @@
 
 from vitrine.pipeline_files.reading import Reading, read, read_folder
 from vitrine.pipeline_files.schema import SCHEMA_FILE, schema_text
+from vitrine.pipeline_files.starting import Starting
 from vitrine.pipeline_files.variables import Variables, read_variables
 from vitrine.pipeline_files.writing import format_text, write_folder
 from vitrine.pipeline_files.yaml_text import parse_text
@@ -9,6 +10,7 @@ from vitrine.pipeline_files.yaml_text import parse_text
 __all__ = [
     "SCHEMA_FILE",
     "Reading",
+    "Starting",
     "Variables",
     "format_text",
     "parse_text",

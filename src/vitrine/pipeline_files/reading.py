@@ -11,6 +11,7 @@ from vitrine.documents import Document
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.pipeline_files.places import FileRefused, place, place_at
+from vitrine.pipeline_files.text_files import read_text
 from vitrine.pipeline_files.variables import Variables
 from vitrine.pipeline_files.yaml_text import FILE_SUFFIX, parse, parse_text
 
@@ -37,7 +38,7 @@ def read(folder: Path, variables: Variables | None = None) -> Reading:
     """The same, with the files that can be read although others cannot."""
     if not folder.exists():
         raise ConfigError(f"there is no file or folder '{folder}'", code="NO_FILE")
-    files = [folder] if folder.is_file() else sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+    files = [folder] if not folder.is_dir() else sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
     if not files:
         raise ConfigError(f"folder '{folder}' has no .yaml file", code="NO_FILE")
     documents: list[tuple[Path, Document]] = []
@@ -45,7 +46,7 @@ def read(folder: Path, variables: Variables | None = None) -> Reading:
     parts: set[Path] = set()  # files that are the value of a field, and no pipelines
     for file in files:
         try:
-            found = _Parts(file, parse_text(file.name, _read_text(file), variables), variables)
+            found = _Parts(file, parse_text(file.name, read_text(file), variables), variables)
         except FileRefused as exc:
             mistakes += [(file, reason) for reason in exc.reasons]
             continue
@@ -57,15 +58,6 @@ def read(folder: Path, variables: Variables | None = None) -> Reading:
         tuple(document for file, document in documents if file.resolve() not in parts),
         tuple(reason for file, reason in mistakes if file.resolve() not in parts),
     )
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise FileRefused([f"{file.name}: the file is not UTF-8 text; save it as UTF-8"]) from exc
-    except OSError as exc:
-        raise FileRefused([f"{file.name}: cannot read the file: {exc.strerror}"]) from exc
 
 
 # -- values in files of their own -------------------------------------------------------------------------------------
@@ -148,7 +140,7 @@ class _Parts:
             return None
 
     def _read_mapping(self, part: Path) -> dict[str, Any]:
-        text = _read_text(part)
+        text = read_text(part)
         if part.suffix == ".json":
             content = _parse_json(part.name, text, self._variables)
         else:
@@ -163,7 +155,7 @@ class _Parts:
 
 
 def _read_sql(part: Path, variables: Variables | None) -> str:
-    text = _read_text(part)
+    text = read_text(part)
     return str(_replaced(part.name, text, text, variables)).strip()
 
 
@@ -172,6 +164,7 @@ def _parse_json(name: str, text: str, variables: Variables | None) -> object:
         content: dict[str, Any] = {}
         for key, value in pairs:
             if key in content:
+                _refuse_with_place(name, text)
                 raise FileRefused([f"{name}: '{key}' is given twice in one object; remove one of them"])
             content[key] = value
         return content
@@ -180,8 +173,16 @@ def _parse_json(name: str, text: str, variables: Variables | None) -> object:
         return _replaced(name, text, json.loads(text, object_pairs_hook=unique), variables)
     except json.JSONDecodeError as exc:
         raise FileRefused([f"{place(name, exc.lineno, exc.colno)}: {exc.msg}"]) from exc
+    except ValueError as exc:
+        raise FileRefused([f"{name}: a number in the file has too many digits"]) from exc
     except RecursionError as exc:
+        _refuse_with_place(name, text)
         raise FileRefused([f"{name}: the values are nested too deeply"]) from exc
+
+
+def _refuse_with_place(name: str, text: str) -> None:
+    """The parser of YAML knows the place of what it refuses; JSON may contain tabs, which YAML does not allow there."""
+    parse(name, text.replace("\t", " "))
 
 
 def _replaced(name: str, text: str, content: object, variables: Variables | None) -> object:

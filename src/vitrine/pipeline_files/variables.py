@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.errors import ConfigError
-from vitrine.pipeline_files.places import place
+from vitrine.pipeline_files.places import FileRefused, place
+from vitrine.pipeline_files.text_files import read_text
 
 # $$ comes first: it opens and closes a text in SQL and is never the begin of a variable
 REFERENCE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -35,10 +36,9 @@ class Variables:
 def read_variables(file: Path) -> Variables:
     """Lines of NAME=value; empty lines and those that begin with # are ignored, quotes around a value are removed."""
     try:
-        lines = file.read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read the variables in '{file}': {reason}", code="NO_FILE") from exc
+        lines = read_text(file).splitlines()
+    except FileRefused as exc:
+        raise ConfigError(f"cannot read the variables: {exc.reasons[0]}", code="NO_FILE") from exc
     values: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -1,25 +1,26 @@
 """Stored pipelines as YAML files that can be read back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from uuid import UUID
 
 import yaml
 
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
 from vitrine.pipeline_files.schema import SCHEMA_FILE, schema_text
 
 SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA_FILE}\n"
 """Editors read the schema from the same folder."""
 
 
-def write_folder(folder: Path, pipelines: Iterable[Pipeline]) -> list[Path]:
+def write_folder(folder: Path, definitions: Iterable[tuple[UUID, Definition]]) -> list[Path]:
     """Write one file per pipeline, without fields that have their default, and the schema for editors."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SCHEMA_FILE).write_text(schema_text(), "utf-8")
     written: list[Path] = []
-    for pipeline in pipelines:
-        file = folder / f"{pipeline.name}.yaml"
-        file.write_text(SCHEMA_LINE + format_text(pipeline.definition, id=str(pipeline.id)), "utf-8")
+    for pipeline_id, definition in definitions:
+        file = folder / f"{definition.name}.yaml"
+        file.write_text(SCHEMA_LINE + format_text(definition, id=str(pipeline_id)), "utf-8")
         written.append(file)
     return written
 
@@ -30,7 +31,12 @@ def format_text(definition: Definition, **first: str) -> str:
     fields = first | definition.model_dump(mode="json", exclude_defaults=True, exclude={"type", "options"})
     if options := definition.options.model_dump(mode="json", exclude_defaults=True):
         fields["options"] = options
-    return yaml.dump(fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return dump(fields)
+
+
+def dump(fields: Mapping[str, object]) -> str:
+    """Fields as YAML, in their order."""
+    return yaml.dump(dict(fields), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -15,6 +15,10 @@ from vitrine.pipeline_files.variables import Variables
 FILE_SUFFIX = "_file"
 """`source_query_file` in a file names the file with the value of `source_query`."""
 
+MAX_DEPTH = 64
+MAX_VALUES = 100_000
+_TOO_DEEP = f"the values are nested deeper than {MAX_DEPTH} levels"
+
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -51,11 +55,45 @@ def parse(name: str, text: str, variables: Variables | None = None) -> Parsed:
         raise FileRefused([f"{where}: {exc.problem}"]) from exc
     except yaml.reader.ReaderError as exc:
         raise FileRefused([f"{place_at(name, text, exc.position)}: {exc.reason}"]) from exc
-    except RecursionError as exc:
-        raise FileRefused([f"{name}: the values are nested too deeply"]) from exc
 
 
 class _Loader(yaml.SafeLoader):
+    """Refuses documents that are too deep or, with every alias replaced by its value, too large."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0  # of the node that is being composed
+        self._sizes: dict[int, tuple[int, int]] = {}  # values and levels of each complete node
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark: yaml.Mark = self.peek_event().start_mark  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        is_alias: bool = self.check_event(yaml.AliasEvent)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ConstructorError(None, None, _TOO_DEEP, mark)  # pyright: ignore[reportUnknownArgumentType]
+        node = super().compose_node(parent, index)  # pyright: ignore[reportUnknownMemberType, reportArgumentType]
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise ConstructorError(None, None, "this alias is part of the value that it stands for", mark)  # pyright: ignore[reportUnknownArgumentType]
+        if node is not None and not is_alias:
+            self._measure(node, mark)  # pyright: ignore[reportUnknownArgumentType]
+        return node
+
+    def _measure(self, node: yaml.Node, mark: yaml.Mark) -> None:
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            children = [child for pair in node.value for child in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        sizes = [self._sizes[id(child)] for child in children]
+        values, levels = 1 + sum(size[0] for size in sizes), 1 + max((size[1] for size in sizes), default=0)
+        if levels > MAX_DEPTH:
+            raise ConstructorError(None, None, _TOO_DEEP, mark)
+        if values > MAX_VALUES:
+            text = f"with its aliases this is more than {MAX_VALUES} values; remove aliases"
+            raise ConstructorError(None, None, text, mark)
+        self._sizes[id(node)] = values, levels
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

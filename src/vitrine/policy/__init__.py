@@ -3,7 +3,7 @@
 from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
 from vitrine.policy.cursor_lineage import Lineage, lineage_of
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
-from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS
+from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, Call, is_listed, parse_calls
 from vitrine.policy.lower_bounds import other_use_of_checkpoint
 from vitrine.policy.source_sql import ReadOnlySql, read_only
 from vitrine.policy.targets import check_target, is_allowed_target
@@ -13,6 +13,7 @@ __all__ = [
     "BODY_PREFIX",
     "FUNCTION_GROUPS",
     "Approved",
+    "Call",
     "Lineage",
     "Named",
     "ReadOnlySql",
@@ -20,8 +21,10 @@ __all__ = [
     "check_target",
     "inspect_definition",
     "is_allowed_target",
+    "is_listed",
     "lineage_of",
     "other_use_of_checkpoint",
+    "parse_calls",
     "read_only",
     "without_checkpoint_filter",
 ]

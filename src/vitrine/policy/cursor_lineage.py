@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import Message
 from postgast import pg_query_pb2 as pb
 
-from vitrine.policy.syntax import children, descend, names_of, on_deep_stack, parse, single_select, star_of
+from vitrine.policy.syntax import children, column_name, descend, names_of, on_deep_stack, parse, single_select, star_of
 
 Relation = tuple[str, str]
 """Schema and name."""
@@ -231,7 +231,7 @@ class _Resolver:
     def _target(self, target: pb.ResTarget, scope: _Scope) -> Iterator[tuple[str, _Value]]:
         table = star_of(target.val)
         if table is None:
-            yield target.name or _name_of(target.val), self._value(target.val, scope)
+            yield target.name or column_name(target.val), self._value(target.val, scope)
             return
         items = [item for item in scope.items if not table or item.alias == table[-1]]
         if not items or any(item.others is not None and not item.output.columns for item in items):
@@ -282,26 +282,3 @@ def _together(values: Sequence[_Value]) -> _Value:
 
 def _has_checkpoint(expression: Message) -> bool:
     return any(isinstance(node, pb.ParamRef) for node in descend(expression))
-
-
-def _name_of(expression: pb.Node) -> str:
-    """The name that PostgreSQL gives to a column without AS."""
-    match expression.WhichOneof("node"):
-        case "column_ref":
-            return names_of(expression.column_ref.fields)[-1]
-        case "func_call":
-            return names_of(expression.func_call.funcname)[-1]
-        case "type_cast":
-            own = names_of(expression.type_cast.type_name.names)[-1]
-            return _name_of(expression.type_cast.arg) or own
-        case "coalesce_expr":
-            return "coalesce"
-        case "min_max_expr":
-            return "greatest" if expression.min_max_expr.op == pb.IS_GREATEST else "least"
-        case "case_expr":
-            return "case"
-        case "sub_link":
-            inner = expression.sub_link.subselect.select_stmt.target_list
-            return (inner[0].res_target.name or _name_of(inner[0].res_target.val)) if inner else ""
-        case _:
-            return ""

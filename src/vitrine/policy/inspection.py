@@ -7,13 +7,15 @@ from postgast import pg_query_pb2 as pb
 
 from vitrine.errors import ConfigError
 from vitrine.places import Place
-from vitrine.policy.functions import ALLOWED_FUNCTIONS
-from vitrine.policy.syntax import Names, children, location_of, names_of, too_complex
+from vitrine.policy.functions import ALLOWED_FUNCTIONS, Call, why_refused
+from vitrine.policy.sizes import check_size
+from vitrine.policy.syntax import Names, check_time, children, location_of, names_of, too_complex
 
 GUIDE = "docs/source-sql.md"
 
 MAX_NODES = 50_000
 MAX_WITH_NAMES = 200
+MAX_RELATIONS = 300
 # protobuf reads at most 100 nested messages; the difference is reserved for the literal that replaces $1.
 MAX_DEPTH = 90
 
@@ -118,13 +120,18 @@ BUILT_IN_COLUMNS = frozenset({"key", "value", "ordinality"})
 class Inspection:
     """One pass over a query, deny by default; records what the query reads."""
 
-    def __init__(self, allowed_schemas: Collection[str], text: str | None = None) -> None:
+    def __init__(
+        self, allowed_schemas: Collection[str], text: str | None = None, listed: Collection[Call] = ()
+    ) -> None:
         self.allowed_schemas = allowed_schemas
+        self.functions: set[Call] = set()  # of the source: what they do is inspected there
+        self._listed = listed  # functions that an administrator added
         self._text = text  # what the user typed, for places; None: not a text of the user
         self.relations: set[tuple[str, str]] = set()
         self.types: set[tuple[str, str]] = set()
         self.uses_checkpoint = False
         self.with_names = 0
+        self._relations_seen = 0
         self.function_columns: dict[str, frozenset[str]] = {}  # by the alias of a function in FROM
         self.qualified_columns: list[pb.ColumnRef] = []
 
@@ -135,6 +142,7 @@ class Inspection:
         while pending:
             node, with_names, depth = pending.pop()
             seen += 1
+            check_time(seen)
             if depth > MAX_DEPTH or seen > MAX_NODES:
                 raise too_complex("is nested too deeply" if depth > MAX_DEPTH else "has too many parts")
             try:
@@ -172,8 +180,9 @@ class Inspection:
             case pb.ColumnRef():
                 self._note_column(node)
             case pb.FuncCall():
-                self._check_function(names_of(node.funcname))
+                self._check_function(names_of(node.funcname), len(node.args))
                 self._check_row_type(node)
+                self._check_size(node)
             case pb.A_Expr():
                 self._check_operator(names_of(node.name))
             case pb.SubLink():
@@ -207,6 +216,9 @@ class Inspection:
 
     def _check_relation(self, relation: pb.RangeVar, with_names: frozenset[str]) -> None:
         table, schema = relation.relname, relation.schemaname
+        self._relations_seen += 1
+        if self._relations_seen > MAX_RELATIONS:
+            raise too_complex(f"names more than {MAX_RELATIONS} relations")
         if relation.catalogname:
             raise ConfigError(
                 f"table '{relation.catalogname}.{schema}.{table}' names a database; write schema.table", code="SCHEMA"
@@ -220,10 +232,20 @@ class Inspection:
                 code="UNQUALIFIED",
             )
 
-    def _check_function(self, names: Names) -> None:
-        *schema, function = names
-        if schema not in ([], ["pg_catalog"]) or function not in ALLOWED_FUNCTIONS:
+    def _check_function(self, names: Names, arguments: int) -> None:
+        *schemas, function = names
+        schema = ".".join(schemas) or "pg_catalog"
+        call = schema, function, arguments
+        if schema == "pg_catalog":
+            allowed = function in ALLOWED_FUNCTIONS or call in self._listed
+        else:
+            allowed = call in self._listed or (schema in self.allowed_schemas and len(schemas) == 1)
+            self.functions.add(call)
+        if not allowed:
             raise function_refused(".".join(names))
+
+    def _check_size(self, call: pb.FuncCall) -> None:
+        check_size(call)
 
     def _check_row_type(self, call: pb.FuncCall) -> None:
         """A function that builds a row executes the constraints of its type, which must therefore have a name."""
@@ -318,9 +340,7 @@ def unknown_node(kind: str) -> ConfigError:
 
 
 def function_refused(name: str) -> ConfigError:
-    return ConfigError(
-        f"function '{name}' is not on the list of allowed functions; choose one from {GUIDE}", code="FUNC"
-    )
+    return ConfigError(why_refused(name, GUIDE), code="FUNC")
 
 
 def hidden_call(expression: str) -> ConfigError:

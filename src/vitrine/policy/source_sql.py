@@ -8,6 +8,8 @@ from postgast import pg_query_pb2 as pb
 
 from vitrine.errors import ConfigError
 from vitrine.places import Place
+from vitrine.policy.expansion import check_expansion
+from vitrine.policy.functions import Call
 from vitrine.policy.inspection import Inspection
 from vitrine.policy.origins import place_of_position, place_of_relation
 from vitrine.policy.syntax import check_text, deparse, descend, on_deep_stack, parse, single_select, without_positions
@@ -21,6 +23,7 @@ class ReadOnlySql:
     typed: str = field(compare=False)  # for places in errors
     relations: frozenset[tuple[str, str]]  # (schema, table) read
     types: frozenset[tuple[str, str]]  # (schema, type) named, outside pg_catalog
+    functions: frozenset[Call]  # called, outside pg_catalog
     uses_checkpoint: bool  # whether $1 occurs
 
     def bind(self, literal: str | None, type_name: str) -> str:
@@ -40,32 +43,38 @@ class ReadOnlySql:
         return place_of_relation(self.typed, schema, name)
 
 
-def read_only(sql: str, allowed_schemas: Collection[str]) -> ReadOnlySql:
-    """The query as it will be executed; ConfigError if it is anything but one read-only SELECT."""
+def read_only(sql: str, allowed_schemas: Collection[str], listed: Collection[Call] = ()) -> ReadOnlySql:
+    """The query as it will be executed; ConfigError if it is anything but one read-only SELECT.
+
+    `listed`: functions that an administrator added to those of the list.
+    """
     check_text(sql)
-    return _read_only_cached(sql, frozenset(allowed_schemas))
+    return _read_only_cached(sql, frozenset(allowed_schemas), frozenset(listed))
 
 
 @lru_cache(maxsize=256)
-def _read_only_cached(sql: str, allowed_schemas: frozenset[str]) -> ReadOnlySql:
+def _read_only_cached(sql: str, allowed_schemas: frozenset[str], listed: frozenset[Call]) -> ReadOnlySql:
     # a pipeline's query is checked again on every run; the answer depends on nothing else
     try:
-        return on_deep_stack(lambda: _read_only(sql, allowed_schemas))
+        return on_deep_stack(lambda: _read_only(sql, allowed_schemas, listed))
     except ConfigError as refused:
         if refused.place is None:
             raise
         raise ConfigError(f"source query, {refused.place}: {refused}", code=refused.code, place=refused.place) from None
 
 
-def _read_only(sql: str, allowed_schemas: Collection[str]) -> ReadOnlySql:
+def _read_only(sql: str, allowed_schemas: Collection[str], listed: Collection[Call]) -> ReadOnlySql:
     tree = parse(sql)
-    inspection = Inspection(allowed_schemas, sql)
-    inspection.inspect(single_select(tree, sql))
+    inspection = Inspection(allowed_schemas, sql, listed)
+    statement = single_select(tree, sql)
+    inspection.inspect(statement)
+    check_expansion(statement)
     return ReadOnlySql(
         text=deparse(tree),
         typed=sql,
         relations=frozenset(inspection.relations),
         types=frozenset(inspection.types),
+        functions=frozenset(inspection.functions),
         uses_checkpoint=inspection.uses_checkpoint,
     )
 

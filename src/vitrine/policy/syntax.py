@@ -1,6 +1,8 @@
 """PostgreSQL's grammar: text to tree and back, within limits that hostile text cannot exceed."""
 
+import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -16,6 +18,9 @@ from vitrine.places import Place
 
 MAX_BYTES = 64 * 1024
 MAX_PARENTHESES = 500
+MAX_OPERATOR_RUN = 500
+MAX_SECONDS = 5.0
+"""Of processor time; a list of 15 000 values takes less than one."""
 
 PARSER_STACK_BYTES = 512 * 1024 * 1024
 
@@ -27,6 +32,14 @@ Result = TypeVar("Result")
 Names = list[str]
 
 _stack_size_lock = threading.Lock()
+_OPERATOR_RUN = re.compile(r"[~!@#^&|`?+\-*/%<>=]{" + str(MAX_OPERATOR_RUN + 1) + "}")
+_NODES_BETWEEN_CHECKS = 1024
+
+
+class _Deadline:
+    """The processor time at which the parser's thread must abort its present work; there is one such thread."""
+
+    at = float("inf")
 
 
 def check_text(sql: str) -> None:
@@ -35,6 +48,9 @@ def check_text(sql: str) -> None:
     # A lone surrogate has no UTF-8 form; counting must not fail before the parser reports it.
     if len(sql.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise too_complex(f"is longer than {MAX_BYTES // 1024} KB")
+    # PostgreSQL's scanner reads such a run again for each of its characters; nested comments are one.
+    if _OPERATOR_RUN.search(sql):
+        raise too_complex(f"has more than {MAX_OPERATOR_RUN} operator characters or comment signs in a row")
     # The tree has no parentheses, so they are counted in the text; the few inside strings do not matter.
     if max(accumulate((c == "(") - (c == ")") for c in sql), default=0) > MAX_PARENTHESES:
         raise too_complex(f"nests more than {MAX_PARENTHESES} parentheses")
@@ -97,9 +113,26 @@ def deparse(tree: pb.ParseResult) -> str:
     return text
 
 
+def check_time(nodes: int) -> None:
+    """Call it for every node, with the number of nodes so far: refuses a text that takes too long."""
+    if nodes % _NODES_BETWEEN_CHECKS == 0 and time.thread_time() > _Deadline.at:
+        raise too_complex(f"takes more than {MAX_SECONDS:g} s to check")
+
+
 def on_deep_stack(work: Callable[[], Result]) -> Result:
-    """Run `work` on a large stack, so that hostile nesting causes a parser error and not a crash of the process."""
-    return _parser_thread().submit(work).result()
+    """Run `work` on a large stack, so that hostile nesting causes a parser error and not a crash of the process.
+
+    The work is refused when it takes too long: the parser's thread serves every request.
+    """
+
+    def limited() -> Result:
+        _Deadline.at = time.thread_time() + MAX_SECONDS
+        try:
+            return work()
+        finally:
+            _Deadline.at = float("inf")
+
+    return _parser_thread().submit(limited).result()
 
 
 @cache
@@ -123,9 +156,11 @@ def children(node: Message) -> Iterator[Message]:
 
 
 def descend(root: Message) -> Iterator[Message]:
-    pending = [root]
+    pending, seen = [root], 0
     while pending:
         node = pending.pop()
+        seen += 1
+        check_time(seen)
         yield node
         pending.extend(children(node))
 
@@ -149,6 +184,33 @@ def star_of(expression: pb.Node) -> Names | None:
         return None
     *table, last = expression.column_ref.fields
     return names_of(table) if last.WhichOneof("node") == "a_star" else None
+
+
+def column_name(expression: pb.Node) -> str:
+    """The name that PostgreSQL gives to a column without AS; empty for `?column?`."""
+    match expression.WhichOneof("node"):
+        case "column_ref":
+            return names_of(expression.column_ref.fields)[-1]
+        case "func_call":
+            return names_of(expression.func_call.funcname)[-1]
+        case "type_cast":
+            own = names_of(expression.type_cast.type_name.names)[-1]
+            return column_name(expression.type_cast.arg) or own
+        case "coalesce_expr":
+            return "coalesce"
+        case "min_max_expr":
+            return "greatest" if expression.min_max_expr.op == pb.IS_GREATEST else "least"
+        case "case_expr":
+            return "case"
+        case "a_array_expr":
+            return "array"
+        case "row_expr":
+            return "row"
+        case "sub_link":
+            inner = expression.sub_link.subselect.select_stmt.target_list
+            return (inner[0].res_target.name or column_name(inner[0].res_target.val)) if inner else ""
+        case _:
+            return ""
 
 
 def location_of(node: Message) -> int | None:

@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
 from vitrine import metrics
 from vitrine.engine import plan
-from vitrine.engine.plan import Prepared
+from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.errors import TransientError, VitrineError
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import Interrupted, Outcome, Phase
@@ -27,7 +28,7 @@ from vitrine.store.database import Link
 log = logging.getLogger(__name__)
 
 LOG_SECONDS = 10.0
-"""A long run logs one batch in this many seconds at level info; every batch is logged at debug."""
+"""After the first batches, a run logs one in this many seconds at level info; every batch is logged at debug."""
 
 POLL_SECONDS = 0.5
 """How often the store is polled during a throttle wait."""
@@ -48,16 +49,25 @@ class HangHandler(Protocol):
 class Progress:
     """Progress of a run, for its observer, metrics and log."""
 
-    def __init__(self, claim: Claim, watch: Watch | None) -> None:
+    def __init__(self, claim: Claim, watch: Watch | None, log_batches: int) -> None:
         self.counts = Counts()
         self.batches = 0
         self._claim = claim
         self._watch = watch
+        self._log_batches = log_batches
+        self._begun = False  # the start of the current batch was logged, so its end is as well
         self._started = self._logged = time.monotonic()
 
     def expect(self, rows: int | None) -> None:
         if self._watch is not None and rows is not None:
             self._watch(self.counts, rows)
+
+    def begin(self) -> None:
+        """A batch starts: its rows are read and transformed, and are to be written."""
+        self._begun = self.batches < self._log_batches
+        if self._begun:
+            fields = {"action": "batch_started", **self._claim.log_fields(), "batch": self.batches + 1}
+            log.info("batch started", extra=fields)
 
     def settle(self, totals: Counts) -> None:
         """Add the counts of a unit whose commit was confirmed later."""
@@ -76,14 +86,15 @@ class Progress:
             rejected=counts.rejected,
             seconds=seconds,
         )
-        if counts.read:
+        if counts.read or self._begun:
             self._log(counts, seconds)
+        self._begun = False
         if self._watch is not None:
             self._watch(self.counts, None)
 
     def _log(self, counts: Counts, seconds: float) -> None:
         now = time.monotonic()
-        level = logging.INFO if now - self._logged >= LOG_SECONDS else logging.DEBUG
+        level = logging.INFO if self._begun or now - self._logged >= LOG_SECONDS else logging.DEBUG
         if log.isEnabledFor(level):
             self._logged = now if level == logging.INFO else self._logged
             extra: dict[str, object] = {
@@ -110,7 +121,7 @@ class RunnerControl:
         hangs: HangHandler,
         watch: Watch | None = None,
     ) -> None:
-        self.progress = Progress(claim, watch)
+        self.progress = Progress(claim, watch, settings.log_batches)
         self.throttle = Throttle(plan.limits_of(claim.definition, Lane.COPY))
         self.batch_started = time.monotonic()
         self._claim = claim
@@ -119,6 +130,8 @@ class RunnerControl:
         self._stop = stop
         self._hangs = hangs
         self._prepared: Prepared | None = None
+        self._preparing: CheckedDefinition | None = None  # source and target, while they are asked for the plan
+        self._was_cancelled = False
         self._reloaded: int | None = None  # version of the throttle in use; None: as claimed
         self._lease = HeartbeatLease(
             settings.store_url, claim, ttl=settings.lease_ttl, interval=settings.heartbeat_interval
@@ -143,11 +156,25 @@ class RunnerControl:
         """The error with which the run must end if a batch took too long."""
         return self._watchdog.error
 
-    def use_plan(self, prepared: Prepared) -> None:
+    @contextmanager
+    def preparing(self, checked: CheckedDefinition) -> Generator[None]:
+        """Source and target are asked: the watchdog cancels their calls if the run should end."""
+        self._was_cancelled, self._preparing = False, checked
+        try:
+            yield
+        except VitrineError:
+            # whatever the cancelled call raised, the interruption is the reason
+            if self._was_cancelled and (outcome := self.interrupted()):
+                raise Interrupted(outcome) from None
+            raise
+        finally:
+            self._preparing = None
+
+    def use_plan(self, prepared: Prepared, rows_expected: int | None) -> None:
         """Use this plan: its lane decides the throttle, and the watchdog cancels its calls."""
         self._prepared = prepared
         self.throttle.limits = plan.limits_of(self._definition, prepared.lane)
-        self.progress.expect(prepared.source.rows_expected)
+        self.progress.expect(rows_expected)
 
     # -- called by the loop ---------------------------------------------------------------------------------------
 
@@ -155,7 +182,7 @@ class RunnerControl:
         if totals is not None:
             self.progress.settle(totals)
         match phase:
-            case Phase.PUBLISH:
+            case Phase.PUBLISH | Phase.COMPARE:
                 self._watchdog.stop_timing()
             case Phase.USER_CODE:
                 # called in another thread, while the loop uses the other connection
@@ -179,6 +206,7 @@ class RunnerControl:
             self._start_batch()  # the wait does not count as batch time
         self._lease.check()
         self.throttle.batch_started()
+        self.progress.begin()
         return None
 
     def after_batch(self, counts: Counts, saved: Saved) -> Outcome | None:
@@ -227,6 +255,18 @@ class RunnerControl:
             if (remaining := until - time.monotonic()) <= 0:
                 return None
             self._stop.wait(min(remaining, BACKOFF_POLL_SECONDS))
+
+    def cancel_interrupted(self) -> None:
+        checked = self._preparing
+        if checked is None:
+            return  # batches are interrupted by the loop
+        try:
+            ends = self.interrupted() is not None
+        except VitrineError:
+            ends = True  # the lease is lost
+        if ends:
+            self._was_cancelled = True
+            checked.cancel()
 
     def cancel_calls(self) -> None:
         if self._prepared is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from vitrine import metrics
+from vitrine import metrics, plugins
 from vitrine.errors import (
     CONNECTION_LIMIT,
     CheckpointMoved,
@@ -21,12 +21,14 @@ from vitrine.errors import (
 )
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Claim, RequestKind
+from vitrine.logs import Redactor
+from vitrine.model import RETURNING, Claim, RequestKind
 from vitrine.postgres import Connection
 from vitrine.runner.control import Watch
 from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.runner.run_log import RunLogKeeper
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
+from vitrine.status import RETURNS, Event, RunStatus, Status
 from vitrine.store import pipelines, runs
 from vitrine.store.database import Link
 
@@ -49,6 +51,11 @@ class Verdict:
     delay: timedelta = timedelta(0)
     batch_seq: int | None = None  # the state must have it, or batches of the run are lost; None: not checked
 
+    @property
+    def returns(self) -> bool:
+        """Whether the pipeline has the status from before the request again."""
+        return self.event in RETURNS
+
 
 CONNECTION_WAITS = (1.0, 8.0)
 """Seconds until a run that lacked a connection may start again, at least and at most."""
@@ -63,15 +70,15 @@ FINISHES = {
     RequestKind.RUN: Event.FINISH,
     RequestKind.FULL: Event.FINISH,
     RequestKind.ROLLBACK: Event.FINISH_PAUSED,
+    RequestKind.BACKFILL: Event.RETURN_IDLE,
+    RequestKind.RECONCILE: Event.RETURN_IDLE,
 }
 """The event that ends a successful request of each kind. No schedule may replace what a rollback has restored."""
-
-RETURNS = {Status.IDLE: Event.FINISH, Status.PAUSED: Event.FINISH_PAUSED, Status.FAILED: Event.FAIL}
-"""The event that returns a pipeline to the status it had before a request that could do nothing."""
 
 OUTCOMES = {
     Event.FINISH: "success",
     Event.FINISH_PAUSED: "success",
+    Event.RETURN_IDLE: "success",
     Event.FAIL: "failed",
     Event.POSTPONE: "postponed",
     Event.RETRY: "retried",
@@ -82,6 +89,8 @@ OUTCOMES = {
 
 RELEASED = Verdict(Event.RELEASE, RunStatus.ABANDONED)
 FAILED = Verdict(Event.FAIL, RunStatus.FAILED)
+RETURNED = Verdict(Event.RETURN_IDLE, RunStatus.FAILED)
+"""The request could do nothing, or leaves the checkpoint alone: the run has failed, and the pipeline has not."""
 
 
 def delay_before(attempt: int, error: VitrineError, delays: Sequence[timedelta] = DELAYS) -> timedelta | None:
@@ -96,7 +105,6 @@ def judge(
     retry: bool = True,
     delays: Sequence[timedelta] = DELAYS,
     kind: RequestKind = RequestKind.RUN,
-    returns_to: Status = Status.IDLE,
 ) -> Verdict | None:
     """How the pipeline continues after this run; None if another runner has it.
 
@@ -115,14 +123,18 @@ def judge(
     if error is None or isinstance(error, LeaseLost):
         return None
     if isinstance(error, RequestRefused):
-        return Verdict(RETURNS[returns_to], RunStatus.FAILED)
+        return RETURNED
     if error.code == CONNECTION_LIMIT and retry:
         return wait_for_connection(attempt)
     counted = 1 if executed.moved else attempt
     delay = delay_before(counted, error, delays) if retry else None
     if delay is None:
-        return FAILED
+        return _failed(kind)
     return Verdict(Event.RETRY, RunStatus.FAILED, attempt=counted, delay=delay)
+
+
+def _failed(kind: RequestKind) -> Verdict:
+    return RETURNED if kind in RETURNING else FAILED
 
 
 def postpone(
@@ -159,6 +171,7 @@ class PipelineDispatcher:
         self._executor = executor
         self._delays = delays
         self._postponements = postponements
+        self._redact = Redactor(plugins.secrets_in(settings))
 
     def dispatch(
         self,
@@ -172,18 +185,21 @@ class PipelineDispatcher:
 
         A run that hangs does not return from here. It is FAILED then, and `on_hang` is called, from another thread.
         """
-        log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
-        metrics.run_started(claim.definition.name)
-        reach("after_claim")
-        with Link(self._settings.store_url, name=f"{claim.session}:run") as store:
-            executed = self._executor.execute(claim, store, _Hangs(self, on_hang), watch, can_queue=retry)
+        with (
+            RunLogKeeper(claim.run_id, self._redact) as kept,
+            Link(self._settings.store_url, name=f"{claim.session}:run") as store,
+        ):
+            log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
+            metrics.run_started(claim.definition.name)
+            reach("after_claim")
+            hangs, watching = _Hangs(self, kept, on_hang), kept.watching(store, watch)
+            executed = self._executor.execute(claim, store, hangs, watching, can_queue=retry)
             verdict = judge(
                 executed,
                 claim.attempt,
                 retry=retry,
                 delays=self._delays,
                 kind=claim.kind,
-                returns_to=claim.returns_to,
             )
             if verdict is not None and retry:
                 verdict = postpone(verdict, executed.error, claim, self._postponements)
@@ -192,19 +208,21 @@ class PipelineDispatcher:
                 status = self._end(store, claim, verdict, executed.error) if verdict else None
             except CheckpointMoved as lost:
                 executed = replace(executed, outcome=None, error=lost)
-                verdict = RELEASED if retry else FAILED
+                verdict = RELEASED if retry else _failed(claim.kind)
                 status = self._end(store, claim, verdict, lost)
-        self._log_end(claim, executed, status)
+            self._log_end(claim, executed, verdict, status)
+            kept.save(store)
         self._count(claim, executed, verdict if status else None, status)
         return executed, status
 
-    def fail_hung(self, claim: Claim, error: VitrineError) -> None:
+    def fail_hung(self, claim: Claim, kept: RunLogKeeper, error: VitrineError) -> None:
         """Close a run that does not return, through a connection of its own."""
         log.error("run hangs: %s", error, extra={"action": "run_hangs", "code": error.code, **claim.log_fields()})
         try:
             with Link(self._settings.store_url, name=f"{claim.session}:leave") as link:
                 pipelines.end_sessions(link.connection(), claim.token)  # they may lock the row that must change
-                self._end_run(link.connection(), claim, FAILED, error)
+                self._end_run(link.connection(), claim, _failed(claim.kind), error)
+                kept.save(link)
         except VitrineError as exc:
             # the lease expires once this process has ended
             log.error("run not closed: %s", exc, extra={"action": "run_left", **claim.log_fields()})
@@ -258,7 +276,7 @@ class PipelineDispatcher:
             batch_seq=verdict.batch_seq,
         )
 
-    def _log_end(self, claim: Claim, executed: Executed, status: Status | None) -> None:
+    def _log_end(self, claim: Claim, executed: Executed, verdict: Verdict | None, status: Status | None) -> None:
         extra = {
             "rows_read": executed.counts.read,
             "rows_written": executed.counts.written,
@@ -275,6 +293,14 @@ class PipelineDispatcher:
                 status,
                 executed.error,
                 extra={"action": "request_refused", "code": executed.error.code, **extra},
+            )
+        elif executed.error is not None and verdict is not None and verdict.returns:
+            log.error(
+                "%s failed, pipeline %s as before: %s",
+                claim.kind,
+                status,
+                executed.error,
+                extra={"action": f"{claim.kind}_failed", "code": executed.error.code, **extra},
             )
         elif executed.error is not None and status is Status.IDLE:
             log.warning(
@@ -302,7 +328,9 @@ class PipelineDispatcher:
         name = claim.definition.name
         outcome = OUTCOMES[verdict.event] if verdict else "lost"
         # without a schedule nothing can be postponed
-        if verdict is not None and (status is Status.FAILED or isinstance(executed.error, RequestRefused)):
+        if verdict is not None and (
+            verdict.run_status is RunStatus.FAILED and (status is Status.FAILED or verdict.returns)
+        ):
             outcome = "failed"
         metrics.run_ended(name, outcome, executed.seconds)
         if verdict is not None and verdict.event is Event.RETRY:
@@ -312,10 +340,13 @@ class PipelineDispatcher:
 class _Hangs:
     """Closes a hung run in the store, then calls the process's own handler."""
 
-    def __init__(self, dispatcher: PipelineDispatcher, on_hang: Callable[[VitrineError], None]) -> None:
+    def __init__(
+        self, dispatcher: PipelineDispatcher, kept: RunLogKeeper, on_hang: Callable[[VitrineError], None]
+    ) -> None:
         self._dispatcher = dispatcher
+        self._kept = kept
         self._on_hang = on_hang
 
     def run_hangs(self, claim: Claim, error: VitrineError) -> None:
-        self._dispatcher.fail_hung(claim, error)
+        self._dispatcher.fail_hung(claim, self._kept, error)
         self._on_hang(error)

@@ -10,11 +10,14 @@ from typing import TypeVar
 
 from vitrine import metrics
 from vitrine.engine import plan
+from vitrine.engine.backfill import range_of
 from vitrine.engine.plan import Known
+from vitrine.engine.reconcile import compare_claimed
 from vitrine.engine.rollback import roll_back
 from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
+from vitrine.flow.backfill import run_backfill
 from vitrine.flow.loop import run_plan
-from vitrine.flow.protocols import Outcome
+from vitrine.flow.protocols import Interrupted, Outcome
 from vitrine.flow.rows import Counts
 from vitrine.model import Claim, RequestKind
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
@@ -22,6 +25,7 @@ from vitrine.settings import Settings
 from vitrine.store import runs
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
+from vitrine.store.runs import RunContext
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +86,9 @@ class PipelineExecutor:
         outcome = ended if isinstance(ended, Outcome) else None
         progress = control.progress
         seconds = time.monotonic() - started
-        batch_seq = checkpoint.sequence if outcome is Outcome.FINISHED else None
+        # a comparison does not open the checkpoint
+        saves = outcome is Outcome.FINISHED and claim.kind is not RequestKind.RECONCILE
+        batch_seq = checkpoint.sequence if saves else None
         return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0, batch_seq)
 
     def _run(
@@ -122,14 +128,36 @@ class PipelineExecutor:
         if claim.kind is RequestKind.ROLLBACK:
             return roll_back(claim, self._settings, connection, checkpoint, control)
         context = runs.context(connection, claim.pipeline_id)
+        if claim.kind is RequestKind.RECONCILE:
+            return self._reconcile(claim, store, context, control)
         known = Known(context.installation, context.open_rejects, context.facts)
-        prepared = plan.build(claim, self._settings, control, known)
         try:
-            runs.describe(connection, claim, lane=prepared.lane, rows=prepared.source.rows_expected)
-            control.use_plan(prepared)
+            prepared = plan.build(claim, self._settings, control, known, preparing=control.preparing)
+        except Interrupted as interrupted:
+            return interrupted.outcome
+        try:
+            # the estimate is that of the whole query
+            rows = None if claim.kind is RequestKind.BACKFILL else prepared.source.rows_expected
+            runs.describe(connection, claim, lane=prepared.lane, rows=rows)
+            control.use_plan(prepared, rows)
+            if claim.kind is RequestKind.BACKFILL:
+                options = claim.options
+                wanted = range_of(prepared, claim.definition, options.backfill_from, options.backfill_to)
+                return run_backfill(prepared.plan, wanted, checkpoint, control)
             return run_plan(prepared.plan, checkpoint, control)
         finally:
             prepared.close()
+
+    def _reconcile(self, claim: Claim, store: Link, context: RunContext, control: RunnerControl) -> Outcome:
+        compared = compare_claimed(claim, self._settings, context.open_rejects, control)
+        if isinstance(compared, Outcome):
+            return compared
+        runs.record_result(store.connection(), claim, compared.figures())
+        # not the sentence: it has values of the control column
+        fields = {"source_rows": compared.source.rows, "target_rows": compared.target.rows, **claim.log_fields()}
+        result = "equals" if compared.equal else "differs from"
+        log.info("the mart %s its source", result, extra={"action": "compared", **fields})
+        return Outcome.FINISHED
 
 
 Result = TypeVar("Result")

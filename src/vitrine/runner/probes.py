@@ -6,14 +6,18 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from vitrine.bounded_listener import BoundedListener
 from vitrine.errors import ConfigError
 
 PLAIN = "text/plain; charset=utf-8"
+MAX_CONNECTIONS = 32
+IDLE_SECONDS = 5.0
+"""How long a connection may send nothing."""
 
 
 @contextmanager
@@ -56,16 +60,43 @@ def _answers(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Calla
     return answer
 
 
-class _Quiet(WSGIRequestHandler):
+class _Handler(WSGIRequestHandler):
+    timeout = IDLE_SECONDS
+
+    def parse_request(self) -> bool:
+        complete = super().parse_request()
+        if complete and isinstance(self.server, _Server):
+            self.server.listener.set_at_work(self.connection.fileno(), True)
+        return complete
+
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: one line per scrape is too many."""
 
 
-def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> WSGIServer:
+class _Server(ThreadingWSGIServer):
+    """A thread for each connection, and a limited number of connections: one that sends nothing holds no run up."""
+
+    request_queue_size = 128
+
+    def __init__(self, family: int, address: tuple[str, int]) -> None:
+        super().__init__(address, _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = self.listener = BoundedListener(family, MAX_CONNECTIONS)
+        try:
+            self.server_bind()
+            self.server_activate()
+        except BaseException:
+            self.server_close()
+            raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves, or is too slow, is no error of the runner."""
+
+
+def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> _Server:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
-        return make_server(str(address[0]), port, answer, kind, handler_class=_Quiet)
+        server = _Server(family, (str(address[0]), port))
     except OSError as exc:
         reason = "is in use by another program" if exc.errno == errno.EADDRINUSE else f"cannot be used: {exc.strerror}"
         raise ConfigError(
@@ -73,3 +104,5 @@ def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> WSG
             " runner of a machine",
             code="PORT_TAKEN",
         ) from exc
+    server.set_app(answer)
+    return server

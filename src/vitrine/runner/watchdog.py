@@ -10,13 +10,17 @@ from typing import Protocol, Self
 from vitrine.errors import DataError, VitrineError
 from vitrine.model import Claim, format_duration
 
-CHECK_SECONDS = 0.5
+CHECK_SECONDS = 0.2
 GRACE = timedelta(seconds=5)
 """Grace period for a run to return after its calls were cancelled; user code may never return."""
 
 
 class Watched(Protocol):
-    """A run under the watchdog; both methods are called from the watchdog's thread."""
+    """A run under the watchdog; the methods are called from the watchdog's thread."""
+
+    def cancel_interrupted(self) -> None:
+        """At every check: cancel the calls of a run that should end and cannot notice it."""
+        ...
 
     def cancel_calls(self) -> None:
         """The batch is overdue: cancel its current calls."""
@@ -82,6 +86,7 @@ class Watchdog:
 
     def _becomes_overdue(self) -> bool:
         while not self._ended.wait(CHECK_SECONDS):
+            self._watched.cancel_interrupted()
             since = self._since
             if since is not None and self._clock() - since > self._limit.total_seconds():
                 return True

@@ -22,7 +22,7 @@ from vitrine.flow.rows import (
     Step,
     Written,
 )
-from vitrine.model import Claim, Cursor
+from vitrine.model import Claim, Cursor, RequestKind
 from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import generations, rejects
@@ -56,6 +56,8 @@ def advance(state: State, entry: Entry, cursor_types: str) -> State:
             return replace(state, generation=None, published=generation, position=entry.position, cursor_types=types)
         case Step.DISCARDED:
             return replace(state, generation=None)
+        case Step.BACKFILL if entry.end is not None:
+            return replace(state, backfill=entry.end)
         case _:
             return state
 
@@ -80,6 +82,7 @@ def moves(before: State, after: State, counts: Counts) -> bool:
         or before.position != after.position
         or (before.generation and before.generation.cursor) != (after.generation and after.generation.cursor)
         or after.published is not before.published
+        or after.backfill != before.backfill
     )
 
 
@@ -100,6 +103,7 @@ class StoreCheckpoint:
         self._store = store
         self._state = State()
         self._cursor_types = ""
+        self._backfill_key = claim.backfill_key if claim.kind is RequestKind.BACKFILL else None
         self._sequence = 0  # batch_seq as of the last open or save
         self._units = 0  # started under this token
         self._unconfirmed: _Unconfirmed | None = None
@@ -193,6 +197,8 @@ class StoreCheckpoint:
             generation_rows=generation.rows if generation else 0,
             identity=after.identity,
             facts=Jsonb(after.facts),
+            backfill_key=self._backfill_key,
+            backfill_cursor=_array(after.backfill),
             read=counts.read,
             written=counts.written,
             deleted=counts.deleted,
@@ -232,8 +238,15 @@ class StoreCheckpoint:
             published=_still_published(self._state.published, stored),
             identity=stored.identity,
             facts=stored.facts,
+            backfill=self._backfill_in(row),
         )
         return self._state
+
+    def _backfill_in(self, row: DictRow) -> Cursor | None:
+        """How far an earlier attempt of the same backfill has come."""
+        if self._backfill_key is None or row["backfill_key"] != self._backfill_key or row["backfill_cursor"] is None:
+            return None
+        return tuple(row["backfill_cursor"])
 
 
 def hold(connection: Connection, claim: Claim) -> None:

@@ -86,12 +86,12 @@ def transaction(connection: Connection) -> Generator[None]:
 def _store_errors() -> Generator[None]:
     """Name the remedy if the store was never migrated; constraint violations pass through to the caller."""
     try:
-        with translated("store", code=None):
+        with translated("store", known=None):
             yield
     except ConfigError as exc:
         cause = exc.__cause__
         if isinstance(cause, _MISSING):
-            text = f"the store is not up to date ({safe_message(cause)}); run `vitrine migrate`"
+            text = f"the store is not up to date ({safe_message(cause, None)}); run `vitrine migrate`"
             raise ConfigError(text, code="NOT_MIGRATED") from cause
         raise
 

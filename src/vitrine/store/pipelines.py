@@ -4,10 +4,10 @@ import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import psycopg
@@ -19,6 +19,7 @@ from vitrine import schedule
 from vitrine.errors import CheckpointMoved, ConfigError, DataError, NotFound, TransitionRefused
 from vitrine.model import (
     NAME,
+    RETURNING,
     Claim,
     Definition,
     LastError,
@@ -33,7 +34,7 @@ from vitrine.model import (
     suspended_clock,
 )
 from vitrine.postgres import Connection
-from vitrine.status import Event, RunStatus, Status, steps
+from vitrine.status import RETURNS, Event, RunStatus, Status, steps
 from vitrine.store import checkpoints, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
@@ -50,6 +51,9 @@ STEPS = json.dumps(steps(), separators=(",", ":"))
 SCHEDULE = "schedule"
 """The trigger of a request that a due time has made."""
 
+PROMISING = frozenset({None, RequestKind.RUN, RequestKind.FULL})
+"""The kinds after which every change that was committed before the request is in the mart; None is an ordinary run."""
+
 FAILURES = frozenset({Event.FAIL, Event.POSTPONE, Event.RETRY})
 """The events after which a pipeline shows the error of its run."""
 
@@ -63,7 +67,7 @@ def get(connection: Connection, key: str | UUID) -> Pipeline:
 
 
 def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> list[Pipeline]:
-    return [_pipeline(row) for row in fetch_all(connection, "list_pipelines", after=after, limit=limit)]
+    return [of_row(row) for row in fetch_all(connection, "list_pipelines", after=after, limit=limit)]
 
 
 def create(
@@ -113,17 +117,36 @@ def _refuse_held_target(connection: Connection, definition: Definition, pipeline
         )
 
 
-def delete(connection: Connection, key: str | UUID, *, force: bool = False) -> None:
+class Deleted(NamedTuple):
+    """What is known of a pipeline even if its definition is not valid."""
+
+    id: PipelineId
+    name: str
+    status: str
+
+
+def delete(
+    connection: Connection, key: str | UUID, *, force: bool = False, expected_version: int | None = None
+) -> Deleted:
     """Delete a pipeline with its history; the target stays. TransitionRefused while a runner holds the lease.
 
     With `force` even then: the runner finds its lease lost and commits nothing more; its staging is removed later.
     """
     with transaction(connection):
-        pipeline = lock(connection, key)
-        if fetch_one(connection, "delete_pipeline", id=pipeline.id, force=force) is None:
+        row = _found(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
+        refuse_other_version(row["name"], row["config_version"], expected_version)
+        if fetch_one(connection, "delete_pipeline", id=row["id"], force=force) is None:
             raise TransitionRefused(
-                f"pipeline '{pipeline.name}' is being run by {pipeline.lease_owner}; pause it first", code="RUNNING"
+                f"pipeline '{row['name']}' is being run by {row['lease_owner']}; pause it first", code="RUNNING"
             )
+        return Deleted(PipelineId(row["id"]), row["name"], row["status"])
+
+
+def refuse_other_version(name: str, version: int, expected: int | None) -> None:
+    if expected is not None and expected != version:
+        raise TransitionRefused(
+            f"pipeline '{name}' is at version {version}, not {expected}; read it again", code="VERSION_CONFLICT"
+        )
 
 
 def request_run(
@@ -156,10 +179,11 @@ def request_run(
             answers_current=placed.answer is current,
             request_id=current.id,
             kind=current.kind,
-            options=Jsonb(asdict(current.options)),
+            options=Jsonb(current.options.stored()),
             rerun_request_id=rerun.id if rerun else None,
             rerun_kind=rerun.kind if rerun else None,
-            rerun_options=Jsonb(asdict(rerun.options)) if rerun else None,
+            rerun_options=Jsonb(rerun.options.stored()) if rerun else None,
+            rerun_held=placed.queue.held,
             steps=STEPS,
         )
         if row is None:
@@ -169,7 +193,7 @@ def request_run(
 
 
 def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *, resume: bool) -> requests.Placed:
-    queue = requests.Queue(pipeline.request, pipeline.rerun)
+    queue = requests.Queue(pipeline.request, pipeline.rerun, pipeline.rerun_held)
     if kind is RequestKind.FULL and pipeline.definition.mode is Mode.FULL:
         kind = RequestKind.RUN  # every run of it is a full one
     new = RunRequest(RequestId(uuid4()), kind, options or DEFAULT_OPTIONS)
@@ -184,8 +208,11 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
         f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {new.label} can only follow"
     )
     remedy = "resume that first" if pipeline.status in (Status.PAUSED, Status.FAILED) else "wait until one has ended"
-    if pipeline.status is Status.PAUSE_REQUESTED and kind == RequestKind.ROLLBACK:
-        text, remedy = f"pipeline '{pipeline.name}' is PAUSE_REQUESTED", "wait until it is PAUSED, then roll it back"
+    if pipeline.status is Status.PAUSE_REQUESTED and requests.keeps_pause(new):
+        text, remedy = (
+            f"pipeline '{pipeline.name}' is PAUSE_REQUESTED",
+            f"wait until it is PAUSED, then ask for a {kind}",
+        )
     raise TransitionRefused(f"{text}; {remedy}", code="REQUEST_CONFLICT")
 
 
@@ -247,7 +274,8 @@ def seconds_until_due(connection: Connection) -> float | None:
 
 def expire_leases(connection: Connection) -> list[DictRow]:
     """End expired leases and the sessions that their holders still have open."""
-    rows = fetch_all(connection, "expire_leases", max_attempts=MAX_ATTEMPTS, steps=STEPS)
+    returning = sorted(RETURNING)
+    rows = fetch_all(connection, "expire_leases", max_attempts=MAX_ATTEMPTS, returning=returning, steps=STEPS)
     for row in rows:
         end_sessions(connection, row["lease_token"])
     return rows
@@ -288,10 +316,6 @@ def claim_next(
                 return None
             try:
                 return _open_run(connection, row, runner, before)
-            except ValidationError as exc:
-                wrong = ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
-                text = f"the stored definition is not valid ({wrong}); correct it through the API or `vitrine apply`"
-                _fail_invalid(connection, row, runner, text)
             except ConfigError as exc:
                 _fail_invalid(connection, row, runner, str(exc))
 
@@ -303,8 +327,16 @@ def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int
     return [row["source"] for row in fetch_all(connection, "list_full_sources", **allowed)]
 
 
+def is_source_full(connection: Connection, source: str, runs_per_source: Mapping[str, int]) -> bool:
+    """Whether a run of this source would have to wait, because others have all the connections that are allowed."""
+    if source not in runs_per_source:
+        return False
+    limit = {"sources": [source], "runs": [runs_per_source[source]]}
+    return bool(fetch_all(connection, "list_full_sources", **limit))
+
+
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
-    pipeline = _pipeline(row)
+    pipeline = of_row(row)
     _refuse_unguarded_target(row, pipeline.definition)
     kind, options = _known_request(row)
     run_id, taken_over = _insert_run(connection, row, runner, pipeline.definition.model_dump(mode="json"))
@@ -321,7 +353,6 @@ def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float
         tag=row["tag"],
         kind=kind,
         request_id=row["request_id"],
-        returns_to=Status(row["returns_to"] or Status.IDLE),
         scheduled=row["requested_trigger"] == SCHEDULE and not _is_joined(row),
         postponed=row["postponed"],
     )
@@ -358,7 +389,7 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
         "insert_run",
         pipeline_id=row["id"],
         request_id=row["request_id"],
-        promised_at=None if row["requested_kind"] == RequestKind.ROLLBACK else row["promise"],
+        promised_at=row["promise"] if row["requested_kind"] in PROMISING else None,
         attempt=row["attempt"],
         trigger=row["requested_trigger"] or "api",
         due_at=row["requested_due_at"],
@@ -374,7 +405,9 @@ def _insert_run(connection: Connection, row: DictRow, runner: str, config: dict[
 
 def _fail_invalid(connection: Connection, row: DictRow, runner: str, text: str) -> None:
     run_id, _ = _insert_run(connection, row, runner, {})
-    _end_lease(connection, row["id"], row["lease_token"], Event.FAIL, error=("CONFIG", text))
+    event = Event.RETURN_IDLE if row["requested_kind"] in RETURNING else Event.FAIL
+    error = ("CONFIG", text) if event in FAILURES else None
+    _end_lease(connection, row["id"], row["lease_token"], event, error=error)
     _record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
 
 
@@ -420,6 +453,7 @@ def end_run(
 ) -> Status | None:
     """End the lease and record the end of the run, in one transaction; None, and no change, if the lease is lost.
 
+    An event of RETURNS stands for the one that leads back to the status before the request.
     CheckpointMoved, and no change, if the state does not have the given batch_seq: batches of the run are lost.
     """
     with transaction(connection):
@@ -473,6 +507,7 @@ def _end_lease(
         delay=delay,
         batch_seq=batch_seq,
         succeeded=succeeded,
+        returns=event in RETURNS,
         error_code=code,
         error_message=message,
         steps=STEPS,
@@ -502,9 +537,13 @@ def _id_or_name(key: str | UUID) -> dict[str, Any]:
 
 
 def _required(row: DictRow | None, key: str | UUID) -> Pipeline:
+    return of_row(_found(row, key))
+
+
+def _found(row: DictRow | None, key: str | UUID) -> DictRow:
     if row is None:
         raise NotFound(f"there is no pipeline '{key}'; `vitrine list` shows all pipelines")
-    return _pipeline(row)
+    return row
 
 
 def _columns(definition: Definition) -> dict[str, Any]:
@@ -557,7 +596,23 @@ def _name_conflicts(definition: Definition) -> Generator[None]:
 _DEFINITION_FIELDS: Sequence[str] = tuple(name for name in Definition.model_fields if name != "type")
 
 
-def _pipeline(row: DictRow) -> Pipeline:
+def of_row(row: DictRow) -> Pipeline:
+    """ConfigError for a definition that was written to the table without validation, and is not valid."""
+    try:
+        return _of_row(row)
+    except ValidationError as exc:
+        raise ConfigError(
+            f"the stored definition of '{row['name']}' is not valid ({_invalid_fields(exc)}); correct the row in"
+            " etl.etl_pipelines, or delete the pipeline",
+            code="DEFINITION_INVALID",
+        ) from exc
+
+
+def _invalid_fields(exc: ValidationError) -> str:
+    return ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
+
+
+def _of_row(row: DictRow) -> Pipeline:
     stored = {name: row[name] for name in _DEFINITION_FIELDS}
     if row["batch_size"] == AUTO_BATCH_SIZE and not row["batch_size_exact"]:
         stored["batch_size"] = "auto"
@@ -568,6 +623,7 @@ def _pipeline(row: DictRow) -> Pipeline:
         config_version=row["config_version"],
         request=_request(row["request_id"], row["requested_kind"], row["requested_options"]),
         rerun=_request(row["rerun_request_id"], row["rerun_kind"], row["rerun_options"]),
+        rerun_held=row["rerun_held"],
         requested_at=row["requested_at"],
         attempt=row["attempt"],
         next_attempt_at=row["next_attempt_at"],
@@ -579,6 +635,8 @@ def _pipeline(row: DictRow) -> Pipeline:
         lease_expires_at=row["lease_expires_at"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        status_since=row["status_since"],
+        read_at=row.get("read_at", row["updated_at"]),
     )
 
 

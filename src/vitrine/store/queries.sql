@@ -30,16 +30,37 @@ greatest(p.requested_at, p.promised_at)
 -- `guard`. The statement provides `chosen`: which rows, locked, and which event happens to each
 UPDATE etl.etl_pipelines p
    SET status = step.new, updated_at = now(),
+       status_since = CASE WHEN p.status = step.new THEN p.status_since ELSE now() END,
 
 -- fragment guard --
 -- Only a step of the table in status.py is applied, and only to a row that still has the status it was chosen with.
--- `rerun` decides only for `finish` and `postpone`: one that leads back to the queue starts the rerun. The table is a JSON object
+-- `rerun` decides only for `finish`, `postpone` and `return`: one that leads back to the queue starts the rerun. The table is a JSON object
 -- and not a relation: statements are planned at each execution, and a join with it makes a claim a quarter slower
   FROM chosen
  CROSS JOIN LATERAL (
-       SELECT new, chosen.event IN ('finish', 'postpone') AND new = 'RUN_REQUESTED' AS starts_rerun
+       SELECT new, new = 'RUN_REQUESTED' AND (chosen.event IN ('finish', 'postpone') OR chosen.event LIKE 'return%%')
+              AS starts_rerun
          FROM (SELECT %(steps)s::jsonb -> chosen.event -> chosen.status ->> chosen.rerun::text AS new) AS found) AS step
  WHERE p.id = chosen.id AND p.status = chosen.status AND step.new IS NOT NULL
+
+-- fragment requests --
+-- Assignments: the requests of pipeline p after the end of a run. `chosen` says whether its request has ended; a request that
+-- follows another one starts from IDLE, unless the other one has returned the pipeline to its status
+request_id = CASE WHEN step.starts_rerun THEN p.rerun_request_id
+                  WHEN chosen.ends_request THEN NULL ELSE p.request_id END,
+requested_kind = CASE WHEN step.starts_rerun THEN p.rerun_kind
+                      WHEN chosen.ends_request THEN NULL ELSE p.requested_kind END,
+requested_options = CASE WHEN step.starts_rerun THEN coalesce(p.rerun_options, '{}')
+                         WHEN chosen.ends_request THEN '{}' ELSE p.requested_options END,
+requested_at = CASE WHEN step.starts_rerun THEN now() ELSE p.requested_at END,
+requested_trigger = CASE WHEN step.starts_rerun THEN 'api' ELSE p.requested_trigger END,
+requested_due_at = CASE WHEN chosen.ends_request THEN NULL ELSE p.requested_due_at END,
+returns_to = CASE WHEN step.starts_rerun AND chosen.event NOT LIKE 'return%%' THEN 'IDLE' ELSE p.returns_to END,
+rerun = p.rerun AND NOT step.starts_rerun,
+rerun_held = p.rerun_held AND NOT step.starts_rerun,
+rerun_request_id = CASE WHEN NOT step.starts_rerun THEN p.rerun_request_id END,
+rerun_kind = CASE WHEN NOT step.starts_rerun THEN p.rerun_kind END,
+rerun_options = CASE WHEN NOT step.starts_rerun THEN p.rerun_options END
 
 -- fragment definition --
 -- Assignments: the definition of pipeline p. A pipeline with another schedule, or enabled again, gets a new due time
@@ -55,16 +76,32 @@ regular_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS NOT DISTINCT FROM
 fresh_as_of = CASE WHEN p.target_table = %(target_table)s THEN p.fresh_as_of END,
 config_version = p.config_version + 1
 
+-- fragment selection --
+-- Condition: pipeline p has what the filters ask for; NULL: any. A mart is stale if it is older than its schedule allows; the
+-- due times of a cron line are not known here, so that the caller gives the ids of those that are
+(%(statuses)s::text[] IS NULL OR p.status = ANY (%(statuses)s))
+   AND (%(target)s::text IS NULL OR p.target_table = %(target)s)
+   AND (%(target_prefix)s::text IS NULL OR starts_with(p.target_table, %(target_prefix)s))
+   AND (%(enabled)s::boolean IS NULL OR p.enabled = %(enabled)s)
+   AND (%(failed)s::boolean IS NULL OR (p.last_error_code IS NOT NULL) = %(failed)s)
+   AND (%(error)s::text IS NULL OR p.last_error_code = %(error)s)
+   AND (%(tag)s::text IS NULL OR %(tag)s = ANY (p.tags))
+   AND (%(owner)s::text IS NULL OR p.owner = %(owner)s)
+   AND (%(stale)s::boolean IS NULL OR %(stale)s = (
+        p.enabled AND CASE WHEN p.schedule_interval ~ '^[0-9]+[smhd]$'
+                           THEN now() > coalesce(p.fresh_as_of, p.created_at) + 2 * p.schedule_interval::interval
+                           ELSE p.id = ANY (%(stale_crons)s::uuid[]) END))
+
 -- get_pipeline --
 -- One pipeline by id or by name
-SELECT p.*,
+SELECT p.*, clock_timestamp() AS read_at,
        -- include tasks
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s;
 
 -- lock_pipeline --
 -- The same, locked until the transaction ends: no other session changes, claims or deletes it
-SELECT p.*,
+SELECT p.*, clock_timestamp() AS read_at,
        -- include tasks
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s
@@ -72,12 +109,42 @@ SELECT p.*,
 
 -- list_pipelines --
 -- One page of pipelines in the order of their names, after the given name
-SELECT p.*,
+SELECT p.*, clock_timestamp() AS read_at,
        -- include tasks
   FROM etl.etl_pipelines p
  WHERE p.name > %(after)s
  ORDER BY p.name
  LIMIT %(limit)s;
+
+-- list_selected --
+-- One page of the selected pipelines in the order of their names, after the given name, each with its newest run
+SELECT p.*, clock_timestamp() AS read_at,
+       -- include tasks
+     , r.id AS run_id, r.kind AS run_kind, r.status AS run_status, r.started_at AS run_started_at,
+       r.finished_at AS run_finished_at, r.rows_read AS run_rows_read
+  FROM etl.etl_pipelines p
+  LEFT JOIN LATERAL (SELECT id, kind, status, started_at, finished_at, rows_read
+                       FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT 1) r ON true
+ WHERE p.name > %(after)s
+   AND
+   -- include selection
+ ORDER BY p.name
+ LIMIT %(limit)s;
+
+-- select_pipelines --
+-- Ids and names of the selected pipelines in the order of their names, after the given name
+SELECT p.id, p.name
+  FROM etl.etl_pipelines p
+ WHERE p.name > %(after)s
+   AND
+   -- include selection
+ ORDER BY p.name
+ LIMIT %(limit)s;
+
+-- list_crons --
+-- The enabled pipelines with a cron line, and how fresh their marts are
+SELECT id, schedule_interval, coalesce(fresh_as_of, created_at) AS fresh_as_of, clock_timestamp() AS now
+  FROM etl.etl_pipelines WHERE enabled AND next_due_at IS NOT NULL AND schedule_interval !~ '^[0-9]+[smhd]$';
 
 -- insert_pipeline --
 -- Inserts a pipeline; its status is IDLE
@@ -137,14 +204,14 @@ WITH chosen AS (
 )
 -- include move
        request_id = %(request_id)s, requested_kind = %(kind)s, requested_options = %(options)s,
-       rerun = %(rerun_request_id)s::uuid IS NOT NULL, rerun_request_id = %(rerun_request_id)s,
+       rerun = %(rerun_request_id)s::uuid IS NOT NULL, rerun_held = %(rerun_held)s, rerun_request_id = %(rerun_request_id)s,
        rerun_kind = %(rerun_kind)s, rerun_options = %(rerun_options)s,
        requested_at = CASE WHEN chosen.enters_queue AND NOT chosen.resumes THEN now() ELSE p.requested_at END,
        -- not requested_at: a request that is repeated while it waits must keep its place in the queue
        promised_at = CASE WHEN chosen.is_repeated THEN now() ELSE p.promised_at END,
        requested_trigger = CASE WHEN chosen.enters_queue THEN %(trigger)s ELSE p.requested_trigger END,
        requested_due_at = CASE WHEN p.request_id IS DISTINCT FROM %(request_id)s THEN NULL ELSE p.requested_due_at END,
-       returns_to = CASE WHEN chosen.enters_queue THEN chosen.status ELSE p.returns_to END,
+       returns_to = CASE WHEN chosen.enters_queue AND NOT chosen.resumes THEN chosen.status ELSE p.returns_to END,
        attempt = CASE WHEN chosen.enters_queue THEN 0 ELSE p.attempt END,
        next_attempt_at = CASE WHEN chosen.enters_queue THEN NULL ELSE p.next_attempt_at END
 -- include guard
@@ -203,10 +270,12 @@ SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FR
 
 -- expire_leases --
 -- `expire`: returns a pipeline whose lease has expired to the queue, or to PAUSED. `crash_loop`: FAILED, if the run
--- made no progress and the attempt was the last one allowed. An attempt does not count for a run outside user code if
--- a run in user code died, or is dying, with the same process
+-- made no progress and the attempt was the last one allowed; a request that leaves the checkpoint alone then returns the
+-- pipeline to the status it had. An attempt does not count for a run outside user code if a run in user code died, or is
+-- dying, with the same process
 WITH expired AS (
-    SELECT p.id, p.lease_token, p.status, p.rerun, p.attempt, coalesce(r.moved, false) AS progressed,
+    SELECT p.id, p.lease_token, p.status, p.rerun AND NOT p.rerun_held AS rerun, p.attempt,
+           p.requested_kind = ANY (%(returning)s) AS returns, p.returns_to, coalesce(r.moved, false) AS progressed,
            coalesce(r.in_user_code, true) OR NOT EXISTS (
                SELECT FROM etl.etl_runs s
                 WHERE s.in_user_code AND s.runner = r.runner AND s.id <> r.id
@@ -217,28 +286,28 @@ WITH expired AS (
      WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
        FOR UPDATE OF p SKIP LOCKED
 ), judged AS (
-    SELECT *, CASE WHEN status = 'RUNNING' AND charged AND NOT progressed AND attempt >= %(max_attempts)s
-                   THEN 'crash_loop' ELSE 'expire' END AS event
+    SELECT *, CASE WHEN status <> 'RUNNING' OR NOT charged OR progressed OR attempt < %(max_attempts)s THEN 'expire'
+                   WHEN returns THEN 'return_' || lower(coalesce(returns_to, 'IDLE')) ELSE 'crash_loop' END AS event
       FROM expired
 ), chosen AS (
-    SELECT *, CASE event WHEN 'crash_loop' THEN 'CRASH_LOOP' ELSE 'LEASE_EXPIRED' END AS error_code,
-           CASE event WHEN 'crash_loop'
-               THEN 'the runner died three times in a row without progress; read its logs, then run the pipeline again'
-               ELSE 'the runner stopped sending heartbeats; the next run continues from the checkpoint' END
+    SELECT *, event <> 'expire' AS ends_request,
+           CASE event WHEN 'expire' THEN 'LEASE_EXPIRED' ELSE 'CRASH_LOOP' END AS error_code,
+           CASE event WHEN 'expire'
+               THEN 'the runner stopped sending heartbeats; the next run continues from the checkpoint'
+               ELSE 'the runner died three times in a row without progress; read its logs, then run the pipeline again' END
            AS error_message
       FROM judged
 ), freed AS (
     -- include move
            lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
-           attempt = CASE WHEN chosen.progressed OR step.new IN ('FAILED', 'PAUSED') THEN 0
+           attempt = CASE WHEN chosen.progressed OR chosen.ends_request OR step.new = 'PAUSED' THEN 0
                           WHEN chosen.charged THEN p.attempt ELSE greatest(p.attempt - 1, 0) END,
-           postponed = CASE WHEN step.new = 'FAILED' THEN 0 ELSE p.postponed END,
-           last_error_code = CASE WHEN step.new = 'FAILED' THEN chosen.error_code ELSE p.last_error_code END,
-           last_error_message = CASE WHEN step.new = 'FAILED' THEN chosen.error_message ELSE p.last_error_message END,
-           last_error_at = CASE WHEN step.new = 'FAILED' THEN clock_timestamp() ELSE p.last_error_at END,
-           request_id = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.request_id END,
-           requested_kind = CASE WHEN step.new = 'FAILED' THEN NULL ELSE p.requested_kind END,
-           requested_options = CASE WHEN step.new = 'FAILED' THEN '{}' ELSE p.requested_options END
+           postponed = CASE WHEN chosen.event = 'crash_loop' THEN 0 ELSE p.postponed END,
+           last_error_code = CASE WHEN chosen.event = 'crash_loop' THEN chosen.error_code ELSE p.last_error_code END,
+           last_error_message = CASE WHEN chosen.event = 'crash_loop' THEN chosen.error_message
+                                     ELSE p.last_error_message END,
+           last_error_at = CASE WHEN chosen.event = 'crash_loop' THEN clock_timestamp() ELSE p.last_error_at END,
+           -- include requests
     -- include guard
        AND p.lease_token = chosen.lease_token
     RETURNING p.id, p.name, p.status, chosen.lease_token, chosen.event = 'crash_loop' AS crash_loop,
@@ -347,16 +416,20 @@ SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token
 -- Ends the lease with one event, guarded by the token. `finish`, `finish_paused`, `fail` and `postpone` end the request as
 -- well, and `finish` and `postpone` start the one that follows, if there is one. A postponed pipeline is due after the
 -- delay; its regular due time is kept and applies again after the next run. Without a schedule nothing can be postponed.
+-- With `returns` the event is the one that returns the pipeline to the status before the request; last error, postponement
+-- and freshness stay as they are.
 -- It also records how fresh the mart is: when the read of its rows began, which for a full load may be several runs ago; an
 -- incremental run has read everything after its checkpoint since it began. Given a batch_seq, it ends nothing if the state
 -- has another: a server that crashed may have lost the last batches, which commit asynchronously; this commit is
 -- synchronous and makes all earlier ones durable
 WITH chosen AS (
-    SELECT id, status, rerun,
-           CASE WHEN %(event)s::text = 'postpone' AND status = 'RUNNING' AND next_due_at IS NULL
+    SELECT id, status, rerun AND NOT (rerun_held AND %(returns)s) AS rerun,
+           CASE WHEN %(returns)s THEN 'return_' || lower(coalesce(returns_to, 'IDLE'))
+                WHEN %(event)s::text = 'postpone' AND status = 'RUNNING' AND next_due_at IS NULL
                 THEN 'fail' ELSE %(event)s::text END AS event,
-           %(event)s::text IN ('finish', 'finish_paused', 'fail', 'postpone') AS ends_request,
-           %(succeeded)s OR %(event)s::text = 'fail' AS ends_postponement
+           %(returns)s OR %(event)s::text IN ('finish', 'finish_paused', 'fail', 'postpone') AS ends_request,
+           NOT %(returns)s AND (%(succeeded)s OR %(event)s::text = 'fail') AS ends_postponement,
+           NOT %(returns)s AND %(succeeded)s AS heals
       FROM etl.etl_pipelines
      WHERE id = %(id)s AND lease_token = %(token)s
        AND (%(batch_seq)s::bigint IS NULL OR EXISTS (
@@ -365,20 +438,8 @@ WITH chosen AS (
 )
 -- include move
        lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL,
-       request_id = CASE WHEN step.starts_rerun THEN p.rerun_request_id
-                         WHEN chosen.ends_request THEN NULL ELSE p.request_id END,
-       requested_kind = CASE WHEN step.starts_rerun THEN p.rerun_kind
-                             WHEN chosen.ends_request THEN NULL ELSE p.requested_kind END,
-       requested_options = CASE WHEN step.starts_rerun THEN coalesce(p.rerun_options, '{}')
-                                WHEN chosen.ends_request THEN '{}' ELSE p.requested_options END,
-       requested_at = CASE WHEN step.starts_rerun THEN now() ELSE p.requested_at END,
-       requested_trigger = CASE WHEN step.starts_rerun THEN 'api' ELSE p.requested_trigger END,
-       requested_due_at = CASE WHEN chosen.ends_request THEN NULL ELSE p.requested_due_at END,
-       returns_to = CASE WHEN step.starts_rerun THEN 'IDLE' ELSE p.returns_to END,
-       rerun = p.rerun AND NOT step.starts_rerun,
-       rerun_request_id = CASE WHEN NOT step.starts_rerun THEN p.rerun_request_id END,
-       rerun_kind = CASE WHEN NOT step.starts_rerun THEN p.rerun_kind END,
-       rerun_options = CASE WHEN NOT step.starts_rerun THEN p.rerun_options END,
+       -- include requests
+       ,
        attempt = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
                       WHEN chosen.event = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
        next_attempt_at = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED'
@@ -392,11 +453,11 @@ WITH chosen AS (
                              WHEN NOT chosen.ends_postponement THEN p.regular_due_at END,
        postponed = CASE WHEN chosen.event = 'postpone' THEN p.postponed + 1
                         WHEN chosen.ends_postponement THEN 0 ELSE p.postponed END,
-       last_error_code = CASE WHEN NOT %(succeeded)s
+       last_error_code = CASE WHEN NOT chosen.heals
                               THEN coalesce(%(error_code)s::text, p.last_error_code) END,
-       last_error_message = CASE WHEN NOT %(succeeded)s
+       last_error_message = CASE WHEN NOT chosen.heals
                                  THEN coalesce(left(%(error_message)s::text, 2000), p.last_error_message) END,
-       last_error_at = CASE WHEN %(succeeded)s THEN NULL WHEN %(error_code)s::text IS NULL THEN p.last_error_at
+       last_error_at = CASE WHEN chosen.heals THEN NULL WHEN %(error_code)s::text IS NULL THEN p.last_error_at
                             ELSE clock_timestamp() END,
        fresh_as_of = CASE WHEN chosen.event = 'finish'
                           THEN (SELECT CASE r.kind WHEN 'full' THEN coalesce(s.generation_started_at, r.started_at)
@@ -426,6 +487,12 @@ WITH
 -- include fence
 UPDATE etl.etl_runs SET rows_expected = %(rows)s, lane = %(lane)s
  WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
+
+-- record_result --
+-- Records what a reconcile has found; no row means that the lease is lost
+WITH
+-- include fence
+UPDATE etl.etl_runs SET result = %(result)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
 
 -- hold_lease --
 -- The fence alone; no row means that the lease is lost (ETL01)
@@ -475,6 +542,9 @@ WITH
            cursor_fingerprint = %(cursor_types)s, generation_open = %(generation_open)s,
            generation_cursor = %(generation_cursor)s, generation_position = %(generation_position)s,
            generation_rows = %(generation_rows)s, target_identity = %(identity)s, sink_facts = %(facts)s,
+           -- only a backfill has a key; a run between two of its attempts leaves what it has written
+           backfill_key = CASE WHEN %(backfill_key)s::text IS NULL THEN backfill_key ELSE %(backfill_key)s END,
+           backfill_cursor = CASE WHEN %(backfill_key)s::text IS NULL THEN backfill_cursor ELSE %(backfill_cursor)s END,
            batch_seq = batch_seq + 1, lease_token = %(token)s, updated_at = now()
      WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s AND EXISTS (SELECT FROM held)
     RETURNING batch_seq
@@ -504,9 +574,11 @@ UPDATE etl.etl_rejects SET closed_at = now()
  WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key IN (SELECT json_array_elements_text(%(keys)s::json));
 
 -- list_rejects --
--- Rows in quarantine, oldest first
-SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, row, created_at FROM etl.etl_rejects
- WHERE pipeline_id = %(id)s AND closed_at IS NULL ORDER BY id LIMIT %(limit)s;
+-- One page of the rows in quarantine, oldest first; the rows themselves only if they are wanted
+SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason,
+       CASE WHEN %(with_rows)s THEN row END AS row, created_at
+  FROM etl.etl_rejects
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s;
 
 -- count_rejects --
 -- How many rows of a pipeline are in quarantine
@@ -573,6 +645,38 @@ UPDATE etl.etl_state
        sink_facts = '{}', batch_seq = batch_seq + 1, updated_at = now()
  WHERE pipeline_id = %(id)s;
 
+-- parse_cursor --
+-- A value of a cursor column in its canonical text, and whether it lies before the other value, which is canonical. NULL:
+-- values of this type have no order here. Only the branch of the type is evaluated, so that no other one can fail
+SELECT CASE %(type)s::text
+       WHEN 'timestamp with time zone' THEN (%(value)s::text::timestamptz)::text
+       WHEN 'timestamp without time zone' THEN (%(value)s::text::timestamp)::text
+       WHEN 'date' THEN (%(value)s::text::date)::text
+       WHEN 'smallint' THEN (%(value)s::text::smallint)::text
+       WHEN 'integer' THEN (%(value)s::text::integer)::text
+       WHEN 'bigint' THEN (%(value)s::text::bigint)::text
+       WHEN 'numeric' THEN (%(value)s::text::numeric)::text
+       END AS text,
+       CASE %(type)s::text
+       WHEN 'timestamp with time zone' THEN %(value)s::text::timestamptz <= %(current)s::text::timestamptz
+       WHEN 'timestamp without time zone' THEN %(value)s::text::timestamp <= %(current)s::text::timestamp
+       WHEN 'date' THEN %(value)s::text::date <= %(current)s::text::date
+       WHEN 'smallint' THEN %(value)s::text::smallint <= %(current)s::text::smallint
+       WHEN 'integer' THEN %(value)s::text::integer <= %(current)s::text::integer
+       WHEN 'bigint' THEN %(value)s::text::bigint <= %(current)s::text::bigint
+       WHEN 'numeric' THEN %(value)s::text::numeric <= %(current)s::text::numeric
+       END AS is_earlier;
+
+-- use_utc --
+-- Times of this transaction are read and written in UTC and ISO, as cursors are stored
+SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true);
+
+-- rewind_state --
+-- Moves the checkpoint back; what it belongs to stays
+UPDATE etl.etl_state
+   SET cursor = %(cursor)s, pending_cursor = NULL, pending_since = NULL, batch_seq = batch_seq + 1, updated_at = now()
+ WHERE pipeline_id = %(id)s;
+
 -- get_installation --
 -- The id of this installation
 SELECT id FROM etl.etl_installation;
@@ -598,13 +702,40 @@ SELECT *,
 
 -- get_pipeline_of_request --
 -- The pipeline in which a request is waiting, running or paused; the promise of a rerun is set when it enters the queue,
--- and a rollback promises no changes
+-- and only runs promise changes
 SELECT p.id, p.name, p.status, p.request_id = %(request_id)s AS current,
-       CASE WHEN p.request_id = %(request_id)s AND p.requested_kind IS DISTINCT FROM 'rollback' THEN
+       CASE WHEN p.request_id = %(request_id)s AND coalesce(p.requested_kind, 'run') IN ('run', 'full') THEN
        -- include promise
        END AS promised_at
   FROM etl.etl_pipelines p
  WHERE p.request_id = %(request_id)s OR p.rerun_request_id = %(request_id)s;
+
+-- list_open_requests --
+-- Those of the requests that are waiting, running or paused; one behind a run that failed has failed with it
+SELECT request_id AS id FROM etl.etl_pipelines WHERE request_id = ANY (%(ids)s::uuid[]) AND status <> 'FAILED'
+ UNION
+SELECT rerun_request_id FROM etl.etl_pipelines WHERE rerun_request_id = ANY (%(ids)s::uuid[]) AND status <> 'FAILED';
+
+-- get_run_statistics --
+-- Figures over the newest runs of a pipeline, or over those of them that started within the last days
+WITH newest AS (
+    SELECT * FROM etl.etl_runs WHERE pipeline_id = %(id)s ORDER BY id DESC LIMIT %(limit)s
+), counted AS (
+    SELECT *, extract(epoch FROM finished_at - started_at)::float8 AS seconds FROM newest
+     WHERE %(days)s::integer IS NULL OR started_at > now() - make_interval(days => %(days)s)
+)
+SELECT count(*) AS runs, min(started_at) AS since,
+       coalesce((SELECT jsonb_object_agg(status, runs)
+                   FROM (SELECT status, count(*) AS runs FROM counted GROUP BY status) AS by_status), '{}') AS by_status,
+       coalesce(sum(rows_read), 0)::bigint AS rows_read, coalesce(sum(rows_written), 0)::bigint AS rows_written,
+       coalesce(sum(rows_deleted), 0)::bigint AS rows_deleted, coalesce(sum(rows_rejected), 0)::bigint AS rows_rejected,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) FILTER (WHERE status = 'SUCCESS') AS seconds_p50,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) FILTER (WHERE status = 'SUCCESS') AS seconds_p95,
+       max(seconds) FILTER (WHERE status = 'SUCCESS') AS seconds_max,
+       (SELECT finished_at FROM etl.etl_runs WHERE pipeline_id = %(id)s AND status = 'SUCCESS'
+         ORDER BY id DESC LIMIT 1) AS last_success_at,
+       max(finished_at) FILTER (WHERE status IN ('FAILED', 'ABANDONED')) AS last_failure_at
+  FROM counted;
 
 -- get_run --
 -- One attempt
@@ -681,3 +812,68 @@ SELECT p.name, p.owner, p.tags, p.status, p.enabled, p.mode, p.target_table, p.s
                        FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT 1) r ON true
  WHERE %(tag)s::text IS NULL OR %(tag)s = ANY (p.tags)
  ORDER BY p.name;
+
+-- save_run_log --
+-- Replaces the last log lines of a run, unless the run was deleted. The commit is not waited for
+WITH fast AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+INSERT INTO etl.etl_run_logs (run_id, lines, dropped)
+SELECT r.id, %(lines)s, %(dropped)s FROM fast, etl.etl_runs r WHERE r.id = %(run_id)s
+    ON CONFLICT (run_id) DO UPDATE SET lines = excluded.lines, dropped = excluded.dropped, written_at = clock_timestamp();
+
+-- get_run_log --
+-- The last log lines of a run
+SELECT lines, dropped FROM etl.etl_run_logs WHERE run_id = %(run_id)s;
+
+-- list_valid_tokens --
+-- Every token that may be used now, with the seconds until it expires
+SELECT id, name, role, hash, extract(epoch FROM expires_at - now())::float8 AS seconds_left
+  FROM etl.etl_tokens
+ WHERE revoked_at IS NULL AND expires_at > now();
+
+-- has_tokens --
+-- Whether a token was ever created, valid or not
+SELECT EXISTS (SELECT FROM etl.etl_tokens) AS found;
+
+-- record_token_use --
+-- Notes that these tokens are in use, at most once a minute for each
+UPDATE etl.etl_tokens
+   SET last_used_at = date_trunc('minute', now())
+ WHERE id = ANY(%(ids)s) AND (last_used_at IS NULL OR last_used_at < date_trunc('minute', now()));
+
+-- insert_token --
+-- Stores the hash of a new token; no row if a valid or expired token has the name
+INSERT INTO etl.etl_tokens (name, role, hash, prefix, created_by, expires_at)
+VALUES (%(name)s, %(role)s, %(hash)s, %(prefix)s, %(created_by)s, now() + %(ttl)s)
+ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING
+RETURNING id, name, role, prefix, created_at, created_by, expires_at, last_used_at;
+
+-- list_tokens --
+-- One page of the tokens that are not revoked, expired ones included, in the order of their names
+SELECT id, name, role, prefix, created_at, created_by, expires_at, last_used_at
+  FROM etl.etl_tokens
+ WHERE name > %(after)s AND revoked_at IS NULL
+ ORDER BY name
+ LIMIT %(limit)s;
+
+-- revoke_token --
+-- Ends the token that has this name; no row if there is none
+UPDATE etl.etl_tokens SET revoked_at = now()
+ WHERE name = %(name)s AND revoked_at IS NULL
+RETURNING id, name, role, prefix, created_at, created_by, expires_at, last_used_at;
+
+-- insert_audit --
+-- Records a change, in the transaction of the change
+INSERT INTO etl.etl_audit (actor, role, via, address, operation, pipeline, pipeline_id, before, after)
+VALUES (%(actor)s, %(role)s, %(via)s, %(address)s, %(operation)s, %(pipeline)s, %(pipeline_id)s, %(before)s, %(after)s);
+
+-- list_audit --
+-- One page of the audit log, newest first
+SELECT id, at, actor, role, via, address, operation, pipeline, pipeline_id, before, after
+  FROM etl.etl_audit
+ WHERE id < %(before)s
+   AND (%(pipeline)s::text IS NULL OR pipeline = %(pipeline)s)
+   AND (%(actor)s::text IS NULL OR actor = %(actor)s)
+   AND (%(operation)s::text IS NULL OR operation = %(operation)s)
+   AND (%(since)s::timestamptz IS NULL OR at >= %(since)s)
+ ORDER BY id DESC
+ LIMIT %(limit)s;

@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from psycopg.rows import DictRow
 
@@ -34,10 +37,48 @@ def store_rejects(connection: Connection, claim: Claim, rejects: Sequence[Reject
         execute(connection, "close_rejects", id=claim.pipeline_id, keys=json.dumps(sorted(closed)))
 
 
+@dataclass(frozen=True)
+class OpenReject:
+    """A row in quarantine."""
+
+    id: int
+    run_id: int
+    key: str  # as a person reads it
+    column: str | None  # None: the row as a whole breaks a rule
+    code: str
+    reason: str
+    created_at: datetime
+    row: dict[str, Any] | None  # None: it was not asked for
+
+
+def list_page(
+    connection: Connection, pipeline_id: PipelineId, *, after: int = 0, limit: int = 100, with_rows: bool = False
+) -> list[OpenReject]:
+    """One page of the quarantine, oldest first; the rows themselves only `with_rows`."""
+    return [_open_reject(row) for row in _list(connection, pipeline_id, after, limit, with_rows=with_rows)]
+
+
 def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:
     """Rows in quarantine, oldest first; keys as a person reads them."""
-    rows = fetch_all(connection, "list_rejects", id=pipeline_id, limit=limit)
+    rows = _list(connection, pipeline_id, 0, limit, with_rows=True)
     return [row | {"key": keys.readable(row["key"])} for row in rows]
+
+
+def _list(connection: Connection, pipeline_id: PipelineId, after: int, limit: int, *, with_rows: bool) -> list[DictRow]:
+    return fetch_all(connection, "list_rejects", id=pipeline_id, after=after, limit=limit, with_rows=with_rows)
+
+
+def _open_reject(row: DictRow) -> OpenReject:
+    return OpenReject(
+        id=row["id"],
+        run_id=row["run_id"],
+        key=keys.readable(row["key"]),
+        column=row["column_name"],
+        code=row["code"],
+        reason=row["reason"],
+        created_at=row["created_at"],
+        row=row["row"],
+    )
 
 
 def count_open(connection: Connection, pipeline_id: PipelineId) -> int:

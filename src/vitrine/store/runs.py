@@ -1,5 +1,6 @@
 """Runs in the store, the requests that caused them and the live runner processes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from vitrine.errors import NotFound
-from vitrine.model import Claim, Definition, PipelineId, RequestId, Run, RunId
+from vitrine.model import Claim, Definition, Pipeline, PipelineId, RequestId, Run, RunId
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store.checkpoints import lease_lost
@@ -30,6 +31,10 @@ class Request:
     run: Run | None  # None: no attempt has started yet
     promised_at: datetime | None  # success includes every change committed before; None: a rerun that is not queued yet
 
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("succeeded", "failed")
+
 
 def list_page(connection: Connection, pipeline_id: PipelineId, *, limit: int = 20, before: RunId = NEWEST) -> list[Run]:
     """One page of a pipeline's runs, newest first."""
@@ -43,6 +48,20 @@ def get(connection: Connection, run_id: RunId) -> Run:
     return _run(row)
 
 
+def get_of_pipeline(connection: Connection, pipeline: Pipeline, run_id: RunId) -> Run:
+    """NotFound if the run does not exist or belongs to another pipeline."""
+    row = fetch_one(connection, "get_run", run_id=run_id)
+    if row is None or row["pipeline_id"] != pipeline.id:
+        raise NotFound(f"pipeline '{pipeline.name}' has no run {run_id}")
+    return _run(row)
+
+
+def statistics(connection: Connection, pipeline_id: PipelineId, *, limit: int, days: int | None) -> dict[str, Any]:
+    """Figures over the newest runs; with `days`, over those of them that started within the last days."""
+    row = fetch_one(connection, "get_run_statistics", id=pipeline_id, limit=limit, days=days)
+    return dict(row) if row else {}
+
+
 def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | None) -> None:
     """Record the lane of the run and how many rows it expects."""
     _update(connection, "describe_run", claim, lane=lane, rows=rows)
@@ -51,6 +70,11 @@ def describe(connection: Connection, claim: Claim, *, lane: str, rows: int | Non
 def enter_user_code(connection: Connection, claim: Claim) -> None:
     """Record that user code starts: if the process dies, the attempt counts for this run."""
     _update(connection, "enter_user_code", claim)
+
+
+def record_result(connection: Connection, claim: Claim, result: dict[str, Any]) -> None:
+    """Store what a reconcile has found with its run."""
+    _update(connection, "record_result", claim, result=Jsonb(result))
 
 
 def update_config(connection: Connection, claim: Claim, definition: Definition) -> None:
@@ -88,6 +112,11 @@ def get_request(connection: Connection, request_id: UUID) -> Request:
     return Request(RequestId(request_id), run.pipeline_id, state, run, last["promised_at"] if last else None)
 
 
+def list_open_requests(connection: Connection, request_ids: Iterable[UUID]) -> frozenset[UUID]:
+    """Those of the requests that are pending, running or paused."""
+    return frozenset(row["id"] for row in fetch_all(connection, "list_open_requests", ids=list(request_ids)))
+
+
 def _waiting_state(status: Status, *, current: bool) -> RequestState:
     match status:
         case Status.RUNNING | Status.PAUSE_REQUESTED:
@@ -108,7 +137,10 @@ def deregister_runner(connection: Connection, name: str) -> None:
     execute(connection, "deregister_runner", name=name)
 
 
-def count_live_runners(connection: Connection, within: timedelta) -> int:
+RUNNER_SEEN_WITHIN = timedelta(seconds=15)
+
+
+def count_live_runners(connection: Connection, within: timedelta = RUNNER_SEEN_WITHIN) -> int:
     row = fetch_one(connection, "count_live_runners", within=within)
     return row["alive"] if row else 0
 

@@ -51,6 +51,27 @@ def reset(connection: Connection, pipeline_id: PipelineId) -> None:
     execute(connection, "reset_state", id=pipeline_id)
 
 
+def rewind(connection: Connection, pipeline_id: PipelineId, value: str) -> None:
+    """The next run reads again from this value of the cursor column on."""
+    execute(connection, "rewind_state", id=pipeline_id, cursor=[value])
+
+
+@dataclass(frozen=True)
+class CursorValue:
+    text: str  # as a source reads it
+    is_earlier: bool  # than the present checkpoint, or equal to it
+
+
+def parse_cursor(connection: Connection, type_name: str, value: str, current: str) -> CursorValue | None:
+    """A value of a cursor column beside the present one; None for a type that is not known here.
+
+    DataError if it is not a value of the type. The transaction continues with times in UTC.
+    """
+    execute(connection, "use_utc")
+    row = fetch_one(connection, "parse_cursor", type=type_name, value=value, current=current)
+    return CursorValue(row["text"], row["is_earlier"]) if row and row["text"] is not None else None
+
+
 def note_watermark(connection: Connection, claim: Claim, lag: timedelta | None, blocker: str | None) -> None:
     """Record what holds the checkpoint back in this run, for status and metrics."""
     seconds = None if lag is None else lag.total_seconds()

@@ -137,6 +137,9 @@ class ListSource:
             width, after = len(cursor), _place(cursor, columns[: len(cursor)])
             is_after = operator.gt if width == len(columns) else operator.ge
             rows = [row for row in rows if is_after(self._place(row, read)[:width], after)]
+        if read.until is not None:
+            end = _place((read.until,), columns[:1])
+            rows = [row for row in rows if row[read.order[0]] is not None and self._place(row, read)[:1] < end]
         rows.sort(key=lambda row: self._place(row, read))
         selected = [row for row in rows if self._is_selected(row, read)]
         return selected[: read.limit]

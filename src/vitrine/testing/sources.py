@@ -199,6 +199,19 @@ class SourceConformance:
             assert [row["id"] for row in bench.texts(below)] == ["1", "2"]
             assert bench.texts(read_all(source, 2, order=BY_KEY, only=[])) == []
 
+    def test_05_a_range_of_the_cursor_begins_with_its_first_value_and_ends_before_its_last(
+        self, bench: SourceBench
+    ) -> None:
+        start, end = data.moment(1), data.moment(3)
+        expected = [row for row in ROWS if start <= str(row["modified"]) < end]
+        assert expected
+        with bench.created() as source:
+            ranged: dict[str, Any] = {"until": end, "filter_at": data.moment(0)}
+            assert bench.texts(read_all(source, 2, after=Position((start,)), **ranged)) == expected
+            (first, *_) = read_all(source, 2, after=Position((start,)), **ranged)
+            assert bench.texts(read_all(source, 2, after=Position(first.end), **ranged)) == expected[2:]
+            assert bench.texts(read_all(source, 2, after=Position((start,)), until=start)) == []
+
     def test_05_a_limit_ends_the_read(self, bench: SourceBench) -> None:
         with bench.created() as source:
             assert bench.texts(read_all(source, 2, limit=5)) == ROWS[:5]

@@ -102,7 +102,8 @@ class StoredPipeline(Tested):
 
     def claim(self, **options: bool) -> StoredRun:
         kind = RequestKind.FULL if self.asks_full else RequestKind.RUN
-        pipelines.request_run(self._bench.connection, self.id, trigger="cli", kind=kind, options=RunOptions(**options))
+        wanted = RunOptions(allow_shrink=options.get("allow_shrink", False))
+        pipelines.request_run(self._bench.connection, self.id, trigger="cli", kind=kind, options=wanted)
         return StoredRun(self._bench, self._next_claim())
 
     def claim_rollback(self) -> StoredRun:

@@ -2,10 +2,20 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    Field,
+    SecretStr,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
 
+from vitrine import urls
 from vitrine.model import Duration
 from vitrine.plugins import Connector, SinkSpec
 from vitrine.settings import ConnectorSettings
@@ -15,12 +25,17 @@ OWN_NAMES = r".*__g[0-9]+(__[a-z]+)?$"
 """Names of the indexes and aliases behind a target: `<index>__g<n>`."""
 
 
+def _checked(url: SecretStr) -> SecretStr:
+    urls.parse_http(url.get_secret_value())
+    return url
+
+
 class ElasticsearchSettings(ConnectorSettings):
     """Settings of the connector."""
 
     needs: ClassVar[str] = "set VITRINE_ELASTICSEARCH_URL, such as https://search.example.com:9200"
 
-    url: SecretStr | None = Field(
+    url: Annotated[SecretStr, AfterValidator(_checked)] | None = Field(
         default=None,
         validation_alias=AliasChoices("VITRINE_ELASTICSEARCH_URL", "ELASTICSEARCH_URL", "url"),
         description="Address of the cluster, such as https://search.example.com:9200; several are separated by commas.",
@@ -80,21 +95,21 @@ class ElasticsearchOptions(BaseModel):
         default="omit",
         description="NULL: `omit` the field, or `write` null. With `write: upsert` it is always written.",
     )
-    keep_generations: int = Field(
+    keep_generations: StrictInt = Field(
         default=1, ge=0, le=100, description="How many replaced generations of the index are kept for `rollback`."
     )
-    strict_shrink: bool = Field(
+    strict_shrink: StrictBool = Field(
         default=False,
         description="max_delete_ratio compares the ids of both generations instead of their counts; exact, and slower.",
     )
-    bulk_documents: int = Field(default=2_000, ge=1, le=50_000, description="Documents in one request, at most.")
-    bulk_bytes: int = Field(
+    bulk_documents: StrictInt = Field(default=2_000, ge=1, le=50_000, description="Documents in one request, at most.")
+    bulk_bytes: StrictInt = Field(
         default=5 * 1024 * 1024,
         ge=1024,
         le=90 * 1024 * 1024,
         description="Bytes in one request before compression, at most; one larger document is sent alone.",
     )
-    bulk_in_flight: int = Field(default=2, ge=1, le=16, description="Requests sent at the same time, at most.")
+    bulk_in_flight: StrictInt = Field(default=2, ge=1, le=16, description="Requests sent at the same time, at most.")
 
 
 connector = Connector(
@@ -110,4 +125,5 @@ connector = Connector(
         reserved=OWN_NAMES,
     ),
     devserver="vitrine.connectors.elasticsearch.devserver:DevServer",
+    diagnose="vitrine.connectors.elasticsearch.diagnosis:diagnose",
 )

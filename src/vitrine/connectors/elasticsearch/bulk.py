@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
 from elasticsearch import ApiError, Elasticsearch
 
@@ -184,7 +184,7 @@ class Bulk:
     def _start(self, operations: Operations) -> "Future[Any]":
         compress, path = self._limits.compress, f"/{self._alias}/_bulk"
         # an alias: an index that was deleted must not be created by a write
-        params = {"require_alias": "true", "filter_path": "items.*.status,items.*.error"}
+        params = {"require_alias": "true", "filter_path": "items.*.status,items.*.result,items.*.error"}
 
         def post(client: Elasticsearch) -> Any:
             body, headers = operations.body(), _HEADERS
@@ -196,27 +196,37 @@ class Bulk:
 
     def _settle(self, operations: Operations, reply: Any) -> Operations:
         """Account for every item of a reply; returns the operations that must be sent again."""
-        items: list[dict[str, dict[str, Any]]] = cast(dict[str, Any], reply).get("items", [])
+        items: list[dict[str, dict[str, Any]]] = self._requests.member(reply, "items")
         if len(items) != len(operations):
-            raise TransientError(
-                f"target {self._requests.target}: the cluster answered for {len(items)} of {len(operations)} documents",
-                code="BULK_INCOMPLETE",
-            )
+            raise self._incomplete(len(items), len(operations))
         again: list[int] = []
         for place, item in enumerate(items):
-            ((action, result),) = item.items()
-            status = result.get("status", 0)
+            try:
+                ((action, result),) = item.items()
+                status = result.get("status", 0)
+            except (AttributeError, ValueError) as exc:
+                raise self._incomplete(place, len(operations)) from exc
             if status in (200, 201):
-                self._count(action, operations.ids[place])
+                self._settle_success(operations, place, action, result)
             elif not self._is_missing(action, result):
                 self._settle_failure(operations, place, status, result, again)
         return operations.at(again)
 
-    def _count(self, action: str, id_: str) -> None:
+    def _incomplete(self, answered: int, sent: int) -> TransientError:
+        return TransientError(
+            f"target {self._requests.target}: the cluster answered for {answered} of {sent} documents",
+            code="BULK_INCOMPLETE",
+        )
+
+    def _settle_success(self, operations: Operations, place: int, action: str, result: dict[str, Any]) -> None:
         if action == "delete":
             self.outcome.deleted += 1
+        elif action == "index" and result.get("result") == "noop":
+            # the status is 200, and the document is not in the index
+            reason = "an ingest pipeline of the cluster dropped the document; see index.default_pipeline"
+            self._reject(operations, place, "DROPPED", reason, None)
         else:
-            self.outcome.done.append(id_)
+            self.outcome.done.append(operations.ids[place])
 
     def _is_missing(self, action: str, result: dict[str, Any]) -> bool:
         """A document to delete that was not there: that is a success."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -102,6 +103,7 @@ def check(given: Json | None) -> tuple[dict[str, Any], dict[str, Any]]:
             reason = "the target is the alias" if name == "aliases" else "it has settings and mappings"
             raise ConfigError(f"options.index has no field '{name}': {reason}; remove it", code=CODE)
     settings = dict(_flat(_mapping(plain, "settings", "options.index"), ""))
+    _check_settings(settings)
     mappings = _mapping(plain, "mappings", "options.index")
     _check_mappings(mappings)
     return settings, mappings
@@ -181,6 +183,23 @@ def _flat(settings: Json, prefix: str) -> Iterator[tuple[str, Any]]:
                 raise ConfigError(f"options.index.settings gives '{whole}' twice; remove one of them", code=CODE)
             seen.add(whole)
             yield whole, found
+
+
+_FORMS = {
+    REFRESH_INTERVAL: (re.compile(r"-1|0|[0-9]+(nanos|micros|ms|s|m|h|d)"), "30s"),
+    REPLICAS: (re.compile(r"[0-9]+"), "1"),
+    AUTO_EXPAND_REPLICAS: (re.compile(r"false|[0-9]+-([0-9]+|all)"), "0-1"),
+}
+
+
+def _check_settings(settings: Json) -> None:
+    """The server sees these only when a load is published: a mistake would cost the whole load."""
+    for name, (form, example) in _FORMS.items():
+        given = settings.get(name)
+        if given is not None and not form.fullmatch(json.dumps(given).strip('"')):
+            raise ConfigError(
+                f"options.index.settings: {name} is {json.dumps(given)}; write it like {example}", code=CODE
+            )
 
 
 def _check_mappings(mappings: Json) -> None:

@@ -64,8 +64,15 @@ class DocumentEncoder:
     """
 
     def __init__(
-        self, key: Sequence[str], *, nulls: Literal["omit", "write"], cursor: str | None, last_wins: bool
+        self,
+        key: Sequence[str],
+        *,
+        nulls: Literal["omit", "write"],
+        cursor: str | None,
+        last_wins: bool,
+        show_keys: bool = True,
     ) -> None:
+        self._show_keys = show_keys
         self._key = tuple(key)
         self._nulls = nulls
         self._cursor = cursor
@@ -115,8 +122,9 @@ class DocumentEncoder:
             before = newest.get(document_id)
             if before is not None and not self._last_wins:
                 key = keys.readable(keys.to_text(ids.key_of(document_id, len(self._key))))
+                which = f" ({key})" if self._show_keys else ""
                 raise DataError(
-                    f"the source returns the same key ({key}) more than once; a JOIN may repeat rows, or the key is"
+                    f"the source returns the same key{which} more than once; a JOIN may repeat rows, or the key is"
                     " not unique. To keep the last of them, set options.on_duplicate_key: last",
                     code="DUPLICATE_KEY",
                 )

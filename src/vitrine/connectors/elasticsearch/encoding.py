@@ -225,13 +225,27 @@ def _number_arrays(fields: Fields) -> Encoded | None:
     return Encoded([field.translate(_TO_BRACKETS) for field in fields])
 
 
+_BACKSLASH, _QUOTE, _BETWEEN = b"\x01", b"\x02", b"\x03"
+_BEFORE_BARE = re.compile(rb"(?<=[{,])(?=[^{},\n\x03])")
+_AFTER_BARE = re.compile(rb"(?<=[^{},\n\x03])(?=[,}])")
+
+
 def _text_arrays(fields: Fields) -> Encoded | None:
-    """Arrays of one dimension whose elements need no quotes in PostgreSQL."""
+    """All arrays at once. Every second part between quotes is an element that JSON writes in the same way; around them
+    are braces, commas, and elements that PostgreSQL writes without quotes."""
     joined = b"\n".join(fields)
-    is_simple = not any(part in joined for part in (b'"', b"\\", b"NULL", b"{{", b"="))
-    if not is_simple or b"".join(fields).translate(None, _NOT_CONTROL):
-        return None
-    written = joined.replace(b"{", b'["').replace(b"}", b'"]').replace(b",", b'","').replace(b'[""]', b"[]")
+    if b"".join(fields).translate(None, _NOT_CONTROL) or joined.startswith(b"[") or b"\n[" in joined:
+        return None  # a control character, or lower bounds
+    if b"\\" in joined:
+        # the array has escaped backslashes and quotes, and COPY has escaped the backslashes of both
+        joined = joined.replace(b"\\\\\\\\", _BACKSLASH).replace(b'\\\\"', _QUOTE)
+        if b"\\v" in joined:
+            return None  # JSON has no such escape
+    parts = joined.split(b'"')
+    around = _BETWEEN.join(parts[::2])
+    around = _AFTER_BARE.sub(b'"', _BEFORE_BARE.sub(b'"', around)).replace(b'"NULL"', b"null")
+    parts[::2] = around.translate(_TO_BRACKETS).split(_BETWEEN)
+    written = b'"'.join(parts).replace(_BACKSLASH, b"\\\\").replace(_QUOTE, b'\\"')
     return Encoded(written.split(b"\n"))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from vitrine.connectors.elasticsearch.definition import IndexDefinition
-from vitrine.connectors.elasticsearch.generations import Found, Mark, StoredIndex
+from vitrine.connectors.elasticsearch.generations import CLOSED, READ_ONLY, Found, Mark, StoredIndex, foreign_guard
 from vitrine.connectors.elasticsearch.requests import Job
 from vitrine.connectors.elasticsearch.target import missing_field
 from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
@@ -18,14 +18,19 @@ def findings_about(job: Job, found: Found, definition: IndexDefinition, columns:
         if bare_type(column.type) == "json":
             text = (
                 f"column '{column.name}' is json: its value is kept, not its text; of a name that it repeats, the last"
-                " counts"
+                " counts, and reconcile reports other spaces as a difference; cast it to jsonb"
             )
             yield Finding("JSON_TEXT", text, column.name)
     live = found.live
     if live is not None:
         yield from _about_owner(job, live)
-        if live.mark is not None and columns:
-            yield from _about_changes(job, live.mark, definition, columns)
+        yield from _about_block(job, live)
+        if live.mark is not None:
+            yield from _about_changed_key(job, live.mark)
+            if columns:
+                yield from _about_changes(job, live.mark, definition, columns)
+    elif (guard := found.guard) is not None and guard.mark is None:
+        yield Finding("TARGET_FOREIGN", foreign_guard(guard), fatal=True)
     if job.options.write == "upsert":
         yield from _about_upsert(job)
 
@@ -38,6 +43,18 @@ def _about_key(job: Job, columns: Sequence[Column]) -> Iterator[Finding]:
         if name not in names:
             text = f"the rows lack the key column '{name}', which is the id of a document"
             yield Finding("SCHEMA_CHANGED", text, name, fatal=True)
+    for column in columns:
+        if column.name in key and not column.identical and not _has_one_text(column) and not job.rebuilds:
+            text = (
+                f"key column '{column.name}' is {column.type}, of which equal values may have different texts (1.0 and"
+                " 1.00): if the source writes a key in another way, a second document appears; cast it in the query"
+            )
+            yield Finding("KEY_TEXT", text, column.name)
+
+
+def _has_one_text(column: Column) -> bool:
+    """A scale and a length are the same for all values of the column."""
+    return column.type.startswith(("numeric(", "character("))
 
 
 def _about_owner(job: Job, live: StoredIndex) -> Iterator[Finding]:
@@ -60,6 +77,24 @@ def _about_owner(job: Job, live: StoredIndex) -> Iterator[Finding]:
             f" alias '{name}'"
         )
         yield Finding("TARGET_FOREIGN", text, fatal=True)
+
+
+def _about_block(job: Job, live: StoredIndex) -> Iterator[Finding]:
+    """A block passes, but a closed index cannot even be counted."""
+    if live.block is None or (job.rebuilds and live.block not in (CLOSED, READ_ONLY)):  # a rebuild does not write to it
+        return
+    text = f"index '{live.name}' of {job.target} takes no changes: {live.block}; open the index, or remove the block"
+    yield Finding("SINK_BLOCKED", text, fatal=live.block == CLOSED)
+
+
+def _about_changed_key(job: Job, mark: Mark) -> Iterator[Finding]:
+    key = job.definition.key_columns
+    if mark.key and key and mark.key != key and not job.rebuilds:
+        text = (
+            f"{job.target} was built with the key ({', '.join(mark.key)}), but the key is now ({', '.join(key)}): the"
+            " documents with the old ids would stay; build the index again by a full run"
+        )
+        yield Finding("TARGET_SCHEMA", text, fatal=True)
 
 
 def _about_changes(job: Job, mark: Mark, definition: IndexDefinition, columns: Sequence[Column]) -> Iterator[Finding]:

@@ -16,7 +16,22 @@ from vitrine.connectors.elasticsearch.requests import Requests, described
 from vitrine.errors import ConfigError, TransientError, VitrineError
 from vitrine.flow.rows import Column
 
-_FIELDS = "*.aliases,*.mappings,*.settings.index.uuid"
+_FIELDS = ",".join(
+    [
+        "*.aliases",
+        "*.mappings",
+        "*.settings.index.uuid",
+        "*.settings.index.blocks",
+        "*.settings.index.verified_before_close",
+    ]
+)
+CLOSED = "it is closed"
+READ_ONLY = "index.blocks.read_only is set"
+_BLOCKS = {
+    "read_only": READ_ONLY,
+    "read_only_allow_delete": "index.blocks.read_only_allow_delete is set, as by a cluster whose disks are full",
+    "write": "index.blocks.write is set",
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,8 @@ class StoredIndex:
     mark: Mark | None  # None: not created by Vitrine
     properties: Mapping[str, Any]
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the mark, and what the pipeline's user has added
+    keeps_source: bool = True
+    block: str | None = None  # why it takes no changes: closed, or a block such as `read_only`
 
     @property
     def load_alias(self) -> str:
@@ -53,8 +70,11 @@ class StoredIndex:
 
     @property
     def is_load(self) -> bool:
-        """Whether it was never published."""
-        return self.mark is not None and self.mark.published is None and self.aliases <= {self.load_alias}
+        """Whether it was never published: the call that publishes an index removes its alias for loads, and the mark is
+        set just before it."""
+        if self.mark is None or not self.aliases <= {self.load_alias}:
+            return False
+        return self.load_alias in self.aliases or self.mark.published is None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -94,10 +114,19 @@ class Found:
     def guard_name(self) -> str:
         return f"{self.name}__g0"
 
-    def replaced(self) -> list[StoredIndex]:
-        """Generations that readers saw before, the latest first."""
-        published = [one for one in self.indexes if one.mark and one.mark.published and self.name not in one.aliases]
-        return sorted(published, key=lambda one: (one.mark and one.mark.published) or 0, reverse=True)
+    @property
+    def guard(self) -> StoredIndex | None:
+        return next((one for one in self.indexes if one.name == self.guard_name), None)
+
+    def replaced(self, installation: str) -> list[StoredIndex]:
+        """Generations of this installation that readers saw before, the latest first."""
+        published = [
+            (one.mark.published, one)
+            for one in self.indexes
+            if one.mark and one.mark.published and one.mark.installation == installation and not one.is_load
+        ]
+        published.sort(key=lambda pair: pair[0], reverse=True)
+        return [one for _, one in published if self.name not in one.aliases]
 
     def _number(self, index: StoredIndex) -> int:
         return number_of(index.name)
@@ -137,23 +166,31 @@ class Generations:
 
     def create_load(self, definition: IndexDefinition, mark: Mark, *, first: bool) -> StoredIndex:
         """An empty index that no reader sees. `first`: readers see none yet."""
-        found = self.find()
         if first:
-            self._ensure_guard(found, mark)
-        name = found.next_name
+            self.ensure_guard(mark)
+        name = self.find().next_name
         aliases = {f"{name}__load": {"is_hidden": True}}
         self._create(name, definition.settings_while_loading, definition.mappings_with(asdict(mark)), aliases)
         return self._created(name)
 
-    def _ensure_guard(self, found: Found, mark: Mark) -> None:
-        """An empty index that the first publish removes: of two publishes, only one can."""
-        guard = next((one for one in found.indexes if one.name == found.guard_name), None)
+    def ensure_guard(self, mark: Mark) -> None:
+        """An empty index that the first publish removes: of two publishes, only one can.
+
+        Checked before the publish as well, because someone may have deleted it. Readers must see no index after it
+        exists; otherwise another run has published, and has removed the guard.
+        """
+        found = self.find()
+        guard = found.guard
         if guard is None:
             settings = {"index.number_of_replicas": 0, "index.hidden": True}
             aliases = {f"{found.guard_name}__load": {"is_hidden": True}}
             self._create(found.guard_name, settings, {"_meta": {OWN_META: asdict(mark)}}, aliases)
+        elif guard.mark is None:
+            raise ConfigError(foreign_guard(guard), code="TARGET_FOREIGN")
         else:
             self.note(guard, mark)
+        if self.find().live is not None:
+            raise self._overtaken()
 
     def _create(
         self, name: str, settings: Mapping[str, Any], mappings: Mapping[str, Any], aliases: Mapping[str, Any]
@@ -165,12 +202,29 @@ class Generations:
         except VitrineError as exc:
             if _kind(exc) == "resource_already_exists_exception":
                 raise TransientError(f"target {self._requests.target}: another run creates the same index") from exc
+            if "maximum" in _reason(exc) and "shards open" in _reason(exc):
+                raise TransientError(
+                    f"target {self._requests.target}: the cluster takes no further index ({_reason(exc)}); remove"
+                    " indexes, or raise cluster.max_shards_per_node",
+                    code="SINK_BLOCKED",
+                ) from exc
             if _status(exc) == 400:
-                raise ConfigError(f"options.index of {self._requests.target}: {exc}", code="INDEX_DEFINITION") from exc
+                raise ConfigError(
+                    f"options.index of {self._requests.target}: {_reason(exc)}", code="INDEX_DEFINITION"
+                ) from exc
             raise
 
     def _created(self, name: str) -> StoredIndex:
-        return next(one for one in self.find().indexes if one.name == name)
+        found = next((one for one in self.find().indexes if one.name == name), None)
+        if found is None:
+            raise TransientError(f"target {self._requests.target}: index '{name}' vanished after it was created")
+        if not found.keeps_source:
+            raise ConfigError(
+                f"target {self._requests.target}: an index template of the cluster disables _source of '{name}', but"
+                " Vitrine compares whole documents with their rows; exclude the index from the template",
+                code="INDEX_DEFINITION",
+            )
+        return found
 
     # -- changes of an index --------------------------------------------------------------------------------------
 
@@ -181,9 +235,12 @@ class Generations:
         return replace(index, mark=mark, meta=meta, properties={**index.properties, **added})
 
     def count(self, index: StoredIndex) -> int:
-        """Documents, including those that were written a moment ago."""
-        self._requests.call(lambda client: client.indices.refresh(index=index.name))
-        return self._requests.call(lambda client: client.count(index=index.name).body)["count"]
+        """Documents, including those that were written a moment ago; TransientError if a shard does not answer."""
+        refreshed = self._requests.call(lambda client: client.indices.refresh(index=index.name).body)
+        counted = self._requests.call(lambda client: client.count(index=index.name).body)
+        for reply in (refreshed, counted):
+            self._requests.refuse_partial(reply)
+        return self._requests.member(counted, "count")
 
     # -- publication ----------------------------------------------------------------------------------------------
 
@@ -210,15 +267,25 @@ class Generations:
             if _status(exc) != 404:
                 raise
             self._requests.lease.seconds_left()
-            raise TransientError(
-                f"target {self._requests.target}: another run has published or removed an index in the meantime"
-            ) from exc
+            raise self._overtaken() from exc
         return noted
 
-    def remove_replaced(self, keep: int) -> None:
-        """Remove generations that readers no longer see, but the latest `keep`."""
-        for index in self.find().replaced()[keep:]:
+    def _overtaken(self) -> TransientError:
+        return TransientError(
+            f"target {self._requests.target}: another run has published or removed an index in the meantime"
+        )
+
+    def remove_replaced(self, keep: int, installation: str) -> None:
+        """Remove generations of this installation that readers no longer see, but the latest `keep`."""
+        for index in self.find().replaced(installation)[keep:]:
             _removed(self._requests, lambda client, index=index: client.indices.delete(index=index.name))
+
+
+def foreign_guard(guard: StoredIndex) -> str:
+    return (
+        f"Vitrine has not created index '{guard.name}', but needs that name during the first load; rename or delete the"
+        " index, or choose another target"
+    )
 
 
 def remove_load(requests: Requests, index: StoredIndex) -> bool:
@@ -269,7 +336,16 @@ def _index_of(name: str, found: Mapping[str, Any]) -> StoredIndex:
         mark=_mark_of(noted) if noted else None,
         properties=mappings.get("properties", {}),
         meta=meta,
+        keeps_source=mappings.get("_source", {}).get("enabled", True) is not False,
+        block=_block_of(found.get("settings", {}).get("index", {})),
     )
+
+
+def _block_of(settings: Mapping[str, Any]) -> str | None:
+    if settings.get("verified_before_close") == "true":
+        return CLOSED
+    blocks: Mapping[str, str] = settings.get("blocks", {})
+    return next((text for name, text in _BLOCKS.items() if blocks.get(name) == "true"), None)
 
 
 def _mark_of(noted: dict[str, Any]) -> Mark:
@@ -283,3 +359,7 @@ def _status(error: VitrineError) -> int | None:
 
 def _kind(error: VitrineError) -> str:
     return described(getattr(error.__cause__, "body", None))[0]
+
+
+def _reason(error: VitrineError) -> str:
+    return described(getattr(error.__cause__, "body", None))[1]

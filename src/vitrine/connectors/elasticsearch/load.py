@@ -81,7 +81,7 @@ class ElasticsearchLoad:
     def _prepare(self, batch: Batch) -> StoredIndex:
         target = self._target
         if self._index is None:
-            definition = target.definition_of(batch.columns)
+            definition = target.checked_definition_of(batch.columns)
             mark = replace(target.mark_of(batch.columns, definition), generation=self._number)
             self._index = self._generations.create_load(definition, mark, first=self._seen is None)
             self.state = LoadState.STAGED
@@ -101,10 +101,13 @@ class ElasticsearchLoad:
         self._refuse_shrinking(before, vanished, info)
         mark = cast(Mark, index.mark)
         settings = self._target.definition_of(index.columns).settings_after_loading
+        if self._seen is None:
+            self._generations.ensure_guard(mark)
         reach("before_alias")
         self._index = self._generations.publish(index, self._seen, settings, replace(mark, published=stamp.version))
         self.state = LoadState.PUBLISHED
-        self._generations.remove_replaced(self._target.job.options.keep_generations)
+        job = self._target.job
+        self._generations.remove_replaced(job.options.keep_generations, job.run.installation)
         return Counts(written=staged, deleted=vanished)
 
     def _remove_unsaved(self, index: StoredIndex, stamp: Stamp) -> None:
@@ -136,9 +139,9 @@ class ElasticsearchLoad:
             ids = [hit["_id"] for hit in hits]
             for some in _chunks(ids, IDS_PER_QUERY):
                 query = {"ids": {"values": list(some)}}
-                kept += requests.call(lambda client, query=query: client.count(index=index.name, query=query).body)[
-                    "count"
-                ]
+                reply = requests.call(lambda client, query=query: client.count(index=index.name, query=query).body)
+                requests.refuse_partial(reply)
+                kept += requests.member(reply, "count")
         return before - kept
 
     def _refuse_shrinking(self, before: int, vanished: int, info: LoadInfo) -> None:

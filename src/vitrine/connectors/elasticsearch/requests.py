@@ -2,11 +2,13 @@
 
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ import elasticsearch
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 from elasticsearch.serializer import CompatibilityModeJsonSerializer
 
+from vitrine import urls
 from vitrine.connectors.elasticsearch import ElasticsearchOptions, ElasticsearchSettings
 from vitrine.connectors.elasticsearch.exact_json import NumberText
 from vitrine.errors import ConfigError, DataError, RelationMissing, TransientError, VitrineError
@@ -62,7 +65,7 @@ class Requests:
         self.target = target
         self.lease = lease
         self._settings = settings
-        self._hosts = [one.strip() for one in settings.url.get_secret_value().split(",") if one.strip()]
+        self._hosts = urls.parse_http(settings.url.get_secret_value())
         self._in_flight = in_flight
         self._opened: Elasticsearch | None = None
         self._senders = _Senders()
@@ -100,6 +103,22 @@ class Requests:
                         raise
                     self.check()
 
+    def member(self, reply: Any, *names: str) -> Any:
+        """A member of a reply; a reply without it was changed or cut on its way."""
+        for name in names:
+            if not isinstance(reply, Mapping) or name not in reply:
+                raise TransientError(f"target {self.target}: the reply of the cluster is not complete (no '{name}')")
+            reply = reply[name]  # pyright: ignore[reportUnknownVariableType]
+        return reply  # pyright: ignore[reportUnknownVariableType]
+
+    def refuse_partial(self, reply: Any) -> None:
+        """A shard that does not answer would look like documents that are not there."""
+        shards = self.member(reply, "_shards")
+        if failed := int(shards.get("failed", 0)):
+            raise TransientError(
+                f"target {self.target}: {failed} of {shards.get('total')} shards of an index do not answer"
+            )
+
     def conflict(self) -> VitrineError:
         """A refused version is never a success: either the lease is lost, or versions have gone backwards."""
         self.lease.seconds_left()
@@ -131,10 +150,10 @@ class Requests:
                 given["api_key"] = settings.api_key.get_secret_value()
             elif settings.user is not None and settings.password is not None:
                 given["basic_auth"] = (settings.user, settings.password.get_secret_value())
-            if self._hosts[0].startswith("https:"):
+            if any(host.startswith("https:") for host in self._hosts):
                 given |= {"verify_certs": settings.verify_certificates, "ssl_show_warn": False}
-                if settings.ca_file is not None:
-                    given["ca_certs"] = str(settings.ca_file)
+                if settings.ca_file is not None and settings.verify_certificates:
+                    given["ca_certs"] = _checked_ca(settings.ca_file)
             exact, ready = ExactJson(), ReadyBody()
             try:
                 self._opened = Elasticsearch(
@@ -152,6 +171,19 @@ class Requests:
                     code="SETTINGS",
                 ) from exc
         return self._opened
+
+
+def _checked_ca(path: Path) -> str:
+    """A file that cannot be used would look like a cluster that is unavailable."""
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as exc:
+        raise ConfigError(
+            f"VITRINE_ELASTICSEARCH_CA_FILE: {path} has no certificate that can be read ({exc.strerror or exc}); give a"
+            " PEM file",
+            code="SETTINGS",
+        ) from exc
+    return str(path)
 
 
 class _Senders:
@@ -214,29 +246,56 @@ def translated(target: str) -> Generator[None]:
     except ApiError as exc:
         raise error_of(target, exc.status_code, exc.body) from exc
     except elastic_transport.TlsError as exc:
-        raise ConfigError(
-            f"target {target}: the certificate of the cluster is not trusted; set VITRINE_ELASTICSEARCH_CA_FILE",
-            code="SINK_AUTH",
-        ) from exc
+        raise _error_of_tls(target, exc) from exc
     except elastic_transport.ConnectionTimeout as exc:
         raise TransientError(f"target {target}: the cluster did not answer in time") from exc
     except elastic_transport.TransportError as exc:
         raise TransientError(f"target {target}: the cluster is unavailable ({type(exc).__name__})") from exc
+    except RecursionError as exc:
+        raise DataError(
+            f"target {target}: a document is nested too deeply to be read; store such JSON as text", code="SINK_REFUSED"
+        ) from exc
     except (elasticsearch.SerializationError, ValueError) as exc:
         raise TransientError(f"target {target}: the reply of the cluster is not complete") from exc
+
+
+def _error_of_tls(target: str, error: elastic_transport.TlsError) -> VitrineError:
+    """Certificates and protocols are settings; a connection that ends during the handshake may work the next time."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConfigError(
+            f"target {target}: the certificate of the cluster is not trusted ({cause.verify_message}); set"
+            " VITRINE_ELASTICSEARCH_CA_FILE, and use the name that is in the certificate",
+            code="SINK_AUTH",
+        )
+    if isinstance(cause, ssl.SSLError) and cause.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
+        return ConfigError(
+            f"target {target}: the server does not answer with TLS; write http:// in VITRINE_ELASTICSEARCH_URL, or"
+            " correct the port",
+            code="SETTINGS",
+        )
+    return TransientError(f"target {target}: the cluster is unavailable (the TLS connection failed)")
 
 
 def error_of(target: str, status: int, body: Any) -> VitrineError:
     """The error for a status; used for whole requests and for single documents."""
     kind, reason = described(body)
+    if status in (400, 404) and not kind and (not reason or reason.startswith("no handler found")):
+        return ConfigError(
+            f"target {target}: the server has no API of Elasticsearch at this address (HTTP {status}); correct"
+            " VITRINE_ELASTICSEARCH_URL",
+            code="SETTINGS",
+        )
     if status == 404 or kind == "index_not_found_exception":
         return RelationMissing(
             f"target {target} is missing: {reason}; reset the state to build it from the start", code="TARGET_SCHEMA"
         )
     if kind == "cluster_block_exception":
+        remedy = "wait until it has recovered" if status == 503 else "free disk space, or remove the block"
         return TransientError(
-            f"target {target}: the cluster refuses writes ({reason}); free disk space, or remove the block",
-            code="SINK_BLOCKED",
+            f"target {target}: the cluster refuses requests ({reason}); {remedy}", code="SINK_BLOCKED"
         )
     if status in (401, 403):
         return ConfigError(
@@ -252,6 +311,8 @@ def error_of(target: str, status: int, body: Any) -> VitrineError:
 def described(body: Any) -> tuple[str, str]:
     """Type and reason of an error, without the values that the reason may quote."""
     found: Any = body.get("error", body) if isinstance(body, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if isinstance(found, str):
+        return "", _QUOTED.sub("…", found)
     if not isinstance(found, Mapping):
         return "", ""
     kind, reason = str(found.get("type", "")), str(found.get("reason", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]

@@ -32,7 +32,8 @@ class Scan:
 
     def _pages(self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]], *, source: bool) -> Iterator[Hits]:
         call = self._requests.call
-        view = call(lambda client: client.open_point_in_time(index=self._index, keep_alive=KEEP_ALIVE).body)["id"]
+        opened = call(lambda client: client.open_point_in_time(index=self._index, keep_alive=KEEP_ALIVE).body)
+        view: str = self._requests.member(opened, "id")
         after: list[Any] | None = None
         try:
             while True:
@@ -46,11 +47,12 @@ class Scan:
                             source=source,
                             version=not source,
                             track_total_hits=False,
+                            allow_partial_search_results=False,
                             **page,
                         ).body
                     )
                 )
-                hits: Hits = found["hits"]["hits"]
+                hits: Hits = self._requests.member(found, "hits", "hits")
                 if hits:
                     yield hits
                 if len(hits) < self._page:

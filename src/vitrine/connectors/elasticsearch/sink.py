@@ -45,6 +45,7 @@ class ElasticsearchSink:
             nulls="write" if options.write == "upsert" else options.nulls,
             cursor=definition.incremental_key,
             last_wins=definition.options.on_duplicate_key == "last",
+            show_keys=job.run.show_keys,
         )
 
     def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:

@@ -12,8 +12,8 @@ SWEEP_SECONDS = 5.0
 """A runner claims nothing while it sweeps: a cluster that does not answer must not stop it."""
 
 
-class _ShortLease:
-    """A sweep belongs to no run, and has little time."""
+class ShortLease:
+    """For requests that belong to no run, and have little time."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + SWEEP_SECONDS
@@ -31,7 +31,7 @@ class _ShortLease:
 def sweep(job: SweepJob[ElasticsearchSettings]) -> list[str]:
     if job.settings.url is None:
         return []
-    requests = Requests(job.settings, "es:*", _ShortLease())
+    requests = Requests(job.settings, "es:*", ShortLease())
     try:
         staged = [one for one in described_indexes(requests, ["*__g*"]) if _is_own_load(one, job.installation)]
         in_use = {(str(pipeline), number) for pipeline, number in (job.open_loads() if staged else ())}

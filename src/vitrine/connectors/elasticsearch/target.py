@@ -44,7 +44,7 @@ class IndexTarget:
     def prepare(self, batch: Batch) -> StoredIndex:
         """The index for changes. One that vanished is not created again: its older documents would be missing."""
         if self.live is None:
-            definition = self.definition_of(batch.columns)
+            definition = self.checked_definition_of(batch.columns)
             self.live = self.generations.create_live(definition, self.mark_of(batch.columns, definition))
         self._refuse_new_columns(self.live, batch.columns)
         self.live = self.extended(self.live, batch.columns)
@@ -62,7 +62,7 @@ class IndexTarget:
         if index.mark is None or all(column.name in index.mark.columns for column in columns):
             return index
         types = {**index.mark.columns, **{column.name: column.type for column in columns}}
-        definition = self.definition_of([Column(name, type_name) for name, type_name in types.items()])
+        definition = self.checked_definition_of([Column(name, type_name) for name, type_name in types.items()])
         wanted = definition.mappings["properties"]
         added = {name: mapping for name, mapping in wanted.items() if name not in index.properties}
         mark = replace(index.mark, columns=types, fingerprint=definition.fingerprint)
@@ -70,6 +70,14 @@ class IndexTarget:
 
     def definition_of(self, columns: Sequence[Column]) -> IndexDefinition:
         return definition_of(columns, self.job.definition.key_columns, self.job.options.index)
+
+    def checked_definition_of(self, columns: Sequence[Column]) -> IndexDefinition:
+        """The same; ConfigError for columns that a transform returns and an index cannot have."""
+        definition = self.definition_of(columns)
+        for finding in definition.findings:
+            if finding.fatal:
+                raise ConfigError(finding.text, code=finding.code)
+        return definition
 
     def mark_of(self, columns: Sequence[Column], definition: IndexDefinition) -> Mark:
         run = self.job.run

@@ -3,18 +3,27 @@
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StrictBool, StrictInt
 from pydantic_settings import NoDecode
 
-from vitrine.model import Column, Duration
+from vitrine.model import Column, Duration, readable_default
 from vitrine.plugins import Connector, SinkSpec, SourceSpec
-from vitrine.settings import ConnectorSettings, split_list
+from vitrine.settings import Bytes, ConnectorSettings, split_list
 
 
 def _qualified(names: tuple[str, ...]) -> tuple[str, ...]:
     if any(name.count(".") != 1 or not all(name.partition(".")) for name in names):
         raise ValueError("give each relation as schema.name, such as content.films")
     return names
+
+
+def _called(entries: tuple[str, ...]) -> tuple[str, ...]:
+    if entries:
+        # imported here, because the parser takes long to import
+        from vitrine.policy import parse_calls
+
+        parse_calls(entries)
+    return entries
 
 
 class PostgresSettings(ConnectorSettings):
@@ -38,12 +47,61 @@ class PostgresSettings(ConnectorSettings):
         )
     )
 
+    allowed_functions: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_list), AfterValidator(_called)] = (
+        Field(
+            default=(),
+            validation_alias=AliasChoices(
+                "VITRINE_ALLOWED_FUNCTIONS", "VITRINE_POSTGRES_ALLOWED_FUNCTIONS", "allowed_functions"
+            ),
+            description="Further functions that a source query may call, as schema.name/arguments, for example"
+            " public.similarity/2.",
+        )
+    )
+    plan_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        ge=timedelta(milliseconds=100),
+        le=timedelta(days=1),
+        validation_alias=AliasChoices("VITRINE_PLAN_TIMEOUT", "VITRINE_POSTGRES_PLAN_TIMEOUT", "plan_timeout"),
+        description="How long the source may take to plan a query.",
+    )
+    first_row_timeout: Duration = Field(
+        default=timedelta(minutes=30),
+        ge=timedelta(milliseconds=100),
+        le=timedelta(days=7),
+        validation_alias=AliasChoices(
+            "VITRINE_FIRST_ROW_TIMEOUT", "VITRINE_POSTGRES_FIRST_ROW_TIMEOUT", "first_row_timeout"
+        ),
+        description="How long the source may take until the first row of a query. A read that streams has no limit.",
+    )
+    temp_file_limit: Bytes = Field(
+        default=10 * 1024**3,
+        ge=1024**2,
+        validation_alias=AliasChoices("VITRINE_TEMP_FILE_LIMIT", "VITRINE_POSTGRES_TEMP_FILE_LIMIT", "temp_file_limit"),
+        description="Temporary files that a query may write at the source, if the account may set temp_file_limit.",
+    )
+    max_result_bytes: Bytes = Field(
+        default=100 * 1024**3,
+        ge=1024**2,
+        validation_alias=AliasChoices(
+            "VITRINE_MAX_RESULT_BYTES", "VITRINE_POSTGRES_MAX_RESULT_BYTES", "max_result_bytes"
+        ),
+        description="How much one run may read from the source.",
+    )
+    max_row_bytes: Bytes = Field(
+        default=64 * 1024**2,
+        ge=1024,
+        le=1024**3,
+        validation_alias=AliasChoices("VITRINE_MAX_ROW_BYTES", "VITRINE_POSTGRES_MAX_ROW_BYTES", "max_row_bytes"),
+        description="How large one row may be.",
+    )
+
 
 class PostgresSourceOptions(BaseModel):
     """Options of a pipeline that reads from PostgreSQL."""
 
     horizon_margin: Duration = Field(
         default=timedelta(seconds=60),
+        json_schema_extra=readable_default,
         description="How far the checkpoint stays behind the oldest open transaction, to allow for clock skew.",
     )
     lookback: Duration | None = Field(
@@ -55,10 +113,10 @@ class PostgresSourceOptions(BaseModel):
         description="Time zone of an incremental_key of type timestamp without time zone or date."
         " null: the TimeZone of the source database.",
     )
-    cursor_is_monotonic: bool = Field(
+    cursor_is_monotonic: StrictBool = Field(
         default=False, description="Set it if a text or uuid cursor always grows in commit order."
     )
-    cursor_disorder: int = Field(
+    cursor_disorder: StrictInt = Field(
         default=0,
         ge=0,
         le=2**62,
@@ -67,6 +125,7 @@ class PostgresSourceOptions(BaseModel):
     )
     snapshot_max_age: Duration = Field(
         default=timedelta(minutes=10),
+        json_schema_extra=readable_default,
         description="A read reopens its snapshot after this long, so that vacuum can work.",
     )
     row_security: Literal["refuse", "respect"] = Field(
@@ -81,7 +140,7 @@ class PostgresSinkOptions(BaseModel):
     touch_column: Column | None = Field(
         default=None, description="Target column that is set to the current time whenever its row is written."
     )
-    ignore_removed: bool = Field(
+    ignore_removed: StrictBool = Field(
         default=False,
         description="Continue if a column that earlier runs wrote is no longer read; its old values stay.",
     )
@@ -94,7 +153,11 @@ class PostgresSinkOptions(BaseModel):
 connector = Connector(
     "postgres",
     settings=PostgresSettings,
-    source=SourceSpec("vitrine.connectors.postgres.source.source:PostgresSource", PostgresSourceOptions),
+    source=SourceSpec(
+        "vitrine.connectors.postgres.source.source:PostgresSource",
+        PostgresSourceOptions,
+        tables="vitrine.connectors.postgres.source.tables:list_tables",
+    ),
     sink=SinkSpec(
         "vitrine.connectors.postgres.sink.sink:PostgresSink",
         pattern=r"[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}",
@@ -102,4 +165,5 @@ connector = Connector(
         options=PostgresSinkOptions,
         reserved=r"(etl|information_schema|pg_[a-z0-9_]*)\.",
     ),
+    diagnose="vitrine.connectors.postgres.diagnosis:diagnose",
 )

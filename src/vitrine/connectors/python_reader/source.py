@@ -77,7 +77,10 @@ class PythonReaderSource:
     def _select_rows(self, read: Read) -> Iterator[Row]:
         count = 0
         keys = None if read.only is None or isinstance(read.only, KeyRange) else frozenset(read.only)
+        end = None if read.until is None else self._values((read.until,))
         for row in self._rows(read.after.cursor, skip_null=read.skip_null):
+            if end is not None and self._is_after((row[read.order[0]],), end, inclusive=True):
+                return
             if read.limit is not None and count >= read.limit:
                 return
             key = self._cursor_of(row)
@@ -92,13 +95,15 @@ class PythonReaderSource:
         """The function's rows after the cursor; DataError for a row out of order or with wrong columns."""
         last = self._values(cursor) if cursor else None
         started = False
-        for row in self._call_reader(cursor):
+        # a function is promised the cursor of a row, not the beginning of a range
+        for row in self._call_reader(cursor if cursor is None or len(cursor) == len(self._order) else None):
             here = self._check_row(row)
             if skip_null and here[0] is None:
                 continue
             if any(value is None for value in here):
                 raise self._refusal(f"yielded a row with NULL in {', '.join(self._order)}")
-            if last is not None and not self._is_after(here, last):
+            # a cursor of one element is inclusive
+            if last is not None and not self._is_after(here, last, inclusive=len(last) < len(here)):
                 if started:
                     raise self._refusal(f"does not yield its rows in the order of {', '.join(self._order)}", here)
                 continue
@@ -117,11 +122,15 @@ class PythonReaderSource:
         except (VitrineError, GeneratorExit):
             raise
         except OSError as exc:
-            raise TransientError(f"reader '{self._task.name}' raised {type(exc).__name__}") from exc
+            raise TransientError(f"reader '{self._task.name}' raised {self._named(exc)}") from exc
         except Exception as exc:
             # the exception's own text may quote row values
             where = f" after key {'/'.join(self._cursor_of(last))}" if last is not None else ""
-            raise self._refusal(f"raised {type(exc).__name__}{where}") from exc
+            raise self._refusal(f"raised {self._named(exc)}{where}") from exc
+
+    def _named(self, exc: Exception) -> str:
+        place = self._task.task.place_of(exc)
+        return f"{type(exc).__name__} in {place}" if place else type(exc).__name__
 
     def _check_row(self, row: Any) -> tuple[Any, ...]:
         """The cursor of a row; DataError unless the row has exactly the declared columns."""
@@ -132,10 +141,9 @@ class PythonReaderSource:
             raise self._refusal(f"yielded a row whose columns are not the declared ones: {', '.join(sorted(odd))}")
         return tuple(given[name] for name in self._order)
 
-    def _is_after(self, here: tuple[Any, ...], last: tuple[Any, ...]) -> bool:
+    def _is_after(self, here: tuple[Any, ...], last: tuple[Any, ...], *, inclusive: bool) -> bool:
         try:
-            # a cursor of one element is inclusive
-            return here > last if len(last) == len(here) else here[: len(last)] >= last
+            return here[: len(last)] >= last if inclusive else here > last
         except TypeError as exc:
             raise self._refusal("yields values that cannot be compared with those before", here) from exc
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrine.errors import ConfigError
-from vitrine.local_servers import Account, allow_traversal
+from vitrine.local_servers import Account
 
 OLDEST, NEWEST = 17, 21
 """Elasticsearch 8.6.1 needs 17; it was not tested with newer ones than 21, and Java 24 has no security manager."""
@@ -81,7 +81,5 @@ def _bundled(account: Account | None) -> Java | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     program = Path(spec.submodule_search_locations[0]).resolve() / "java-runtime" / "bin" / "java"
-    if account is not None and program.exists():
-        allow_traversal(account, program.parent)
     version = version_of(program, account)
     return None if version is None else Java(program, version, bundled=True)

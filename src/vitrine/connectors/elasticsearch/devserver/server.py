@@ -87,6 +87,11 @@ class DevServer:
         return f"http://{HOST}:{self.port}"
 
     @property
+    def pid(self) -> int | None:
+        """The process of the server; None if it was stopped."""
+        return self._process.pid if self._process else None
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -130,7 +135,7 @@ class DevServer:
         except OSError as exc:
             raise _unusable(self.folder, exc) from exc
         if account is not None:
-            allow_traversal(account, home)
+            allow_traversal(_KIND, account, home, home, home.parent)
         self._launch(home, java.choose(java_home, account), account, port, fast=fast)
         self._wait_until_ready()
 
@@ -154,7 +159,7 @@ class DevServer:
         change_owner(_KIND, logging, account)
         self._ports_file.unlink(missing_ok=True)
         if account is not None:
-            allow_traversal(account, self.folder)
+            allow_traversal(_KIND, account, self.folder, self.folder)
 
     def _launch(self, home: Path, chosen: Java, account: Account | None, port: int, *, fast: bool) -> None:
         temporary = self.folder / "tmp"

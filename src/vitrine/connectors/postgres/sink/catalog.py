@@ -100,7 +100,9 @@ class TableFacts:
 
 
 _FACTS = """
-    SELECT c.oid::text AS identity, c.relpersistence = 'u' AS unlogged, row_security_active(c.oid) AS row_security,
+    SELECT c.oid::text AS identity, c.relpersistence = 'u' AS unlogged,
+           -- an account that may not write only describes the target for one that may, to which other rules apply
+           row_security_active(c.oid) AND has_table_privilege(c.oid, 'INSERT') AS row_security,
            (SELECT jsonb_agg(jsonb_build_object(
                        'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'oid', a.atttypid::bigint,
                        'modifier', a.atttypmod, 'nullable', NOT a.attnotnull, 'generated', a.attgenerated <> '',
@@ -264,6 +266,34 @@ def bare_types(connection: Connection, table: sql.Identifier) -> dict[str, str]:
     return {row["name"]: row["type"] for row in rows}
 
 
+def create(connection: Connection, statement: sql.Composed) -> None:
+    """Create a table, in the open transaction; it belongs to the role that all runners share, if there is one.
+
+    A table of a single runner's account could not be altered, or dropped, under another account.
+    """
+    owner = _shared_owner(connection)
+    if owner is None:
+        connection.execute(statement)
+        return
+    connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(owner)))
+    # after an error, the transaction or its savepoint is rolled back, and the role with it
+    connection.execute(statement)
+    connection.execute("SET LOCAL ROLE NONE")
+
+
+def _shared_owner(connection: Connection) -> str | None:
+    """The role without a login that may create tables in the store, if this account is a member of it."""
+    member = "SET" if connection.info.server_version >= 160_000 else "MEMBER"
+    row = connection.execute(
+        "SELECT r.rolname::text AS name FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) AS a"
+        "  JOIN pg_roles r ON r.oid = a.grantee"
+        " WHERE n.nspname = %s AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner AND NOT r.rolcanlogin"
+        "   AND r.rolname <> current_user AND pg_has_role(r.oid, %s) ORDER BY r.rolname LIMIT 1",
+        ["etl", member],
+    ).fetchone()
+    return row["name"] if row else None
+
+
 def primary_key_name(connection: Connection, table: sql.Identifier) -> str | None:
     row = connection.execute(
         "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'", [name_of(table)]
@@ -298,7 +328,7 @@ def rules(connection: Connection, table: sql.Identifier, columns: Sequence[str])
 
 def default_grants(connection: Connection, table: sql.Identifier) -> list[sql.Composed]:
     """What ALTER DEFAULT PRIVILEGES grants on a new table of this name, found by creating one; it must not exist."""
-    connection.execute(sql.SQL("CREATE TABLE {} ()").format(table))
+    create(connection, sql.SQL("CREATE TABLE {} ()").format(table))
     rows = connection.execute(
         "SELECT a.privilege_type AS privilege, r.rolname AS role, a.is_grantable FROM pg_class c"
         "  CROSS JOIN aclexplode(c.relacl) AS a LEFT JOIN pg_roles r ON r.oid = a.grantee"

@@ -6,10 +6,12 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
+from psycopg.rows import DictRow
 
+from vitrine.connectors.postgres.role_limits import QUESTION, RoleLimits
 from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.statements import create_table
-from vitrine.postgres import TEXT_FORMAT, Connection, answered, connect, no_transaction_timeout, raw, translated
+from vitrine.postgres import TEXT_FORMAT, Connection, answered, connect_and_ask, raw, translated
 
 _CODES = {
     "42804": "SCHEMA_CHANGED",
@@ -36,6 +38,9 @@ _BEGIN = (
 """
 )
 _SAVEPOINT = "; SAVEPOINT fitting"
+_LIMITS = {"lock_timeout": 10_000, "idle_in_transaction_session_timeout": 10_000}
+_MEMORY = ("work_mem", "maintenance_work_mem")
+"""What _BEGIN sets, in milliseconds; a stricter limit and a memory of the role take precedence."""
 
 
 _READERS_WAIT = "SET LOCAL lock_timeout = '800ms'"
@@ -53,11 +58,16 @@ class TargetSession:
         self._name = name
         self._target = target
         self._opened: Connection | None = None
+        self._begin_text = ""
 
     @property
     def connection(self) -> Connection:
         if self._opened is None:
-            self._opened = connect(self._url, name=self._name, side="target")
+            self._opened, row = connect_and_ask(
+                psycopg.Connection[DictRow], self._url, QUESTION, name=self._name, side="target"
+            )
+            kept = RoleLimits.of(row).kept(_LIMITS, _MEMORY).as_string(self._opened)
+            self._begin_text = _BEGIN + kept + _SAVEPOINT
         return self._opened
 
     @contextmanager
@@ -76,8 +86,9 @@ class TargetSession:
 
     def _begin(self) -> None:
         # in one message, to save round trips
-        with answered(self.connection, f"target {self._target}"):
-            self.connection.execute(_BEGIN + no_transaction_timeout(self.connection) + _SAVEPOINT)
+        connection = self.connection
+        with answered(connection, f"target {self._target}"):
+            connection.execute(raw(self._begin_text))
 
     def roll_back_to_start(self) -> None:
         """Undo what the open transaction did so far."""
@@ -118,7 +129,7 @@ class TargetSession:
         try:
             yield
         except psycopg.Error as exc:
-            with translated(f"target {self._target}", code=_CODES.get(exc.sqlstate or "")):
+            with translated(f"target {self._target}", code=_CODES.get(exc.sqlstate or ""), known=self._target):
                 raise
 
     def create_temporary(self, table: sql.Identifier, columns: list[tuple[str, str]]) -> None:
@@ -128,7 +139,7 @@ class TargetSession:
 
     def create(self, table: sql.Identifier, columns: list[tuple[str, str]]) -> None:
         typed = [(name, raw(type_name)) for name, type_name in columns]
-        self.connection.execute(create_table(sql.SQL(""), table, typed, sql.SQL("")))
+        catalog.create(self.connection, create_table(sql.SQL(""), table, typed, sql.SQL("")))
 
     def count(self, table: sql.Identifier) -> int:
         row = self.connection.execute(sql.SQL("SELECT count(*) AS rows FROM {}").format(table)).fetchone()

@@ -37,6 +37,7 @@ class TargetTable:
         self._definition = job.definition
         self._lease = job.lease
         self._session = session
+        self._show_keys = job.run.show_keys
         self._facts: catalog.TableFacts | None = None
         self._inspected = False
         self._prepared: tuple[Sequence[Column], catalog.TableFacts | None] | None = None
@@ -152,10 +153,10 @@ class TargetTable:
         if any(row["incomplete"] for row in rows):
             raise self.null_key()
         if rows:
+            examples = f", for example {', '.join(row['example'] for row in rows)}" if self._show_keys else ""
             raise DataError(
-                f"the source returns the same key ({', '.join(self.key)}) more than once, for example"
-                f" {', '.join(row['example'] for row in rows)}; a JOIN may repeat rows, or the key is not unique. To"
-                " keep the last of them, set options.on_duplicate_key: last",
+                f"the source returns the same key ({', '.join(self.key)}) more than once{examples}; a JOIN may repeat"
+                " rows, or the key is not unique. To keep the last of them, set options.on_duplicate_key: last",
                 code="DUPLICATE_KEY",
             )
 

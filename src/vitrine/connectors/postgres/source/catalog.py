@@ -72,6 +72,9 @@ CASTS = """
 # Without the functions that PostgreSQL makes for every range type: their code is its own
 FUNCTIONS = """
     SELECT p.tableoid AS class, p.oid, p.oid::regprocedure::text AS signature, p.prokind::text AS kind,
+           (SELECT nspname FROM pg_namespace n WHERE n.oid = p.pronamespace) AS schema, p.proname AS name,
+           p.pronargs - p.pronargdefaults AS fewest,
+           CASE WHEN p.provariadic = 0 THEN p.pronargs ELSE 1000 END AS most,
            p.prosecdef AS definer, pg_get_userbyid(p.proowner) AS owner, pg_get_function_sqlbody(p.oid) AS body,
            'SELECT ' || pg_get_expr(p.proargdefaults, 0) AS defaults, coalesce(p.proconfig, '{}') AS settings
       FROM pg_proc p WHERE p.oid = ANY (%(oids)s::oid[])
@@ -79,6 +82,13 @@ FUNCTIONS = """
            'range_constructor2', 'range_constructor3',
            'multirange_constructor0', 'multirange_constructor1', 'multirange_constructor2'))
      ORDER BY signature
+"""
+
+CALLED = """
+    SELECT n.nspname AS schema, p.proname AS name, p.oid, p.pronargs - p.pronargdefaults AS fewest,
+           CASE WHEN p.provariadic = 0 THEN p.pronargs ELSE 1000 END AS most
+      FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS a (schema, name)
+      JOIN pg_namespace n ON n.nspname = a.schema JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = a.name
 """
 
 # A role may attach any function that it may execute to an operator. Trusted: members of a superuser's extension, and

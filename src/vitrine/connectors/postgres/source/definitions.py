@@ -13,7 +13,7 @@ from psycopg.rows import DictRow
 from vitrine import policy
 from vitrine.connectors.postgres.source import catalog
 from vitrine.errors import ConfigError
-from vitrine.policy import Approved
+from vitrine.policy import Approved, Call
 from vitrine.postgres import Connection
 
 Name = tuple[str, str]
@@ -56,6 +56,7 @@ class Rules:
 
     schemas: frozenset[str]
     relations: frozenset[str]  # schema.name, allowed with everything behind them
+    functions: frozenset[Call]  # that an administrator allowed
     respect: bool  # row-level security applies, so its policies are executed
 
 
@@ -80,16 +81,35 @@ class Walk:
         self._pending: dict[tuple[str, int], Way] = {}
         self._seen: set[tuple[str, int]] = set()
 
-    def start(self, relations: Iterable[Name], types: Iterable[Name]) -> Sequence[DictRow]:
-        """The relations of the query itself; returns their rows of the catalog."""
+    def start(self, relations: Iterable[Name], types: Iterable[Name], functions: Iterable[Call]) -> Sequence[DictRow]:
+        """What the query itself names; returns the rows of its relations in the catalog."""
         found = self._read(catalog.RELATIONS, **_names(relations), oids=[])
         for row in found:
             name = _full_name(row)
             self._pending[RELATION, row["oid"]] = Way(name, relation=name)
         self._push_named_types({(schema, name): Way(f"{schema}.{name}") for schema, name in types})
-        if not any(kind == TYPE for kind, _ in self._pending) and all(map(self._is_plain, found)):
+        self._push_called(functions)
+        if not any(kind != RELATION for kind, _ in self._pending) and all(map(self._is_plain, found)):
             self._pending.clear()
         return found
+
+    def _push_called(self, functions: Iterable[Call]) -> None:
+        """Every function that a call of the query may mean: which one it means, the types of its arguments decide."""
+        calls = sorted(set(functions) - self._rules.functions)
+        known = self._read(catalog.CALLED, **_names({call[:2] for call in calls})) if calls else []
+        for schema, name, arguments in calls:
+            found = [
+                row["oid"]
+                for row in known
+                if (row["schema"], row["name"]) == (schema, name) and row["fewest"] <= arguments <= row["most"]
+            ]
+            if not found:
+                raise ConfigError(
+                    f"source query: there is no function {schema}.{name} with {arguments} argument(s); see {_GUIDE}",
+                    code="FUNC",
+                )
+            for oid in found:
+                self._push(FUNCTION, oid, Way("the query"))
 
     def _is_plain(self, row: DictRow) -> bool:
         """Reading a plain table executes nothing that its owner defined."""
@@ -165,11 +185,13 @@ class Walk:
         definitions: list[_Definition] = []
         for row in self._read(catalog.FUNCTIONS, oids=list(ways)):
             way = ways[row["oid"]].then(FUNCTION, row["signature"])
+            if policy.is_listed(self._rules.functions, row["schema"], row["name"], row["fewest"], row["most"]):
+                continue
             if row["kind"] != "f" or row["body"] is None:
                 raise way.refusal(
                     ", which may do anything: only a function in SQL with BEGIN ATOMIC can be checked",
                     "FUNC",
-                    f"write it so, or without functions that {_GUIDE} does not list",
+                    "write it so, or ask an administrator to add it to VITRINE_ALLOWED_FUNCTIONS",
                 )
             if any(not setting.startswith("search_path=") for setting in row["settings"]):
                 raise way.refusal(", which changes settings of the session", "FUNC", "remove SET from the function")
@@ -215,7 +237,7 @@ class Walk:
         types: dict[Name, Way] = {}
         for one in definitions:
             its = [row for row in dependencies if (row["class"], row["object"]) == one.identity]
-            named = _inspected(one, its)
+            named = _inspected(one, its, self._rules.functions)
             for schema, name in sorted(named.relations):
                 if f"{schema}.{name}" not in self._rules.relations:
                     self._admit(schema, one.way.then(RELATION, f"{schema}.{name}"))
@@ -228,12 +250,12 @@ class Walk:
         return self._connection.execute(statement, arguments).fetchall()
 
 
-def _inspected(definition: _Definition, dependencies: Sequence[DictRow]) -> policy.Named:
+def _inspected(definition: _Definition, dependencies: Sequence[DictRow], listed: frozenset[Call]) -> policy.Named:
     def names(kind: str) -> frozenset[Name]:
         return frozenset((row["schema"], row["name"]) for row in dependencies if row["kind"] == kind)
 
     try:
-        approved = Approved(names(FUNCTION), names(OPERATOR), definition.session)
+        approved = Approved(names(FUNCTION), names(OPERATOR), definition.session, listed)
         return policy.inspect_definition(definition.text, approved)
     except ConfigError as exc:
         reason, _, remedy = str(exc).partition("; ")

@@ -1,6 +1,7 @@
 """What `validate` reports about the cursor of a query."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from vitrine import policy
 from vitrine.connectors.postgres import PostgresSourceOptions
@@ -12,6 +13,7 @@ from vitrine.flow.rows import Finding
 from vitrine.model import format_duration
 from vitrine.policy import ReadOnlySql
 from vitrine.postgres import translated
+from vitrine.settings import format_bytes
 
 
 class CursorFindings:
@@ -86,6 +88,28 @@ class CursorFindings:
             text = f"options.cursor_disorder: a row more than {disorder} below the highest number may never be read"
             findings.append(Finding("CURSOR_DISORDER", text, column=column.name))
         return tuple(findings)
+
+
+EXPENSIVE = 1e9
+"""In the planner's units: reading one page of a table costs 1."""
+
+
+def of_cost(plan: Mapping[str, Any], max_bytes: int) -> tuple[Finding, ...]:
+    """A query that the planner expects to take very long, or to return more than a run may read."""
+    found: list[Finding] = []
+    if plan["Total Cost"] > EXPENSIVE:
+        text = (
+            f"the planner expects the query to be very slow (cost {plan['Total Cost']:.0e}); check its joins for a"
+            " missing condition"
+        )
+        found.append(Finding("EXPENSIVE_QUERY", text))
+    if plan["Plan Rows"] * plan["Plan Width"] > max_bytes:
+        text = (
+            f"the planner expects {plan['Plan Rows']:.0e} rows, more than a run may read ({format_bytes(max_bytes)},"
+            " VITRINE_MAX_RESULT_BYTES)"
+        )
+        found.append(Finding("RESULT_TOO_LARGE", text))
+    return tuple(found)
 
 
 def of_settings(connections: SourceConnections) -> tuple[Finding, ...]:

@@ -1,47 +1,14 @@
 """The horizon of a source: the start of its oldest open transaction, which no checkpoint may pass."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from vitrine.accounts import horizon as shown
 from vitrine.connectors.postgres.source import lineage
 from vitrine.errors import ConfigError
+from vitrine.policy import Call
 from vitrine.postgres import TEXT_FORMAT, Connection, in_transaction, translated
-
-# now() is read first: a transaction that starts later starts above the horizon.
-# The functions behind pg_stat_activity and pg_prepared_xacts: a new session takes a millisecond to plan these views.
-# An account without pg_read_all_stats sees only the role of another role's session.
-# A session whose role, with all roles it is a member of, cannot write has nothing to commit: long reads do not hold the
-# horizon back. A role can write to a table by a right on it, as its owner, who can restore a right, and through a
-# SECURITY DEFINER function: called, as a trigger of the role's own temporary table, or as an event trigger. Up to
-# version 15, CREATEROLE can grant itself any of these rights. A role that was dropped still has the rights of PUBLIC.
-_HORIZON = """
-    WITH here AS (SELECT oid FROM pg_database WHERE datname = current_database())
-    SELECT now() AS now, pg_is_in_recovery() AS standby,
-           (SELECT count(*) FROM pg_prepared_xact() WHERE dbid = (SELECT oid FROM here)) AS prepared,
-           (SELECT min(prepared) FROM pg_prepared_xact() WHERE dbid = (SELECT oid FROM here)) AS prepared_since,
-           (SELECT string_agg(quote_ident(subname), ', ' ORDER BY subname) FROM pg_subscription
-             WHERE subdbid = (SELECT oid FROM here)) AS subscriptions,
-           count(*) FILTER (WHERE hidden) AS hidden, count(*) FILTER (WHERE state = 'disabled') AS disabled,
-           min(xact_start) AS oldest, (array_agg(pid ORDER BY xact_start NULLS LAST))[1] AS pid,
-           (array_agg(usename::text ORDER BY xact_start NULLS LAST))[1] AS role, current_user::text AS reader
-      FROM (SELECT pid, pg_get_userbyid(usesysid) AS usename, usesysid, xact_start, state,
-                   query = '<insufficient privilege>' AND usesysid IS NOT NULL AS hidden
-              FROM pg_stat_get_activity(NULL)
-             WHERE datid = (SELECT oid FROM here) AND pid <> pg_backend_pid()) AS session
-     WHERE xact_start IS NULL OR usesysid IS NULL OR usename = format('unknown (OID=%s)', usesysid) OR EXISTS (
-               SELECT FROM pg_roles AS role
-                WHERE pg_has_role(session.usesysid, role.oid, 'MEMBER')
-                  AND (role.rolsuper OR role.rolcreaterole OR EXISTS (
-                      SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                       WHERE c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname !~ '^(pg_|information_schema$)'
-                         AND (role.oid = c.relowner
-                              OR has_table_privilege(role.oid, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
-                              OR has_any_column_privilege(role.oid, c.oid, 'INSERT, UPDATE'))) OR EXISTS (
-                      SELECT FROM pg_proc AS p
-                       WHERE p.prosecdef AND has_function_privilege(role.oid, p.oid, 'EXECUTE')))) OR EXISTS (
-               SELECT FROM pg_event_trigger AS e JOIN pg_proc AS p ON p.oid = e.evtfoid
-                WHERE p.prosecdef AND e.evtenabled <> 'D')
-"""
 
 
 @dataclass(frozen=True)
@@ -59,12 +26,14 @@ class Horizon:
         return self.now - (self.at or self.prepared_since or self.now)
 
 
-def read(connection: Connection, relations: lineage.Relations = ()) -> Horizon:
-    """The horizon for these relations; ConfigError (HORIZON_UNAVAILABLE) if it cannot be determined."""
+def read(connection: Connection, relations: lineage.Relations = (), functions: Collection[Call] = ()) -> Horizon:
+    """The horizon for these relations and functions; ConfigError (HORIZON_UNAVAILABLE) if it cannot be determined."""
     # in UTC: Python subtracts two times of one zone by their local clocks, wrong when clocks change between them
     with translated("source"), in_transaction(connection, TEXT_FORMAT):
-        row = connection.execute(_HORIZON).fetchone()
-        outside = lineage.outside(connection, relations)
+        row = connection.execute(shown.PLAIN).fetchone()
+        if row is not None and row["hidden"] and _has_function(connection):
+            row = connection.execute(shown.CALL).fetchone()
+        outside = lineage.outside(connection, relations, functions)
     if row is None:
         raise ConfigError("the source returned nothing about its sessions", code="HORIZON_UNAVAILABLE")
     if reason := _refusal(row) or _blind_spot(outside):
@@ -80,13 +49,20 @@ def read(connection: Connection, relations: lineage.Relations = ()) -> Horizon:
     return Horizon(row["oldest"], row["now"], f"pid {row['pid']}, role {row['role']}")
 
 
+def _has_function(connection: Connection) -> bool:
+    """Whether this account may call the function of `vitrine migrate --roles`, and it is unchanged."""
+    arguments = {"schema": shown.SCHEMA, "name": shown.NAME, "body": shown.BODY}
+    found = connection.execute(shown.FIND, arguments).fetchone()
+    return found is not None and found["granted"]
+
+
 def _refusal(row: dict[str, object]) -> str | None:
     if row["standby"]:
         return "it is a standby, which does not see the primary's sessions; read from the primary"
     if row["hidden"]:
         return (
             f"{row['hidden']} session(s) of other roles are hidden from '{row['reader']}';"
-            f" GRANT pg_read_all_stats TO {row['reader']}"
+            f" GRANT pg_read_all_stats TO {row['reader']}, or run `vitrine migrate --roles`"
         )
     if row["disabled"]:
         return f"{row['disabled']} session(s) have track_activities off; switch it on"

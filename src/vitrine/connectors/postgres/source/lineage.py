@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from vitrine.connectors.postgres.source import copy_out
+from vitrine.connectors.postgres.source.session import SourceSession
+from vitrine.policy import Call
 from vitrine.postgres import Connection
 
 Relations = Collection[tuple[str, str]]
@@ -17,6 +19,11 @@ _BEHIND = """
           FROM unnest(%(schemas)s::name[], %(names)s::name[]) AS named(schema, name)
           JOIN pg_namespace AS n ON n.nspname = named.schema
           JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = named.name
+         UNION
+        SELECT 'pg_proc'::regclass::oid, p.oid
+          FROM unnest(%(function_schemas)s::name[], %(function_names)s::name[]) AS called(schema, name)
+          JOIN pg_namespace AS n ON n.nspname = called.schema
+          JOIN pg_proc AS p ON p.pronamespace = n.oid AND p.proname = called.name
          UNION
         SELECT found.class, found.object
           FROM behind AS b CROSS JOIN LATERAL (
@@ -76,11 +83,11 @@ class Outside:
     is_named: bool  # the query names it itself
 
 
-def outside(connection: Connection, relations: Relations) -> Outside | None:
-    """A foreign table or materialized view behind the query, if there is any."""
-    if not relations:
+def outside(connection: Connection, relations: Relations, functions: Collection[Call] = ()) -> Outside | None:
+    """A foreign table or materialized view behind the relations and functions of the query, if there is any."""
+    if not relations and not functions:
         return None
-    row = connection.execute(_BEHIND + _OUTSIDE, _names(relations)).fetchone()
+    row = connection.execute(_BEHIND + _OUTSIDE, _names(relations, functions)).fetchone()
     if row is None:
         return None
     found = (row["schema"], row["name"])
@@ -96,7 +103,7 @@ class CachedSequence:
 
 
 def cached_sequences(
-    connection: Connection, query: str, relations: Relations, column: str
+    connection: SourceSession, query: str, relations: Relations, column: str
 ) -> tuple[CachedSequence, ...]:
     """Sequences with CACHE that may assign a column of the query: all behind it, if its own column is unknown."""
     table, name = _origin(connection, query, column)
@@ -105,7 +112,7 @@ def cached_sequences(
     return tuple(CachedSequence(f"{row['schema']}.{row['name']}", row["cache"]) for row in rows)
 
 
-def _origin(connection: Connection, query: str, column: str) -> tuple[tuple[str, str] | None, str | None]:
+def _origin(connection: SourceSession, query: str, column: str) -> tuple[tuple[str, str] | None, str | None]:
     """Relation and column that a column of the query shows unchanged; a view hides its column, an expression both."""
     found = copy_out.origin(connection, query, column)
     row = connection.execute(_COLUMN, found).fetchone() if found else None
@@ -114,5 +121,10 @@ def _origin(connection: Connection, query: str, column: str) -> tuple[tuple[str,
     return (row["schema"], row["name"]), None if row["kind"] == "v" else row["column"]
 
 
-def _names(relations: Relations) -> dict[str, list[str]]:
-    return {"schemas": [schema for schema, _ in relations], "names": [name for _, name in relations]}
+def _names(relations: Relations, functions: Collection[Call] = ()) -> dict[str, list[str]]:
+    return {
+        "schemas": [schema for schema, _ in relations],
+        "names": [name for _, name in relations],
+        "function_schemas": [schema for schema, _, _ in functions],
+        "function_names": [name for _, name, _ in functions],
+    }

@@ -76,7 +76,8 @@ class OrderedQuery:
 
     def refuse_hidden_nulls(self, connection: Connection) -> None:
         """Call it once the rows are exhausted, as rows with NULL in the cursor are reported after all others."""
-        if not (self.read.skip_null or self.read.complete or self.read.limit or self.read.only):
+        read = self.read
+        if not (read.skip_null or read.complete or read.limit or read.only or read.until is not None):
             self.query.refuse_hidden_nulls(connection)
 
     def rows_statement(self, cursor: Cursor | None) -> sql.Composed:
@@ -104,12 +105,15 @@ class OrderedQuery:
     def count_nulls(self, column: str) -> int:
         """Rows of this read with NULL in a column."""
         after, first = self.read.after.cursor, self._terms[0][0]
-        where = first.at_least.between(first.expression, first.literal(after[0])) if after else None
-        return self.query.count_nulls(column, after=self._checkpoint, where=where)
+        conditions = [first.at_least.between(first.expression, first.literal(after[0]))] if after else []
+        where = sql.SQL(" AND ").join([*conditions, *self._below()])
+        return self.query.count_nulls(column, after=self._checkpoint, where=where if where.as_string() else None)
 
     @property
     def _checkpoint(self) -> Cursor | None:
         """The value of `$1`."""
+        if self.read.filter_at is not None:
+            return (self.read.filter_at,)
         return None if self.read.unfiltered else self.read.after.cursor
 
     def _ties(self, column: SourceColumn) -> list[Term]:
@@ -119,7 +123,7 @@ class OrderedQuery:
         return [] if is_exact or facts.send is None else [Term(column, by_image=True)]
 
     def _where(self, cursor: Cursor | None) -> sql.Composable:
-        conditions = [*self._after(cursor), *self._selected()]
+        conditions = [*self._after(cursor), *self._below(), *self._selected()]
         if not conditions:
             return sql.SQL("")
         return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions))
@@ -140,6 +144,14 @@ class OrderedQuery:
         same = first.equal.between(first.expression, first.literal(cursor[0]))
         hidden += [sql.SQL("({} AND {} IS NULL)").format(same, name) for name in names[1:]]
         return [sql.SQL("(({}) OR {})").format(self._beyond(cursor), sql.SQL(" OR ").join(hidden))]
+
+    def _below(self) -> Sequence[sql.Composable]:
+        """The upper end of a range: no other row is read, one with NULL neither."""
+        if self.read.until is None:
+            return []
+        first = self._terms[0][0]
+        # the value is on the left: `greater` is the operator that sorts the rows
+        return [first.greater.between(first.literal(self.read.until), first.expression)]
 
     def _selected(self) -> Sequence[sql.Composable]:
         if self.read.only is None:

@@ -1,6 +1,6 @@
 """The query of a pipeline: its columns, and the statements that read it in order."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from vitrine.connectors.postgres.source.copy_out import Described
 from vitrine.connectors.postgres.source.error_places import place_of_missing, prepare
 from vitrine.connectors.postgres.source.null_cursors import HiddenNulls, is_required
 from vitrine.connectors.postgres.source.relations import Relations
+from vitrine.connectors.postgres.source.session import SourceSession
 from vitrine.connectors.postgres.types import TypeFacts
 from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine.flow.rows import Column, Finding
@@ -67,6 +68,7 @@ class SourceQuery:
         checkpoint_column: str | None,
     ) -> None:
         self.text = query.text
+        self.functions = query.functions
         self.relations = relations
         self._query = query
         self._connections = connections
@@ -86,11 +88,15 @@ class SourceQuery:
         return self._columns
 
     @contextmanager
-    def reading(self) -> Generator[Connection]:
-        """A transaction that may plan and execute the query: what it leads to is checked first."""
+    def reading(self, *, executes: bool = False) -> Generator[SourceSession]:
+        """A transaction that plans the query, or executes it as well: what it leads to is checked first."""
         with (
-            translated("source query", place_of=partial(place_of_missing, self._query)),
-            self._connections.reading() as connection,
+            translated(
+                "source query",
+                place_of=partial(place_of_missing, self._query),
+                known=self._query.typed if executes else None,
+            ),
+            self._connections.reading(executes=executes) as connection,
         ):
             self.relations.check(connection)
             yield connection
@@ -151,7 +157,7 @@ class SourceQuery:
         statement = sql.SQL("SELECT count(*) AS nulls FROM ({}) AS q WHERE {} IS NULL AND {}").format(
             raw(self.bound(after)), sql.Identifier("q", column), where or sql.SQL("true")
         )
-        with self.reading() as connection:
+        with self.reading(executes=True) as connection:
             row = fetch_extended(connection, statement)
         return row["nulls"] if row else 0
 
@@ -170,7 +176,7 @@ class SourceQuery:
         hidden = self._hidden
         if hidden is None or not self.may_be_null(hidden.column):
             return ()
-        with self.reading() as connection:
+        with self.reading(executes=True) as connection:
             return hidden.finding(connection)
 
     def refuse_hidden_nulls(self, connection: Connection) -> None:
@@ -186,15 +192,18 @@ class SourceQuery:
                 sql.Identifier("q", column.name), raw(self.bound(None))
             )
             try:
-                with self.reading() as connection:
+                with self.reading(executes=True) as connection:
                     fetch_extended(connection, statement)
             except DataError:
                 return column.name
         return None
 
-    def refuse_changed(self, connection: Connection) -> None:
-        """TransientError unless the columns are still those that the run was planned with: it plans again then."""
-        if prepare(connection, self._query) != self._described:
+    def refuse_changed(self, session: SourceSession, then: Sequence[str]) -> None:
+        """TransientError unless the columns are still those that the run was planned with: it plans again then.
+
+        `then`: statements to execute in the same round trip.
+        """
+        if prepare(session, self._query, then) != self._described:
             raise TransientError(
                 "source query: its columns have changed since the run was planned; the next attempt plans it again",
                 code="SCHEMA_CHANGED",

@@ -8,10 +8,10 @@ from psycopg.rows import DictRow
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres.source import catalog, copy_out
 from vitrine.connectors.postgres.source.definitions import Name, Rules, Walk, Way
+from vitrine.connectors.postgres.source.session import SourceSession
 from vitrine.errors import ConfigError, TransientError
 from vitrine.flow.rows import Finding
-from vitrine.policy import ReadOnlySql
-from vitrine.postgres import Connection
+from vitrine.policy import ReadOnlySql, parse_calls
 
 _IDENTITIES = """
     SELECT to_regclass(format('%%I.%%I', a.schema, a.name))::oid AS oid
@@ -26,24 +26,27 @@ class Relations:
         self._query = query
         self._respect = options.row_security == "respect"
         self._rules = Rules(
-            frozenset(settings.allowed_source_schemas), frozenset(settings.allowed_relations), self._respect
+            frozenset(settings.allowed_source_schemas),
+            frozenset(settings.allowed_relations),
+            parse_calls(settings.allowed_functions),
+            self._respect,
         )
         self._limited: tuple[str, ...] = ()
         self.are_plain = False  # as of the last check: tables without children, and nothing behind them
 
-    def check(self, connection: Connection) -> None:
+    def check(self, connection: SourceSession) -> None:
         """Call it first in a transaction that plans or executes the query; ConfigError names what is refused."""
         if self._respect:
             connection.execute("SET LOCAL row_security = on")
         relations = sorted(self._query.relations)
         plain = _lock_and_count(connection, relations)
-        may_be_plain = relations and not self._respect and not self._query.types
+        may_be_plain = relations and not (self._respect or self._query.types or self._query.functions)
         self.are_plain = bool(may_be_plain and plain == len(relations))
         if self.are_plain:
             return
         unlocked = [one for one in relations if not _is_locked(connection, one)] if plain is None else []
         walk = Walk(connection, self._rules)
-        found = walk.start(self._query.relations, self._query.types)
+        found = walk.start(self._query.relations, self._query.types, self._query.functions)
         walk.run()
         unlimited = {f"{row['schema']}.{row['name']}" for row in found if not row["limited"]}
         guarded = {name: way for name, way in walk.guarded.items() if name not in unlimited}
@@ -61,7 +64,7 @@ class Relations:
         text = f"options.row_security: respect: rows that policies of {tables} hide from the reader are not in the mart"
         return (Finding("ROW_SECURITY", text),)
 
-    def _refuse_row_security(self, connection: Connection, guarded: Mapping[str, Way]) -> None:
+    def _refuse_row_security(self, connection: SourceSession, guarded: Mapping[str, Way]) -> None:
         """PostgreSQL decides whether a policy applies: behind a view, to the rights of the view's owner."""
         try:
             copy_out.prepare(connection, self._query.text)
@@ -79,7 +82,7 @@ class Relations:
             raise
 
     def _refuse_unlocked(
-        self, connection: Connection, walk: Walk, unlocked: Sequence[Name], checked: Mapping[Name, int]
+        self, connection: SourceSession, walk: Walk, unlocked: Sequence[Name], checked: Mapping[Name, int]
     ) -> None:
         """A relation without a lock may be replaced after its check."""
         unlocked = [name for name in unlocked if ".".join(name) not in self._rules.relations]
@@ -102,7 +105,7 @@ class Relations:
             )
 
 
-def _lock_and_count(connection: Connection, relations: Sequence[Name]) -> int | None:
+def _lock_and_count(connection: SourceSession, relations: Sequence[Name]) -> int | None:
     """Lock the relations and count the plain tables among them; None: not every relation can be locked.
 
     Nothing that is locked can be redefined, nor what a locked view reads. They are locked before the first statement
@@ -115,11 +118,11 @@ def _lock_and_count(connection: Connection, relations: Sequence[Name]) -> int | 
     return None if found is None else found["tables"]
 
 
-def _is_locked(connection: Connection, relation: Name) -> bool:
+def _is_locked(connection: SourceSession, relation: Name) -> bool:
     return _locked(connection, [relation], sql.SQL("SELECT true AS locked")) is not None
 
 
-def _locked(connection: Connection, relations: Sequence[Name], query: sql.Composable) -> DictRow | None:
+def _locked(connection: SourceSession, relations: Sequence[Name], query: sql.Composable) -> DictRow | None:
     """The row of a query that follows the lock in the same message; None: a relation cannot be locked."""
     names = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*one)) for one in relations)
     lock = sql.SQL("SAVEPOINT lock; LOCK TABLE {} IN ACCESS SHARE MODE; RELEASE lock;").format(names)

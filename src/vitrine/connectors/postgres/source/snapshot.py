@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import cast
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import Format
 
-from vitrine.connectors.postgres.source import copy_out
+from vitrine.connectors.postgres.source import copy_out, wide_rows
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source.connections import SourceConnections, begin
-from vitrine.connectors.postgres.source.copy_out import CopyOut
+from vitrine.connectors.postgres.source.connections import SourceConnections
+from vitrine.connectors.postgres.source.copy_out import CopyOut, RowTooLarge
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.query import SourceColumn
 from vitrine.copytext import values
@@ -20,16 +19,14 @@ from vitrine.errors import DataError
 from vitrine.flow.rows import BinaryRows, Bytes, TextRows
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Cursor
-from vitrine.postgres import raw, translated
+from vitrine.postgres import translated
 
 SORT_MEMORY = "16MB"
 """work_mem for sorting a whole table: a fifth faster than with the server's default."""
 
-# The connection is idle while earlier batches are written, each of which may take up to batch_timeout
-_IDLE = sql.SQL("; SET LOCAL idle_in_transaction_session_timeout = {}")
-_SORT_MEMORY = """
-    SELECT set_config('work_mem', %(size)s, true)
-     WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes(%(size)s)
+_SORT_MEMORY = f"""
+    SELECT set_config('work_mem', '{SORT_MEMORY}', true)
+     WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes('{SORT_MEMORY}')
 """
 
 _ENCODING = (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter)
@@ -51,6 +48,8 @@ class Snapshot:
         cursor: Cursor | None,
         max_idle: timedelta,
         may_repeat: bool,
+        max_row: int,
+        show_keys: bool,
     ) -> None:
         self.end = cursor
         self.raw_end: Sequence[bytes] = ()
@@ -63,21 +62,18 @@ class Snapshot:
         self._connection = connections.streaming()
         self._statement = ordered.copy_statement(cursor).as_string(self._connection)
         self._throttle = throttle
-        self._max_idle = max_idle
+        self._max_idle = max_idle  # while earlier batches are written, each of which may take up to batch_timeout
+        self._max_row = max_row
+        self._show_keys = show_keys
+        self._rows = 0  # up to `end`
         self._may_repeat = may_repeat  # rows of one key stay in one chunk: a resume between them would skip rows
 
     def chunk(self, data: Bytes, count: int) -> Chunk:
         return BinaryRows(data, count)
 
     def chunks(self) -> Iterator[Chunk]:
-        with translated("source query"), self._encoding_named():
-            idle = _IDLE.format(int(self._max_idle.total_seconds() * 1000)).as_string(self._connection)
-            self._connection.execute(raw(begin(self._connection) + idle))
-            self._ordered.query.relations.check(self._connection)
-            self._ordered.query.refuse_changed(self._connection)
-            if self._sorts_table:
-                self._connection.execute(_SORT_MEMORY, {"size": SORT_MEMORY})
-            rows = CopyOut(self._connection, self._statement, skip=self.header, shortest=self.trailer)
+        with translated("source query", known=self._statement), self._encoding_named(), self._limits_named():
+            rows = self._start()
             while (row := rows.peek()) is not None:
                 if len(row) >= self._throttle.bytes:
                     data, count, last = rows.take(), 1, 0  # alone in its batch, to avoid another copy
@@ -86,9 +82,40 @@ class Snapshot:
                 while self._may_repeat and (row := rows.peek()) is not None and self._is_repeated(data, last, row):
                     data, count, last = bytearray(data) + rows.take(), count + 1, len(data)
                 self._end_at(data, last, following=rows.peek())
+                self._rows += count
                 yield self.chunk(data, count)
-            self._ordered.refuse_hidden_nulls(self._connection)
+            with self._connection.under(self._connections.executing):
+                self._ordered.refuse_hidden_nulls(self._connection)
             self._connection.execute("COMMIT")
+
+    def _start(self) -> CopyOut:
+        """Execute the query, up to its first row."""
+        session, planning = self._connection, self._connections.planning
+        session.execute(self._connections.opening(session, planning, idle=self._max_idle))
+        with session.under(planning):
+            self._ordered.query.relations.check(session)
+            self._ordered.query.refuse_changed(session, self._settings())
+        with session.under(self._connections.executing):
+            return CopyOut(session, self._statement, skip=self.header, shortest=self.trailer, max_row=self._max_row)
+
+    def _settings(self) -> Sequence[str]:
+        """Before the rows: only the role itself may limit a stream, which may be consumed slowly."""
+        limit = f"SET LOCAL statement_timeout = {self._connection.role.milliseconds['statement_timeout']}"
+        raises_memory = self._sorts_table and not self._connection.role.chose("work_mem")
+        return (limit, _SORT_MEMORY) if raises_memory else (limit,)
+
+    @contextmanager
+    def _limits_named(self) -> Generator[None]:
+        try:
+            yield
+        except psycopg.Error as exc:
+            if refusal := self._connection.refusal_of(exc):
+                raise refusal from exc
+            raise
+        except RowTooLarge as exc:
+            self._connection.close()
+            skip = exc.before - self._rows
+            raise wide_rows.refusal(self._ordered, self.end, skip, self._max_row, show_keys=self._show_keys) from exc
 
     @contextmanager
     def _encoding_named(self) -> Generator[None]:
@@ -120,8 +147,9 @@ class Snapshot:
         self.end = self._cursor_text(fields)
         self.raw_end = self._encoded(cast(Sequence[bytes], fields))
         if following is not None and self._is_repeated(data, last, following):
+            which = f" ({', '.join(self.end)})" if self._show_keys else ""
             raise DataError(
-                f"two rows of the source have the same key or cursor ({', '.join(self.end)}); a JOIN may repeat rows,"
+                f"two rows of the source have the same key or cursor{which}; a JOIN may repeat rows,"
                 " or the key is not unique. To keep the last of them, set options.on_duplicate_key: last",
                 code="DUPLICATE_KEY",
             )

@@ -19,12 +19,13 @@ from vitrine.connectors.postgres.source.query import SourceQuery
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
 from vitrine.connectors.postgres.source.watermark import Watermarks
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, DataError
 from vitrine.flow.jobs import SourceJob
 from vitrine.flow.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Mode
 from vitrine.postgres import raw
+from vitrine.settings import format_bytes
 
 # The connection is idle while earlier batches are written, plus this reserve
 _IDLE_RESERVE = timedelta(minutes=1)
@@ -42,14 +43,18 @@ class PostgresSource:
         definition = job.definition
         if definition.query is None or job.url is None:
             raise ConfigError("source_query is missing: give the query to read", code="PLAN")
-        checked = policy.read_only(definition.query, job.settings.allowed_source_schemas)
+        listed = policy.parse_calls(job.settings.allowed_functions)
+        checked = policy.read_only(definition.query, job.settings.allowed_source_schemas, listed)
         if checked.uses_checkpoint and definition.mode is Mode.FULL:
             raise ConfigError("$1 is the checkpoint of an incremental pipeline; a full one has none", code="PARAM")
         self._definition = definition
         self._options = job.options
+        self._settings = job.settings
+        self._show_keys = job.run.show_keys
         self._log_fields = job.run.log_fields
+        self._bytes = 0  # read so far
         self._is_run = job.run.pipeline_id is not None
-        self._connections = SourceConnections(job.url, job.run.session)
+        self._connections = SourceConnections(job.url, job.run.session, job.settings)
         relations = Relations(checked, job.settings, job.options)
         self._query = SourceQuery(checked, relations, self._connections, definition.incremental_key)
         self._watermarks = Watermarks(
@@ -85,7 +90,7 @@ class PostgresSource:
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
         relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
-        with self._query.reading() as connection:
+        with self._query.reading(executes=True) as connection:
             return figures.digest(connection, relation, compare)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -131,6 +136,8 @@ class PostgresSource:
             cursor=cursor,
             max_idle=options.batch_timeout + self._options.snapshot_max_age + _IDLE_RESERVE,
             may_repeat=options.on_duplicate_key == "last",
+            max_row=self._settings.max_row_bytes,
+            show_keys=self._show_keys,
         )
 
     def _batch(self, cut: tuple[Chunk, Position], snapshot: Snapshot, number: int) -> Batch:
@@ -139,11 +146,21 @@ class PostgresSource:
 
     def _chunks(self, snapshot: Snapshot, latest: int | None) -> Iterator[Chunk]:
         for chunk in snapshot.chunks():
+            self._count_bytes(len(chunk.data))
             # rows are sorted, so the last one shows whether the batch has any in the future
             if latest is not None and codec.number(snapshot.type_oid, snapshot.raw_end[0]) > latest:
                 beyond = snapshot.count_beyond(latest, chunk.data)
                 metrics.future_rows(str(self._log_fields.get("pipeline")), beyond)
             yield chunk
+
+    def _count_bytes(self, count: int) -> None:
+        self._bytes += count
+        if self._bytes > self._settings.max_result_bytes:
+            raise DataError(
+                f"source query: the run has read more than {format_bytes(self._settings.max_result_bytes)}"
+                " (VITRINE_MAX_RESULT_BYTES); select fewer rows or columns, or raise that limit",
+                code="RESULT_TOO_LARGE",
+            )
 
     # -- how far the checkpoint may advance -----------------------------------------------------------------------
 
@@ -160,6 +177,8 @@ class PostgresSource:
         if self._is_run:
             return found  # the others are warnings, and a run counts hidden NULLs in its own snapshot
         found += findings.of_settings(self._connections)
+        if self._query.rows_expected() is not None:
+            found += findings.of_cost(self._query.plan(None), self._settings.max_result_bytes)
         if definition.mode is not Mode.INCREMENTAL or cursor is None:
             return found
         if definition.options.on_null_cursor == "fail":
@@ -179,7 +198,7 @@ def _why_filtered(query: str) -> str | None:
     if place is None:
         return None
     return (
-        f"a full run would not read the whole source: $1 in {place} of the query has another use than that of a lower"
+        f"$1 in {place} of the query has another use than that of a lower"
         " bound; use it only in conditions such as `modified >= $1` of a WHERE, ON or HAVING, without LIMIT"
     )
 

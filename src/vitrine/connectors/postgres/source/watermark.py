@@ -106,7 +106,9 @@ class Watermarks:
         """The horizon; logs a warning if it holds the checkpoint back for longer than the margin does."""
         # nothing stands behind a plain table
         relations = () if self._query.relations.are_plain else self._relations
-        seen = horizon.read(self._connections.idle(), relations)
+        session = self._connections.idle()
+        with session.under(self._connections.planning):
+            seen = horizon.read(session, relations, self._query.functions)
         if seen.lag > max(self._options.horizon_margin, SHORTEST_STALL):
             log.warning(
                 "the checkpoint waits for a transaction that has been open for %d s (%s); rows are still written, but"

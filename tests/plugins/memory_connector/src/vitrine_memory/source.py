@@ -124,6 +124,9 @@ def _selected(content: Content, read: Read) -> list[Texts]:
             for place, row in placed
             if place[: len(after)] > after or (not whole and place[: len(after)] == after)
         ]
+    if read.until is not None:
+        end = _place([read.until], columns[:1])
+        placed = [(place, row) for place, row in placed if place[:1] < end]
     placed.sort(key=lambda pair: pair[0])
     rows = [row for _, row in placed if _is_wanted(row, read, columns)]
     return rows[: read.limit]

@@ -1,0 +1,195 @@
+"""The backend on the database: calls the functions of the service, which import what they need when they are called."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from vitrine.cli.backends import Backend
+from vitrine.postgres import Connection, connect
+from vitrine.service.context import Context, local_caller
+from vitrine.settings import Settings
+
+if TYPE_CHECKING:
+    from vitrine.model import Definition
+    from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
+    from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
+    from vitrine.service.bodies.files import AppliedBody, ApplyBody
+    from vitrine.service.bodies.filters import Filters
+    from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody
+    from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
+    from vitrine.service.bodies.sources import TablePage, TransformList
+    from vitrine.service.bodies.state import StateBody, StateChange
+
+PAGE = 1000
+
+
+def local_context(settings: Settings) -> Context:
+    """A context that opens a connection per call."""
+
+    def connection() -> AbstractContextManager[Connection]:
+        return connect(settings.store_url, name="vitrine:cli")
+
+    return Context(settings, local_caller(), connection)
+
+
+def local_backend(settings: Settings) -> Backend:
+    context = local_context(settings)
+    return Backend(
+        settings,
+        LocalDefinitions(context),
+        LocalControl(context),
+        LocalHistory(context),
+        LocalChecks(context),
+        LocalSources(context),
+    )
+
+
+class LocalDefinitions:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def list_all(self, filters: "Filters") -> "Iterator[ListedPipelineBody]":
+        from vitrine.service import definitions
+
+        after: str | None = ""
+        while after is not None:
+            page = definitions.list_page(self._context, filters, after=after, limit=PAGE)
+            yield from page.items
+            after = page.next
+
+    def names(self) -> list[str]:
+        from vitrine.service.bodies.filters import EVERY
+
+        return [one.name for one in self.list_all(EVERY)]
+
+    def get(self, key: str) -> "PipelineBody":
+        from vitrine.service import definitions
+
+        return definitions.get(self._context, key)
+
+    def set_enabled(self, key: str, enabled: bool) -> "PipelineBody":
+        from vitrine.service import definitions
+
+        return definitions.set_enabled(self._context, key, enabled)
+
+    def delete(self, key: str, *, force: bool) -> None:
+        from vitrine.service import definitions
+
+        definitions.delete(self._context, key, force=force)
+
+    def apply(self, body: "ApplyBody") -> "AppliedBody":
+        from vitrine.service import files
+
+        return files.apply(self._context, body)
+
+
+class LocalControl:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run(self, key: str, body: "RunRequestBody") -> "Requested":
+        from vitrine.service import control
+
+        return control.run(self._context, key, body)
+
+    def run_many(self, body: "RunManyBody") -> "RequestedRuns":
+        from vitrine.service import control
+
+        return control.run_many(self._context, body)
+
+    def resume(self, key: str) -> "Requested":
+        from vitrine.service import control
+
+        return control.resume(self._context, key)
+
+    def roll_back(self, key: str) -> "Requested":
+        from vitrine.service import control
+
+        return control.roll_back(self._context, key)
+
+    def pause(self, key: str) -> "Paused":
+        from vitrine.service import control
+
+        return control.pause(self._context, key)
+
+    def reload(self, key: str) -> "Reloaded":
+        from vitrine.service import control
+
+        return control.reload(self._context, key)
+
+
+class LocalHistory:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def status(self, key: str) -> "StatusBody":
+        from vitrine.service import history
+
+        return history.status(self._context, key)
+
+    def state(self, key: str) -> "StateBody":
+        from vitrine.service import history
+
+        return history.state(self._context, key)
+
+    def change_state(self, key: str, change: "StateChange") -> "StateBody":
+        from vitrine.service import history
+
+        return history.change_state(self._context, key, change)
+
+    def list_runs(self, key: str, *, limit: int) -> "RunPage":
+        from vitrine.service import history
+
+        return history.list_runs(self._context, key, limit=limit)
+
+    def run_log(self, key: str, run_id: int) -> "RunLogBody":
+        from vitrine.service import history
+
+        return history.run_log(self._context, key, run_id)
+
+    def request(self, request_id: UUID, wait: timedelta) -> "RequestBody":
+        from vitrine.service import history
+
+        return history.request(self._context, request_id, wait)
+
+
+class LocalChecks:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def validate(self, subject: "str | Definition") -> "ReportBody":
+        from vitrine.service import checks
+
+        return checks.validate(self._context, subject)
+
+    def preview(self, subject: "str | Definition", *, limit: int) -> "PreviewBody":
+        from vitrine.service import checks
+
+        return checks.preview(self._context, subject, limit=limit)
+
+    def compare(self, key: str, *, quick: bool) -> "ComparisonBody":
+        from vitrine.service import checks
+
+        return checks.compare(self._context, key, with_values=not quick)
+
+    def rejects(self, key: str, *, limit: int, with_rows: bool = False) -> "RejectPage":
+        from vitrine.service import checks
+
+        return checks.rejects(self._context, key, limit=limit, with_rows=with_rows)
+
+
+class LocalSources:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def tables(self, source: str, *, schema: str | None, table: str | None) -> "TablePage":
+        from vitrine.service import sources
+
+        return sources.tables(self._context, source, schema=schema, table=table, limit=100_000)
+
+    def transforms(self) -> "TransformList":
+        from vitrine.service import sources
+
+        return sources.transforms(self._context)

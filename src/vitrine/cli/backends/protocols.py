@@ -1,0 +1,92 @@
+"""What the commands can ask for; the answers are the bodies of the API, wherever they come from."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+from vitrine.model import Definition
+from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
+from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
+from vitrine.service.bodies.files import AppliedBody, ApplyBody
+from vitrine.service.bodies.filters import Filters
+from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody
+from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
+from vitrine.service.bodies.sources import TablePage, TransformList
+from vitrine.service.bodies.state import StateBody, StateChange
+
+
+class Definitions(Protocol):
+    """Definitions of pipelines."""
+
+    def list_all(self, filters: Filters) -> Iterator[ListedPipelineBody]:
+        """Every pipeline that passes the filters, in the order of names."""
+        ...
+
+    def names(self) -> list[str]: ...
+
+    def get(self, key: str) -> PipelineBody: ...
+
+    def set_enabled(self, key: str, enabled: bool) -> PipelineBody: ...
+
+    def delete(self, key: str, *, force: bool) -> None: ...
+
+    def apply(self, body: ApplyBody) -> AppliedBody: ...
+
+
+class Control(Protocol):
+    """Requests for runs, and their end."""
+
+    def run(self, key: str, body: RunRequestBody) -> Requested: ...
+
+    def run_many(self, body: RunManyBody) -> RequestedRuns: ...
+
+    def resume(self, key: str) -> Requested: ...
+
+    def roll_back(self, key: str) -> Requested: ...
+
+    def pause(self, key: str) -> Paused: ...
+
+    def reload(self, key: str) -> Reloaded: ...
+
+
+class History(Protocol):
+    """Status, state and history."""
+
+    def status(self, key: str) -> StatusBody: ...
+
+    def state(self, key: str) -> StateBody: ...
+
+    def change_state(self, key: str, change: StateChange) -> StateBody: ...
+
+    def list_runs(self, key: str, *, limit: int) -> RunPage: ...
+
+    def run_log(self, key: str, run_id: int) -> RunLogBody: ...
+
+    def request(self, request_id: UUID, wait: timedelta) -> RequestBody:
+        """The request as soon as it has ended, or as it is after that time."""
+        ...
+
+
+class Checks(Protocol):
+    """Questions to source and target that change nothing; of a stored pipeline, or of a definition."""
+
+    def validate(self, subject: str | Definition) -> ReportBody: ...
+
+    def preview(self, subject: str | Definition, *, limit: int) -> PreviewBody: ...
+
+    def compare(self, key: str, *, quick: bool) -> ComparisonBody:
+        """`quick`: counts and control column only; otherwise every value."""
+        ...
+
+    def rejects(self, key: str, *, limit: int, with_rows: bool = False) -> RejectPage: ...
+
+
+class Sources(Protocol):
+    """What pipelines can be made of."""
+
+    def tables(self, source: str, *, schema: str | None, table: str | None) -> TablePage:
+        """All tables at once."""
+        ...
+
+    def transforms(self) -> TransformList: ...

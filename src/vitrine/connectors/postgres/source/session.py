@@ -1,0 +1,167 @@
+"""A connection to a source, on which every statement has a time limit."""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import DictRow
+
+from vitrine.connectors.postgres import PostgresSettings
+from vitrine.connectors.postgres.role_limits import QUESTION, RoleLimits
+from vitrine.errors import ConfigError, TransientError, VitrineError
+from vitrine.model import format_duration
+from vitrine.postgres import connect_and_ask, ended_after, leave
+
+GRACE = 2.0
+"""Seconds that the server has to end a statement by its own limit, whose error says more."""
+
+STEP_SECONDS = 0.25
+"""How long each way to end a statement has: cancel, terminate, then close the socket."""
+
+_TERMINATE = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+     WHERE pid = %(pid)s AND application_name = %(name)s AND usename = session_user AND pid <> pg_backend_pid()
+"""
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """How long one statement may take."""
+
+    milliseconds: int
+    refusal: Callable[[], VitrineError]
+
+    @classmethod
+    def of(cls, limit: timedelta, refusal: Callable[[], VitrineError]) -> "TimeLimit":
+        return cls(int(limit.total_seconds() * 1000), refusal)
+
+
+def planning_limit(settings: PostgresSettings) -> TimeLimit:
+    """For statements that plan the query without executing it, and for those that read the catalog."""
+    text = (
+        f"source query: the server did not plan it within {format_duration(settings.plan_timeout)}"
+        " (VITRINE_PLAN_TIMEOUT); make it simpler, with fewer joins and smaller constants, or raise that limit"
+    )
+    return TimeLimit.of(settings.plan_timeout, lambda: ConfigError(text, code="PLAN_TIMEOUT"))
+
+
+def first_row_limit(settings: PostgresSettings) -> TimeLimit:
+    """For statements that execute the query, until their first row."""
+    text = (
+        f"source query: no row arrived within {format_duration(settings.first_row_timeout)}"
+        " (VITRINE_FIRST_ROW_TIMEOUT); make the query faster, for example by an index, or raise that limit"
+    )
+    return TimeLimit.of(settings.first_row_timeout, lambda: TransientError(text, code="FIRST_ROW_TIMEOUT"))
+
+
+class SourceSession(psycopg.Connection[DictRow]):
+    """A session of the reader. PostgreSQL checks for a cancel or a time limit only at times, and not while the planner
+    computes a constant expression: then the session is terminated, and at last left behind."""
+
+    role: RoleLimits
+    _ending: threading.Thread | None = None
+    _limit: TimeLimit | None = None
+    _url = _name = ""
+
+    @classmethod
+    def open(cls, url: str, name: str) -> tuple["SourceSession", dict[str, str]]:
+        """A session, and the settings of the server that change the text of a time."""
+        session, row = connect_and_ask(cls, url, QUESTION, name=name, side="source", own_times=True)
+        session.role, session._url, session._name = RoleLimits.of(row), url, name
+        return session, {name: row[name] for name in ("TimeZone", "DateStyle", "IntervalStyle")}
+
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        """Every call of the driver waits here for the server."""
+        with self.limited():
+            return super().wait(*arguments, **options)
+
+    @contextmanager
+    def under(self, limit: TimeLimit) -> Generator[None]:
+        """Every statement in the block ends within the limit."""
+        before, self._limit = self._limit, limit
+        try:
+            yield
+        finally:
+            self._limit = before
+
+    def limited(self) -> AbstractContextManager[None]:
+        """One statement: it ends within the limit that applies, even if the server does not respond."""
+        limit = self._limit
+        if limit is None:
+            return nullcontext()
+        return ended_after(limit.milliseconds / 1000 + GRACE, self.interrupt, limit.refusal)
+
+    def refusal_of(self, exc: psycopg.Error, limit: TimeLimit | None = None) -> VitrineError | None:
+        """The error about a limit that ended a statement: its setting, its value, its role, and the remedy."""
+        message = exc.diag.message_primary or ""
+        match exc.sqlstate:
+            case "57014" if "statement timeout" in message:
+                ours = limit.milliseconds if limit else 0
+                if limit is not None and not self.role.is_stricter("statement_timeout", ours):
+                    return limit.refusal()
+                return self._of_role("statement_timeout", "QUERY_CANCELED", "make the query faster")
+            case "55P03" if "lock timeout" in message and self.role.milliseconds["lock_timeout"]:
+                return self._of_role("lock_timeout", None, "run at a time without such locks")
+            case "25P03":
+                return self._of_role("idle_in_transaction_session_timeout", None, "make batches smaller")
+            case "25P04":
+                return self._of_role("transaction_timeout", "QUERY_CANCELED", "make the query faster")
+            case "53400" if "temp_file_limit" in message:
+                return ConfigError(
+                    f"source query: it needs larger temporary files than temp_file_limit allows ({message}); let it"
+                    " sort or join less, or raise the limit: VITRINE_TEMP_FILE_LIMIT, or that of role"
+                    f" {self.role.role} if it is lower",
+                    code="TEMP_FILE_LIMIT",
+                )
+            case _:
+                return None
+
+    def _of_role(self, name: str, code: str | None, other: str) -> VitrineError:
+        role, value = self.role.role, self.role.shown[name]
+        return TransientError(
+            f"source query: ended by {name} = {value}, which applies to role {role}; {other}, or raise the limit for"
+            f" that role (ALTER ROLE {role} SET {name} = …)",
+            code=code,
+        )
+
+    # -- ending a statement from another thread ---------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        return not self.closed and self.info.transaction_status is TransactionStatus.ACTIVE
+
+    def interrupt(self) -> None:
+        """From any thread, without waiting: the current call ends within a second, whatever the server does."""
+        if self._ending is not None and self._ending.is_alive():
+            return
+        self._ending = threading.Thread(target=self._end, name="interrupt", daemon=True)
+        self._ending.start()
+
+    def _end(self) -> None:
+        with suppress(psycopg.Error, OSError):
+            self.cancel_safe(timeout=2 * STEP_SECONDS)
+        if self._became_idle():
+            return
+        threading.Thread(target=self._terminate, name="terminate", daemon=True).start()
+        if not self._became_idle():
+            leave(self)
+
+    def _became_idle(self) -> bool:
+        until = time.monotonic() + STEP_SECONDS
+        while self.is_busy:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _terminate(self) -> None:
+        """By number and name: behind a pooler, the number alone may be that of another session."""
+        arguments = {"pid": self.info.backend_pid, "name": self._name}
+        with suppress(psycopg.Error), psycopg.connect(self._url, autocommit=True, connect_timeout=2) as other:
+            other.execute(_TERMINATE, arguments)

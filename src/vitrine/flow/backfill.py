@@ -1,0 +1,31 @@
+"""Moves a range of the cursor once more through a plan; the checkpoint stays."""
+
+from vitrine.errors import RequestRefused
+from vitrine.flow.loop import check_state, run_batches
+from vitrine.flow.protocols import Checkpoint, Interrupted, Outcome, Phase, Plan, RunControl
+from vitrine.flow.rows import CursorRange, Position, Read, Step
+
+LOAD_OPEN = "LOAD_OPEN"
+"""The code of a backfill beside a load that is not published."""
+
+
+def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, control: RunControl) -> Outcome:
+    """Upsert the rows of the range, in batches; continues after the last one that an earlier attempt has written."""
+    state = checkpoint.open(plan.cursor_types)
+    control.enter(Phase.READ, state.totals)
+    if outcome := control.interrupted():  # much time may have passed since the claim
+        return outcome
+    check_state(plan, state)
+    if state.generation is not None:
+        raise RequestRefused(
+            f"{plan.target_name} has a load that is not published yet: it would replace the rows of a backfill by older"
+            " ones; run the pipeline first",
+            code=LOAD_OPEN,
+        )
+    after = Position(state.backfill or (wanted.start,))
+    # `$1` does not follow the batches: a query with `> $1` would skip rows that have the cursor of the last one
+    read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=wanted.end, filter_at=wanted.below)
+    try:
+        return run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control).outcome
+    except Interrupted as interrupted:
+        return interrupted.outcome

@@ -1,0 +1,98 @@
+"""Bodies of access tokens."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from vitrine.service.bodies.examples import example
+from vitrine.service.roles import Role
+from vitrine.settings import LONGEST, parse_duration
+from vitrine.store.tokens import StoredToken
+
+TOKEN_NAME = r"^[a-z][a-z0-9_.-]{0,62}$"  # noqa: S105  a pattern
+DEFAULT_TTL = timedelta(days=90)
+EXAMPLE_TOKEN = "vtr_" + "x" * 49
+TOKEN_EXAMPLE: dict[str, Any] = {
+    "name": "airflow",
+    "role": "operator",
+    "prefix": "vtr_4fQz",
+    "created_at": "2026-01-31T12:00:00Z",
+    "created_by": "anonymous",
+    "expires_at": "2026-05-01T12:00:00Z",
+    "last_used_at": None,
+}
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta():
+        raise ValueError("give a duration longer than 0s")
+    return value
+
+
+Ttl = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    AfterValidator(_positive),
+    WithJsonSchema({"type": "string", "examples": ["90d"]}),
+]
+
+
+class NewToken(BaseModel):
+    """A token to create."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"name": "airflow", "role": "operator", "ttl": "90d"}]}
+    )
+
+    name: str = Field(pattern=TOKEN_NAME, description="Who uses it; shown in the audit log.")
+    role: Role
+    ttl: Ttl = Field(
+        default=DEFAULT_TTL,
+        description=f"How long it is valid: 30d, 12h; at most {LONGEST.days} days. Default 90d.",
+        json_schema_extra={"default": "90d"},
+    )
+
+
+class TokenBody(BaseModel):
+    """A token as an administrator sees it; its text is not stored."""
+
+    model_config = example(TOKEN_EXAMPLE)
+
+    name: str
+    role: Role
+    prefix: str = Field(description="The first characters of the token, to recognise it.")
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    last_used_at: datetime | None = Field(description="To the minute; null: never used.")
+
+    @classmethod
+    def of(cls, token: StoredToken) -> Self:
+        return cls.model_validate({name: value for name, value in vars(token).items() if name != "id"})
+
+
+class CreatedToken(TokenBody):
+    """A new token, with its text."""
+
+    model_config = example({"token": EXAMPLE_TOKEN, **TOKEN_EXAMPLE})
+
+    token: str = Field(description="Shown once, and stored only as a hash. Send it as Authorization: Bearer.")
+
+
+class TokenPage(BaseModel):
+    model_config = example({"items": [TOKEN_EXAMPLE], "next": None})
+
+    items: list[TokenBody]
+    next: str | None = Field(description="Give it as `after` to read the next page; null: this is the last one.")
+
+
+class WhoAmI(BaseModel):
+    """The caller of a request."""
+
+    model_config = example({"name": "airflow", "role": "operator", "via": "api", "address": "192.0.2.7"})
+
+    name: str = Field(description="The name of the token; anonymous while no token has been created.")
+    role: Role
+    via: str
+    address: str | None = Field(description="The address of the client, as the API sees it.")

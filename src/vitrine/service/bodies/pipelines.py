@@ -1,0 +1,186 @@
+"""Bodies about pipelines and their definitions."""
+
+from datetime import datetime, tzinfo
+from typing import Any, Self
+from uuid import UUID
+
+from pydantic import BaseModel, Field
+
+from vitrine.flow.rows import Finding
+from vitrine.model import Definition, FreshnessCovers, LastError, Pipeline
+from vitrine.places import Place
+from vitrine.service.bodies.examples import FINDING_EXAMPLE, NEWEST_RUN_EXAMPLE, PIPELINE_EXAMPLE, example
+from vitrine.service.bodies.filters import STALE
+from vitrine.status import RunStatus, Status
+from vitrine.store.selecting import NewestRun
+
+COVERS = "An incremental pipeline does not see deleted rows: its mart keeps them until the state is reset."
+
+
+POSTPONED = "How many scheduled runs in a row failed for a transient reason and were postponed; 0 after a success."
+
+
+LAST_ERROR = "Why the last run failed; null after a success."
+
+
+MAX_LINE_LENGTH = 4000
+
+
+class PlaceBody(BaseModel):
+    """A place in the query: line and column count from 1, in characters."""
+
+    line: int
+    column: int
+    text: str = Field(description="The line of the query.")
+
+    @classmethod
+    def of(cls, place: Place) -> Self:
+        return cls(line=place.line, column=place.column, text=printable(place.text[:MAX_LINE_LENGTH]))
+
+    @property
+    def place(self) -> Place:
+        return Place(self.line, self.column, self.text)
+
+
+def printable(text: str) -> str:
+    """The text without halves of surrogate pairs, which UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class ErrorBody(BaseModel):
+    """The error that ended a run."""
+
+    model_config = example(
+        {
+            "code": "TRANSIENT",
+            "message": "source 'default': connection refused",
+            "at": "2025-01-01T12:00:00Z",
+        }
+    )
+
+    code: str
+    message: str
+    at: datetime
+
+    @classmethod
+    def of(cls, error: LastError | None) -> Self | None:
+        return cls(code=error.code, message=error.message, at=error.at) if error else None
+
+
+class PipelineBody(Definition):
+    """A pipeline: its definition, and the fields that the store adds."""
+
+    model_config = example(PIPELINE_EXAMPLE)
+
+    id: UUID
+    status: Status
+    config_version: int = Field(description="Increases with every change; also the ETag, for If-Match.")
+    fresh_as_of: datetime | None = Field(
+        description="The mart contains every change committed before this time, of the kinds in `freshness_covers`: the"
+        " start of its last read, or of the first read of a full load. null before the first success."
+    )
+    freshness_covers: FreshnessCovers = Field(description=COVERS)
+    stale: bool = Field(description=STALE)
+    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
+    postponed: int = Field(description=POSTPONED)
+    last_error: ErrorBody | None = Field(description=LAST_ERROR)
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, zone: tzinfo, **fields: Any) -> Self:
+        """`zone`: time zone for cron schedules. Built without validation, which the definition has passed already."""
+        return cls.model_construct(
+            **fields,
+            id=pipeline.id,
+            status=pipeline.status,
+            config_version=pipeline.config_version,
+            fresh_as_of=pipeline.fresh_as_of,
+            freshness_covers=pipeline.freshness_covers,
+            stale=pipeline.is_stale(zone),
+            next_due_at=pipeline.next_due_at,
+            postponed=pipeline.postponed,
+            last_error=ErrorBody.of(pipeline.last_error),
+            created_at=pipeline.created_at,
+            updated_at=pipeline.updated_at,
+            **dict(pipeline.definition),
+        )
+
+    def definition(self) -> Definition:
+        """What the user wrote, without the fields of the store."""
+        return Definition.model_validate({name: getattr(self, name) for name in Definition.model_fields})
+
+
+class FindingBody(BaseModel):
+    """A remark of the source or the target about a definition."""
+
+    model_config = example(FINDING_EXAMPLE)
+
+    code: str
+    text: str
+    column: str | None = Field(description="The column of the rows that it concerns.")
+    place: PlaceBody | None = Field(description="The place in the query that it concerns.")
+    note: bool = Field(description="true: it holds for every such pipeline and is not one of the `warnings`.")
+
+    @classmethod
+    def of(cls, finding: Finding) -> Self:
+        place = None if finding.place is None else PlaceBody.of(finding.place)
+        return cls(code=finding.code, text=finding.text, column=finding.column, place=place, note=finding.note)
+
+
+class StoredPipelineBody(PipelineBody):
+    """A pipeline that was created or changed, and what source and target report about it."""
+
+    model_config = example(PIPELINE_EXAMPLE | {"warnings": [], "findings": []})
+
+    warnings: list[str] = Field(
+        default_factory=list[str],
+        description="Findings that do not prevent a run. `not validated: …`: source or target did not respond.",
+    )
+    findings: list[FindingBody] = Field(
+        default_factory=list[FindingBody], description="The same with codes, columns and places, and the notes."
+    )
+
+
+class NewestRunBody(BaseModel):
+    """The newest run of a pipeline, in short."""
+
+    model_config = example(NEWEST_RUN_EXAMPLE)
+
+    id: int
+    kind: str
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None = Field(description="null during the run.")
+    seconds: float | None = Field(description="null during the run.")
+    rows_read: int
+
+    @classmethod
+    def of(cls, run: NewestRun) -> Self:
+        seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else None
+        return cls.model_construct(**vars(run), seconds=seconds)
+
+
+_LISTED_EXAMPLE = PIPELINE_EXAMPLE | {"last_run": NEWEST_RUN_EXAMPLE}
+
+
+class ListedPipelineBody(PipelineBody):
+    """A pipeline and its newest run."""
+
+    model_config = example(_LISTED_EXAMPLE)
+
+    last_run: NewestRunBody | None = Field(description="null before the first run.")
+
+
+class PipelinePage(BaseModel):
+    model_config = example(
+        {"items": [PIPELINE_EXAMPLE | {"last_run": NEWEST_RUN_EXAMPLE}], "invalid": [], "next": None}
+    )
+
+    items: list[ListedPipelineBody]
+    invalid: list[str] = Field(
+        default_factory=list[str],
+        description="Names of pipelines on this page whose definition was written to the table without validation, and"
+        " is not valid.",
+    )
+    next: str | None = Field(description="Give it as `after` for the next page; null on the last page.")

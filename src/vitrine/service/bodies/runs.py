@@ -1,0 +1,258 @@
+"""Bodies about runs, requests and status."""
+
+from datetime import datetime, tzinfo
+from typing import Any, Literal, Self
+from uuid import UUID
+
+from pydantic import BaseModel, Field
+
+from vitrine.model import FreshnessCovers, Pipeline, Run
+from vitrine.service.bodies.checks import ComparisonBody
+from vitrine.service.bodies.examples import ID, REQUEST_ID, RUN_EXAMPLE, example
+from vitrine.service.bodies.filters import STALE
+from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
+from vitrine.status import RunStatus, Status
+from vitrine.store.runs import Request, RequestState
+
+
+class RunBody(BaseModel):
+    """One attempt at a pipeline."""
+
+    model_config = example(RUN_EXAMPLE)
+
+    id: int
+    request_id: UUID | None
+    attempt: int
+    trigger: str = Field(description="api, cli or schedule.")
+    due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
+    kind: str = Field(description="full or incremental, by the pipeline's mode; or rollback, backfill or reconcile.")
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None = Field(description="null during the run.")
+    seconds: float | None
+    rows_read: int
+    rows_written: int
+    rows_deleted: int
+    rows_rejected: int
+    rows_repeated: int = Field(description="Rows skipped because their key occurred again; see on_duplicate_key.")
+    batches: int
+    rows_expected: int | None = Field(description="Estimate of the source's query planner; null when there is none.")
+    rows_per_second: float | None
+    lane: str | None = Field(
+        description="How rows were moved: copy (not decoded), rows or frames; null until the run is planned."
+    )
+    slowest_batch_seconds: float | None
+    error_code: str | None
+    error_message: str | None
+    result: ComparisonBody | None = Field(
+        description="What a reconcile has found; null for another kind, and until it has ended."
+    )
+    runner: str
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        # without validation: a page has up to 200 of them, and they come from the store
+        result = None if run.result is None else ComparisonBody.model_validate(run.result)
+        fields: dict[str, Any] = {**vars(run), "result": result}
+        return cls.model_construct(**fields, seconds=run.seconds, rows_per_second=run.rows_per_second)
+
+
+class RunPage(BaseModel):
+    model_config = example({"items": [RUN_EXAMPLE], "next": None})
+
+    items: list[RunBody]
+    next: int | None = Field(description="Give it as `before` for the next page; null on the last page.")
+
+
+class LogLineBody(BaseModel):
+    """One line of a run's log."""
+
+    at: datetime
+    level: Literal["debug", "info", "warning", "error", "critical"]
+    action: str | None = Field(description="A stable word for programs; null for lines of libraries.")
+    text: str
+    fields: dict[str, Any] = Field(description="Figures and ids of the line, without those of the run itself.")
+
+
+class RunLogBody(BaseModel):
+    """The last lines of a run, oldest first."""
+
+    model_config = example(
+        {
+            "run_id": 42,
+            "pipeline": "top_genres",
+            "lines": [
+                {
+                    "at": "2025-01-01T12:00:01.5Z",
+                    "level": "info",
+                    "action": "batch_written",
+                    "text": "batch written",
+                    "fields": {"batch": 1, "rows_read": 26, "rows_written": 26, "batch_seconds": 0.02},
+                }
+            ],
+            "dropped": 0,
+        }
+    )
+
+    run_id: int
+    pipeline: str
+    lines: list[LogLineBody] = Field(
+        description="At most 200 lines and 64 KB. Empty: the run has just started, or its runner was killed at once."
+    )
+    dropped: int = Field(description="Earlier lines that are not kept.")
+
+
+class Progress(BaseModel):
+    rows_read: int
+    rows_expected: int | None
+    percent: float | None = Field(description="Of rows_expected; null when there is no estimate.")
+    rows_per_second: float | None
+    seconds_left: float | None = Field(description="From the estimate and the rate so far; null when unknown.")
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        percent = min(100.0, round(100 * run.rows_read / run.rows_expected, 1)) if run.rows_expected else None
+        return cls(
+            rows_read=run.rows_read,
+            rows_expected=run.rows_expected,
+            percent=percent,
+            rows_per_second=run.rows_per_second,
+            seconds_left=run.seconds_left,
+        )
+
+
+class StatusBody(BaseModel):
+    """The status of a pipeline, its requests, its lease and its newest run."""
+
+    model_config = example(
+        {
+            "id": ID,
+            "pipeline": "top_genres",
+            "status": "RUNNING",
+            "status_since": "2025-01-01T12:00:00Z",
+            "enabled": True,
+            "request_id": REQUEST_ID,
+            "requested_kind": "run",
+            "rerun_request_id": None,
+            "rerun_kind": None,
+            "requested_at": "2025-01-01T12:00:00Z",
+            "attempt": 1,
+            "next_due_at": "2025-01-01T12:05:00Z",
+            "next_attempt_at": None,
+            "postponed": 0,
+            "last_error": None,
+            "fresh_as_of": "2025-01-01T11:55:00Z",
+            "freshness_covers": "everything",
+            "stale": False,
+            "waiting": None,
+            "runners": 1,
+            "lease_owner": "worker-1",
+            "lease_expires_at": "2025-01-01T12:00:30Z",
+            "progress": {
+                "rows_read": 13,
+                "rows_expected": 26,
+                "percent": 50.0,
+                "rows_per_second": 6.5,
+                "seconds_left": 2.0,
+            },
+            "last_run": RUN_EXAMPLE | {"status": "RUNNING", "finished_at": None, "seconds": None, "rows_read": 13},
+        }
+    )
+
+    id: UUID
+    pipeline: str
+    status: Status
+    status_since: datetime | None = Field(description="When the status last changed; null: not since it is recorded.")
+    enabled: bool
+    request_id: UUID | None = Field(description="The request that is pending, running or paused.")
+    requested_kind: str | None = Field(
+        description="run, full, rollback, backfill or reconcile; null when there is no request."
+    )
+    rerun_request_id: UUID | None = Field(description="The request that follows, for example one made during the run.")
+    rerun_kind: str | None = Field(description="The same for the request that follows.")
+    requested_at: datetime | None
+    attempt: int
+    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
+    next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
+    postponed: int = Field(description=POSTPONED)
+    last_error: ErrorBody | None = Field(description=LAST_ERROR)
+    fresh_as_of: datetime | None = Field(
+        description="The mart contains every change committed before this time, of the kinds in `freshness_covers`;"
+        " null before the first success."
+    )
+    freshness_covers: FreshnessCovers = Field(description=COVERS)
+    stale: bool = Field(description=STALE)
+    waiting: str | None = Field(
+        description="Why nothing happens at the moment, in one sentence: no runner is alive, the next attempt is later,"
+        " the pipeline is paused …; null during a run, and when nothing is expected."
+    )
+    runners: int = Field(description="Runner processes seen within the last 15 seconds; 0: nothing can run.")
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    progress: Progress | None = Field(description="Progress of the current run; null when there is none.")
+    last_run: RunBody | None = Field(description="The newest run; null before the first.")
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, run: Run | None, *, zone: tzinfo, waiting: str | None, runners: int) -> Self:
+        return cls(
+            id=pipeline.id,
+            pipeline=pipeline.name,
+            status=pipeline.status,
+            status_since=pipeline.status_since,
+            enabled=pipeline.definition.enabled,
+            request_id=pipeline.request_id,
+            requested_kind=pipeline.request.kind if pipeline.request else None,
+            rerun_request_id=pipeline.rerun_request_id,
+            rerun_kind=pipeline.rerun.kind if pipeline.rerun else None,
+            requested_at=pipeline.requested_at,
+            attempt=pipeline.attempt,
+            next_due_at=pipeline.next_due_at,
+            next_attempt_at=pipeline.next_attempt_at,
+            postponed=pipeline.postponed,
+            last_error=ErrorBody.of(pipeline.last_error),
+            fresh_as_of=pipeline.fresh_as_of,
+            freshness_covers=pipeline.freshness_covers,
+            stale=pipeline.is_stale(zone),
+            waiting=waiting,
+            runners=runners,
+            lease_owner=pipeline.lease_owner,
+            lease_expires_at=pipeline.lease_expires_at,
+            progress=Progress.of(run) if run and run.status is RunStatus.RUNNING else None,
+            last_run=RunBody.of(run) if run else None,
+        )
+
+
+class RequestBody(BaseModel):
+    """The state of a run request."""
+
+    model_config = example(
+        {
+            "request_id": REQUEST_ID,
+            "pipeline_id": ID,
+            "pipeline": "top_genres",
+            "state": "succeeded",
+            "promised_at": "2025-01-01T12:00:00Z",
+            "run": RUN_EXAMPLE,
+        }
+    )
+
+    request_id: UUID
+    pipeline_id: UUID
+    pipeline: str
+    state: RequestState
+    promised_at: datetime | None = Field(
+        description="When the request has succeeded, every change committed before this time is in the mart; null while"
+        " another run must end first."
+    )
+    run: RunBody | None = Field(description="The newest run of this request; null before the first.")
+
+    @classmethod
+    def of(cls, request: Request, pipeline: Pipeline) -> Self:
+        return cls(
+            request_id=request.id,
+            pipeline_id=pipeline.id,
+            pipeline=pipeline.name,
+            state=request.state,
+            promised_at=request.promised_at,
+            run=RunBody.of(request.run) if request.run else None,
+        )

@@ -1,0 +1,160 @@
+"""Control of pipelines: run one or many, resume, roll back, pause, reload."""
+
+import logging
+from dataclasses import asdict
+from uuid import UUID
+
+from vitrine import revisions
+from vitrine.engine import backfill, rollback
+from vitrine.errors import NotFound, TransitionRefused
+from vitrine.model import Pipeline, RequestKind, RunOptions
+from vitrine.postgres import Connection
+from vitrine.service import audit
+from vitrine.service.bodies.control import (
+    MANY,
+    BackfillBody,
+    Paused,
+    RefusedRun,
+    Reloaded,
+    Requested,
+    RequestedRuns,
+    RunManyBody,
+    RunOptionsBody,
+    RunRequestBody,
+)
+from vitrine.service.context import Context
+from vitrine.service.permissions import allowed
+from vitrine.service.roles import Role
+from vitrine.status import Status
+from vitrine.store import pipelines, selecting
+
+log = logging.getLogger(__name__)
+
+
+@allowed(Role.OPERATOR)
+def run(context: Context, key: str, options: RunRequestBody | None = None) -> Requested:
+    """A run, a full run, or a backfill, which is refused where it is known already that it cannot work."""
+    if options is not None and options.backfill is not None:
+        return _request_backfill(context, key, options.backfill)
+    with context.connection() as connection:
+        return _run(context, connection, key, options)
+
+
+@allowed(Role.OPERATOR)
+def run_many(context: Context, body: RunManyBody) -> RequestedRuns:
+    """Request a run of every selected pipeline, each by itself: one that is refused does not stop the others."""
+    requested: list[Requested] = []
+    refused: list[RefusedRun] = []
+    with context.connection() as connection:
+        found = selecting.list_names(
+            connection, context.settings.zone, body.selection, after=body.after, limit=MANY + 1
+        )
+        selected = found[:MANY]
+        for pipeline_id, name in () if body.dry_run else selected:
+            try:
+                requested.append(_run(context, connection, str(pipeline_id), body))
+            except (TransitionRefused, NotFound) as exc:  # NotFound: deleted since it was selected
+                refused.append(RefusedRun(pipeline=name, code=exc.code, reason=str(exc)))
+    names = [name for _, name in selected]
+    return RequestedRuns(
+        matched=len(names),
+        dry_run=body.dry_run,
+        names=names,
+        requested=requested,
+        refused=refused,
+        next=names[-1] if len(found) > MANY else None,
+    )
+
+
+def _run(context: Context, connection: Connection, key: str, options: RunRequestBody | None) -> Requested:
+    is_full = options is not None and options.mode == "full"
+    kind = RequestKind.FULL if is_full else RequestKind.RUN
+    return _request(context, connection, key, _run_options(options), kind=kind)
+
+
+@allowed(Role.OPERATOR)
+def resume(context: Context, key: str, options: RunOptionsBody | None = None) -> Requested:
+    with context.connection() as connection:
+        return _request(context, connection, key, _run_options(options), resume=True)
+
+
+@allowed(Role.OPERATOR)
+def roll_back(context: Context, key: str) -> Requested:
+    """Refused if it is known already that there is nothing to go back to; a runner may find that out later."""
+    with context.connection() as connection:
+        pipeline = pipelines.get(connection, key)
+        check = rollback.prepare_check(connection, context.settings, pipeline)
+    check()
+    with context.connection() as connection:
+        return _request(context, connection, key, None, kind=RequestKind.ROLLBACK)
+
+
+@allowed(Role.OPERATOR)
+def request_reconcile(context: Context, key: str) -> Requested:
+    """The comparison of every value as a run; its result is stored with the run, and returned with the request."""
+    with context.connection() as connection:
+        return _request(context, connection, key, None, kind=RequestKind.RECONCILE)
+
+
+def _request_backfill(context: Context, key: str, wanted: BackfillBody) -> Requested:
+    with context.connection() as connection:
+        pipeline = pipelines.get(connection, key)
+    start, end = backfill.check_request(pipeline.definition, context.settings, str(wanted.start), str(wanted.end))
+    options = RunOptions(backfill_from=start, backfill_to=end)
+    with context.connection() as connection:
+        return _request(context, connection, key, options, kind=RequestKind.BACKFILL)
+
+
+@allowed(Role.OPERATOR)
+def pause(context: Context, key: str) -> Paused:
+    with context.connection() as connection, audit.recorded(context, connection, "pipelines.pause") as record:
+        pipeline = pipelines.lock(connection, key)
+        status = pipelines.request_pause(connection, pipeline.id)
+        record.add(pipeline, before={"status": pipeline.status}, after={"status": status})
+    log.info("pause requested", extra={"action": "pause_requested", **_log_fields(pipeline, status)})
+    return Paused(status=status, pipeline=pipeline.name)
+
+
+@allowed(Role.OPERATOR)
+def reload(context: Context, key: str) -> Reloaded:
+    with context.connection() as connection, audit.recorded(context, connection, "pipelines.reload") as record:
+        reloaded = revisions.reload(connection, key)
+        record.add(reloaded.pipeline, after={"config_version": reloaded.pipeline.config_version})
+    return Reloaded.of(reloaded)
+
+
+def _request(
+    context: Context,
+    connection: Connection,
+    key: str,
+    options: RunOptions | None,
+    *,
+    kind: RequestKind = RequestKind.RUN,
+    resume: bool = False,
+) -> Requested:
+    operation = f"pipelines.{'resume' if resume else kind}"
+    with audit.recorded(context, connection, operation) as record:
+        pipeline = pipelines.lock(connection, key)
+        status, request_id = pipelines.request_run(
+            connection, pipeline.id, trigger=context.caller.via, kind=kind, options=options, resume=resume
+        )
+        given = {name: value for name, value in asdict(options).items() if value} if options else {}
+        record.add(
+            pipeline,
+            before={"status": pipeline.status},
+            after={"status": status, "request_id": request_id, **given},
+        )
+    log.info(
+        "%s requested",
+        kind,
+        extra={"action": f"{kind}_requested", "request_id": str(request_id), **_log_fields(pipeline, status)},
+    )
+    return Requested(request_id=UUID(str(request_id)), status=status, pipeline=pipeline.name)
+
+
+def _run_options(body: RunOptionsBody | None) -> RunOptions | None:
+    return RunOptions(allow_shrink=body.allow_shrink) if body else None
+
+
+def _log_fields(pipeline: Pipeline, status: Status) -> dict[str, object]:
+    return {"pipeline": pipeline.name, "pipeline_id": str(pipeline.id), "status": status}

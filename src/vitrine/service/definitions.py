@@ -1,0 +1,180 @@
+"""Definitions of pipelines: list, read, create, change, enable, delete.
+
+Functions that change something import the engine when they are called: `vitrine list` must start quickly.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from typing import Any
+
+from vitrine.errors import ConfigError, WorkRefused
+from vitrine.flow.rows import Finding
+from vitrine.model import Definition, Pipeline, StateChoice, Step
+from vitrine.postgres import Connection
+from vitrine.service import audit, check_slots
+from vitrine.service.bodies.filters import EVERY, Filters
+from vitrine.service.bodies.pipelines import (
+    FindingBody,
+    ListedPipelineBody,
+    NewestRunBody,
+    PipelineBody,
+    PipelinePage,
+    StoredPipelineBody,
+)
+from vitrine.service.context import Context
+from vitrine.service.permissions import allowed
+from vitrine.service.roles import Role
+from vitrine.settings import Settings
+from vitrine.store import pipelines, selecting
+from vitrine.store.selecting import Invalid, Listed
+
+
+@allowed(Role.VIEWER)
+def list_page(context: Context, filters: Filters = EVERY, *, after: str = "", limit: int = 50) -> PipelinePage:
+    """Pipelines that pass the filters, in the order of their names, after the given name."""
+    zone = context.settings.zone
+    with context.connection() as connection:
+        found = selecting.list_page(connection, zone, filters.selection, after=after, limit=limit + 1)
+    shown = found[:limit]
+    return PipelinePage(
+        items=[_listed(one, zone) for one in shown if isinstance(one, Listed)],
+        invalid=[one.name for one in shown if isinstance(one, Invalid)],
+        next=shown[-1].name if len(found) > limit else None,
+    )
+
+
+def _listed(one: Listed, zone: tzinfo) -> ListedPipelineBody:
+    newest = NewestRunBody.of(one.newest_run) if one.newest_run else None
+    return ListedPipelineBody.of(one.pipeline, zone, last_run=newest)
+
+
+@allowed(Role.VIEWER)
+def get(context: Context, key: str) -> PipelineBody:
+    with context.connection() as connection:
+        return PipelineBody.of(pipelines.get(connection, key), context.settings.zone)
+
+
+@allowed(Role.ADMIN)
+def create(context: Context, definition: Definition, *, validate: bool = True) -> StoredPipelineBody:
+    """Store a new pipeline, after source and target have been asked."""
+    from vitrine import revisions
+
+    with check_slots.slot():
+        findings = _checked(definition, context.settings, ask=validate)
+    with context.connection() as connection, audit.recorded(context, connection, "pipelines.create") as record:
+        pipeline = revisions.create(connection, context.settings, definition)
+        record.add(pipeline, after=audit.definition_facts(pipeline.definition))
+    return _stored(context, pipeline, findings)
+
+
+@allowed(Role.ADMIN)
+def change(
+    context: Context,
+    key: str,
+    fields: Mapping[str, Any],
+    *,
+    state: StateChoice | None = None,
+    expected_version: int | None = None,
+    validate: bool = True,
+) -> StoredPipelineBody:
+    """Change the given fields; source and target are asked if the change concerns them."""
+    return _change(context, key, fields, state=state, expected_version=expected_version, validate=validate)
+
+
+def _change(
+    context: Context,
+    key: str,
+    fields: Mapping[str, Any],
+    *,
+    state: StateChoice | None = None,
+    expected_version: int | None = None,
+    validate: bool,
+) -> StoredPipelineBody:
+    from vitrine import revisions
+
+    findings: tuple[Finding, ...] = ()
+    with context.connection() as connection:
+        stored = pipelines.get(connection, key)
+    with check_slots.slot():
+        if expected_version in (None, stored.config_version):
+            # the parser keeps its answers: no connection is held while it works
+            _checked(revisions.merge(stored.definition, fields), context.settings, ask=False)
+        if validate:
+            with context.connection() as connection:
+                work = revisions.work_changed_by(
+                    connection, context.settings, key, fields, state=state, expected_version=expected_version
+                )
+            findings = _checked(work, context.settings, ask=True) if work else ()
+    with context.connection() as connection, audit.recorded(context, connection, "pipelines.change") as record:
+        old = pipelines.lock(connection, key)
+        pipeline = revisions.change(
+            connection, context.settings, key, fields, state=state, expected_version=expected_version
+        )
+        record.add_change(pipeline, old.definition, pipeline.definition, **({"state": state} if state else {}))
+    return _stored(context, pipeline, findings)
+
+
+@allowed(Role.ADMIN)
+def replace_tasks(
+    context: Context,
+    key: str,
+    steps: Sequence[Step],
+    *,
+    state: StateChoice | None = None,
+    expected_version: int | None = None,
+    validate: bool = True,
+) -> StoredPipelineBody:
+    """Replace the whole task plan; without steps, source_query and python_task apply again."""
+    fields = {"tasks": [step.model_dump(mode="json") for step in steps]}
+    return _change(context, key, fields, state=state, expected_version=expected_version, validate=validate)
+
+
+@allowed(Role.OPERATOR)
+def set_enabled(
+    context: Context, key: str, enabled: bool, *, expected_version: int | None = None
+) -> StoredPipelineBody:
+    """Enable or disable a pipeline. Disabling a running one pauses it after its current batch."""
+    return _change(context, key, {"enabled": enabled}, expected_version=expected_version, validate=False)
+
+
+@allowed(Role.ADMIN)
+def delete(context: Context, key: str, *, force: bool = False, expected_version: int | None = None) -> None:
+    with context.connection() as connection, audit.recorded(context, connection, "pipelines.delete") as record:
+        facts = _facts(connection, key)
+        deleted = pipelines.delete(connection, key, force=force, expected_version=expected_version)
+        record.add(deleted, before={"status": deleted.status, **facts}, after={"force": True} if force else None)
+
+
+def _facts(connection: Connection, key: str) -> audit.Facts:
+    """What the audit log keeps of a pipeline; nothing of one that was written to the table without validation."""
+    try:
+        return audit.definition_facts(pipelines.lock(connection, key).definition)
+    except ConfigError:
+        return {}
+
+
+def _checked(definition: Definition, settings: Settings, *, ask: bool) -> tuple[Finding, ...]:
+    """Findings of source and target, if they are asked; called while no connection to the store is held.
+
+    WorkRefused if no run could succeed.
+    """
+    from vitrine.engine import plan, validation
+
+    checked = plan.check(definition, settings)
+    if not ask:
+        return ()
+    try:
+        return validation.preflight(checked)
+    except ConfigError as exc:
+        raise WorkRefused(str(exc), code=exc.code, place=exc.place) from exc
+
+
+def _stored(context: Context, pipeline: Pipeline, findings: Sequence[Finding]) -> StoredPipelineBody:
+    from vitrine.engine import validation
+
+    return StoredPipelineBody.of(
+        pipeline,
+        context.settings.zone,
+        warnings=list(validation.warnings_of(findings)),
+        findings=[FindingBody.of(finding) for finding in findings],
+    )

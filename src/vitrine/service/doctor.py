@@ -1,0 +1,184 @@
+"""Examines an installation: settings, database, store, accounts, clock, sources, runners."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from vitrine import plugins
+from vitrine import settings as configuration
+from vitrine.accounts.findings import check_accounts
+from vitrine.errors import ConfigError, VitrineError
+from vitrine.plugins import Diagnosis
+from vitrine.postgres import Connection, connect, translated
+from vitrine.service.bodies.doctor import DoctorReport
+from vitrine.settings import Settings
+from vitrine.store import migrate, runs
+
+OLDEST_POSTGRES = 15
+RUNNER_SEEN_WITHIN = timedelta(seconds=15)
+CLOCK_SECONDS = 2.0
+"""A larger difference between two clocks is noticed by people: in times of logs, and in schedules."""
+
+_ACCOUNT = """
+    SELECT current_user::text AS role, current_database()::text AS database,
+           -- the account of the API changes pipelines but no lease, and writes no rows
+           NOT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                        WHERE n.nspname = 'etl' AND c.relname = 'etl_pipelines'
+                          AND has_any_column_privilege(c.oid, 'UPDATE')
+                          AND NOT has_column_privilege(c.oid, 'lease_token', 'UPDATE')) AS runs,
+           has_database_privilege(current_database(), 'TEMPORARY') AS temporary,
+           ARRAY(SELECT n.nspname::text FROM pg_namespace AS n
+                  WHERE n.nspname = ANY (%(schemas)s) AND NOT has_schema_privilege(n.oid, 'CREATE')) AS closed
+"""
+_SERVER = """
+    SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,
+           current_setting('server_encoding') AS encoding, current_setting('TimeZone') AS zone
+"""
+
+
+def examine(load: Callable[[], Settings]) -> DoctorReport:
+    """Every check that is possible: without valid settings or a database, the others are left out."""
+    return DoctorReport.of(list(_diagnoses(load)))
+
+
+def _diagnoses(load: Callable[[], Settings]) -> Iterator[Diagnosis]:
+    try:
+        settings = load()
+    except ConfigError as exc:
+        yield Diagnosis("settings", "error", str(exc), "correct the variable or the file .env; .env.sample lists all")
+        return
+    yield from _of_settings(settings)
+    if settings.database_url is None:
+        yield Diagnosis(
+            "database",
+            "error",
+            "no database is configured, and the embedded one is not running",
+            "set VITRINE_DATABASE_URL=postgresql://user:password@host:5432/database, or start `vitrine up`",
+        )
+    else:
+        yield from _of_database(settings)
+    yield from _of_connectors(settings)
+
+
+def _of_settings(settings: Settings) -> Iterator[Diagnosis]:
+    unknown = configuration.unknown_variables(plugins.variables())
+    if unknown:
+        named = ", ".join(f"{name} (did you mean {close}?)" if (close := _closest(name)) else name for name in unknown)
+        yield Diagnosis("settings", "warning", f"not a setting: {named}", "remove it, or correct its name")
+    else:
+        where = f"{Path('.env').resolve()}" if Path(".env").is_file() else "the environment"
+        yield Diagnosis("settings", "ok", f"read from {where}")
+    yield Diagnosis("schedules", "ok", f"time zone {settings.timezone}")
+
+
+def _closest(name: str) -> str | None:
+    from difflib import get_close_matches
+
+    known = configuration.known_variables(plugins.variables())
+    return next(iter(get_close_matches(name, known, 1, 0.75)), None)
+
+
+def _of_database(settings: Settings) -> Iterator[Diagnosis]:
+    try:
+        with connect(settings.store_url, name="vitrine:doctor", own_times=True) as connection:
+            yield from _of_server(connection)
+            yield _of_clock(connection)
+            yield from _of_account(connection)
+            yield from _of_store(connection, settings)
+    except VitrineError as exc:
+        yield Diagnosis("database", "error", str(exc), "start the server, or correct VITRINE_DATABASE_URL")
+
+
+def _one(connection: Connection, statement: Any, **arguments: Any) -> Mapping[str, Any]:
+    with translated("database"):
+        return connection.execute(statement, arguments).fetchone() or {}
+
+
+def _of_server(connection: Connection) -> Iterator[Diagnosis]:
+    found = _one(connection, _SERVER)
+    version = f"PostgreSQL {found['version']}"
+    if found["number"] // 10_000 < OLDEST_POSTGRES:
+        yield Diagnosis("database", "error", f"{version} is too old", f"use PostgreSQL {OLDEST_POSTGRES} or newer")
+    else:
+        yield Diagnosis("database", "ok", f"{version} answers")
+    if found["encoding"] != "UTF8":
+        text = f"{found['encoding']}: characters that it lacks fail a run"
+        yield Diagnosis("database, encoding", "warning", text, "create the database with encoding UTF8")
+    else:
+        yield Diagnosis("database, encoding", "ok", "UTF8")
+    yield Diagnosis("database, time zone", "ok", str(found["zone"]))
+
+
+def _of_clock(connection: Connection) -> Diagnosis:
+    before = time.monotonic()
+    now = _one(connection, "SELECT clock_timestamp() AS now")["now"]
+    # the answer was made somewhere in between
+    took = time.monotonic() - before
+    difference = (datetime.now(UTC) - now).total_seconds() - took / 2
+    text = f"differs from this machine by {abs(difference):.1f} s"
+    if abs(difference) <= max(CLOCK_SECONDS, took):
+        return Diagnosis("database, clock", "ok", text)
+    return Diagnosis("database, clock", "warning", text, "synchronise both machines with NTP")
+
+
+def _of_account(connection: Connection) -> Iterator[Diagnosis]:
+    found = _one(connection, _ACCOUNT, schemas=list(migrate.SCHEMAS))
+    role, wrong = found["role"], False
+    if not found["runs"]:
+        yield Diagnosis("database, account", "ok", f"'{role}' has rights for the API, not for a runner")
+        return
+    if not found["temporary"]:
+        wrong = True
+        remedy = f"GRANT TEMPORARY ON DATABASE {found['database']} TO {role}"
+        yield Diagnosis("database, account", "error", f"'{role}' may not create temporary tables", remedy)
+    for schema in found["closed"]:
+        wrong = True
+        remedy = f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {role}"
+        yield Diagnosis("database, account", "error", f"'{role}' may not create tables in schema '{schema}'", remedy)
+    if not wrong:
+        yield Diagnosis("database, account", "ok", f"'{role}' has the rights that it needs")
+
+
+def _of_store(connection: Connection, settings: Settings) -> Iterator[Diagnosis]:
+    newest = migrate.newest_revision()
+    present = migrate.present_revision(connection)
+    if present != newest:
+        is_newer = present is not None and present not in migrate.revisions()
+        text = f"at revision {present or 'none'}; this release needs {newest}"
+        remedy = "install the release of the other processes" if is_newer else "run `vitrine migrate`"
+        yield Diagnosis("store", "error", text, remedy)
+        return
+    yield Diagnosis("store", "ok", f"at revision {newest}")
+    for finding in check_accounts(connection, settings):
+        text, _, remedy = finding.text.rpartition("; ")
+        yield Diagnosis("accounts", "warning", text, remedy)
+    alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
+    if alive:
+        yield Diagnosis("runners", "ok", f"{alive} active")
+    else:
+        yield Diagnosis(
+            "runners",
+            "warning",
+            "none is active: requested and scheduled runs wait",
+            "start one with `vitrine runner`, or run a pipeline with `vitrine run NAME`",
+        )
+
+
+def _of_connectors(settings: Settings) -> Iterator[Diagnosis]:
+    names = ["default", *sorted({name.lower() for name in settings.sources} - {"default"})]
+    urls = {name: settings.source_url(name) for name in names if _is_configured(settings, name)}
+    for connector in plugins.installed().values():
+        if connector.diagnose is None:
+            continue
+        try:
+            diagnose = plugins.load_class(connector, connector.diagnose)
+            section = settings.section(connector.name, connector.settings)
+            yield from diagnose(section, urls)
+        except ConfigError as exc:
+            yield Diagnosis(connector.name, "error", str(exc), "correct the settings of this connector")
+
+
+def _is_configured(settings: Settings, name: str) -> bool:
+    return name != "default" or settings.database_url is not None or "default" in map(str.lower, settings.sources)

@@ -1,0 +1,127 @@
+"""Selects pipelines by filters, one page at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import DictRow
+
+from vitrine import schedule
+from vitrine.errors import ConfigError
+from vitrine.model import Pipeline, PipelineId, RunId
+from vitrine.postgres import Connection
+from vitrine.status import RunStatus, Status
+from vitrine.store import pipelines
+from vitrine.store.database import fetch_all
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Conditions that all must hold; None or empty: any."""
+
+    statuses: Sequence[Status] = ()
+    target: str | None = None  # with * at the end: targets that begin with the text before it
+    enabled: bool | None = None
+    stale: bool | None = None
+    failed: bool | None = None
+    error: str | None = None
+    tag: str | None = None
+    owner: str | None = None
+
+
+EVERY = Selection()
+
+
+@dataclass(frozen=True)
+class NewestRun:
+    """What a list shows of the newest run of a pipeline."""
+
+    id: RunId
+    kind: str
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None  # None: it is active
+    rows_read: int
+
+
+@dataclass(frozen=True)
+class Listed:
+    pipeline: Pipeline
+    newest_run: NewestRun | None
+
+    @property
+    def name(self) -> str:
+        return self.pipeline.name
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """A pipeline whose definition was written to the table without validation, and is not valid."""
+
+    name: str
+
+
+def list_page(
+    connection: Connection, zone: tzinfo, selection: Selection = EVERY, *, after: str = "", limit: int = 200
+) -> list[Listed | Invalid]:
+    """Selected pipelines in the order of their names, after the given name. `zone`: time zone for cron schedules."""
+    values = _values(connection, zone, selection)
+    return [_listed(row) for row in fetch_all(connection, "list_selected", **values, after=after, limit=limit)]
+
+
+def list_names(
+    connection: Connection, zone: tzinfo, selection: Selection, *, after: str = "", limit: int
+) -> list[tuple[PipelineId, str]]:
+    """The ids and names of selected pipelines in the order of their names, after the given name."""
+    values = _values(connection, zone, selection)
+    rows = fetch_all(connection, "select_pipelines", **values, after=after, limit=limit)
+    return [(PipelineId(row["id"]), row["name"]) for row in rows]
+
+
+def _values(connection: Connection, zone: tzinfo, selection: Selection) -> dict[str, Any]:
+    prefix = selection.target[:-1] if selection.target and selection.target.endswith("*") else None
+    return {
+        "statuses": list(selection.statuses) or None,
+        "target": selection.target if prefix is None else None,
+        "target_prefix": prefix,
+        "enabled": selection.enabled,
+        "stale": selection.stale,
+        "stale_crons": [] if selection.stale is None else _stale_crons(connection, zone),
+        "failed": selection.failed,
+        "error": selection.error,
+        "tag": selection.tag,
+        "owner": selection.owner,
+    }
+
+
+def _stale_crons(connection: Connection, zone: tzinfo) -> list[UUID]:
+    return [row["id"] for row in fetch_all(connection, "list_crons") if _is_stale(row, zone)]
+
+
+def _is_stale(row: DictRow, zone: tzinfo) -> bool:
+    try:
+        return row["now"] > schedule.parse(row["schedule_interval"]).stale_at(row["fresh_as_of"], zone=zone)
+    except ValueError:
+        return False  # written to the table without validation: it is never due
+
+
+def _listed(row: DictRow) -> Listed | Invalid:
+    try:
+        pipeline = pipelines.of_row(row)
+    except ConfigError:
+        return Invalid(row["name"])
+    newest = (
+        NewestRun(
+            RunId(row["run_id"]),
+            row["run_kind"],
+            RunStatus(row["run_status"]),
+            row["run_started_at"],
+            row["run_finished_at"],
+            row["run_rows_read"],
+        )
+        if row["run_id"] is not None
+        else None
+    )
+    return Listed(pipeline, newest)

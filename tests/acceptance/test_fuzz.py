@@ -1,0 +1,43 @@
+"""schemathesis finds no error of the server, and no answer that the OpenAPI document does not allow."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import running
+from tests.helpers.access import issue
+from vitrine.postgres import Connection
+from vitrine.service.roles import Role
+from vitrine.settings import Settings
+
+SECONDS = int(os.environ.get("VITRINE_TEST_FUZZ_SECONDS", "60"))
+
+
+@pytest.mark.promise("H9", "H10")
+def test_generated_requests_are_answered_as_documented(database_url: str, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with running.served(database_url, logs) as address:
+        reports = running.fuzz(address, tmp_path, seconds=SECONDS)
+    assert reports == [], "\n".join(reports)
+    log = next(logs.glob("api-*.log")).read_text("utf-8")
+    assert '"level": "error"' not in log, log
+
+
+@pytest.mark.promise("H1", "H2")
+@pytest.mark.parametrize("role", [*Role, None], ids=str)
+def test_generated_requests_with_a_token_are_answered_as_documented(
+    database_url: str, settings: Settings, connection: Connection, tmp_path: Path, role: Role | None
+) -> None:
+    """None: with a token that has expired."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    ttl = timedelta(milliseconds=1) if role is None else None
+    token = issue(settings, connection, role or Role.ADMIN, "fuzz", ttl=ttl)
+    reader = issue(settings, connection, Role.VIEWER, "reader")
+    with running.served(database_url, logs) as address:
+        reports = running.fuzz(address, tmp_path, seconds=SECONDS // 3, token=token, reader=reader)
+    assert reports == [], "\n".join(reports)
+    assert '"level": "error"' not in next(logs.glob("api-*.log")).read_text("utf-8")

@@ -1,0 +1,1 @@
+"""The attack set, and honest queries that must keep working."""

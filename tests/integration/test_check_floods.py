@@ -1,0 +1,116 @@
+"""A flood of definitions to check: refused with 429 beyond a few at once, and other routes answer in time."""
+
+import http.client
+import json
+import time
+from collections import Counter
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.processes import environment, free_port, started
+from tests.helpers.waiting import wait_until
+from vitrine.errors import ConfigError, TransientError
+from vitrine.policy import read_only, syntax
+from vitrine.postgres import Connection
+from vitrine.service import check_slots
+
+HOSTILE = [
+    "SELECT 1 " + "/*" * 16000 + "*/" * 16000,
+    "SELECT 1 " + "/*" * 32000,
+    "SELECT 1 " + "+-" * 32000 + "1",
+    "SELECT " + "(" * 32000 + "1" + ")" * 32000,
+    "SELECT array" + "[" * 32000 + "1" + "]" * 32000,
+    "SELECT 1" + "+1" * 31000,
+    "SELECT 1 WHERE " + " AND ".join(["a"] * 10000),
+    "SELECT " + ",".join(["(SELECT " * 13 + "1" + ")" * 13] * 500),
+]
+
+
+def send(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict[str, str], float]:
+    """Status, headers, and seconds until the answer."""
+    started_at = time.monotonic()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = {"Content-Type": "application/json"} if body else {}
+    connection.request(method, path, json.dumps(body) if body else None, headers)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status, dict(response.getheaders()), time.monotonic() - started_at
+
+
+def answers(port: int) -> bool:
+    try:
+        return send(port, "GET", "/api/v1/pipelines")[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def port(database_url: str, tmp_path: Path) -> Generator[int]:
+    number = free_port()
+    with started(["api"], tmp_path, environment(database_url, VITRINE_API_PORT=str(number))):
+        wait_until(lambda: answers(number), what="the API")
+        yield number
+
+
+@pytest.mark.promise("K7", "H12")
+def test_sixty_hostile_posts_at_once_do_not_delay_a_list(port: int, connection: Connection) -> None:
+    def post(number: int) -> tuple[int, dict[str, str], float]:
+        body = {
+            "name": f"hostile_{number}",
+            "source_query": HOSTILE[number % len(HOSTILE)] + " " * number,
+            "target_table": f"analytics.hostile_{number}",
+            "key_columns": ["id"],
+        }
+        return send(port, "POST", "/api/v1/pipelines", body)
+
+    with ThreadPoolExecutor(60) as threads:
+        posted = [threads.submit(post, number) for number in range(60)]
+        listed: list[float] = []
+        while not all(one.done() for one in posted):
+            status, _, seconds = send(port, "GET", "/api/v1/pipelines")
+            assert status == 200
+            listed.append(seconds)
+    statuses = Counter(one.result()[0] for one in posted)
+    # 201: the source did not answer in time about a query that is only long
+    assert set(statuses) <= {201, 422, 429}, statuses
+    refused = [one.result()[1] for one in posted if one.result()[0] == 429]
+    assert all("retry-after" in {name.lower() for name in headers} for headers in refused)
+    assert listed
+    assert sorted(listed)[len(listed) // 2] < 1.0, listed
+    assert max(listed) < 3.0, listed  # the machine of the tests is shared
+
+
+@pytest.mark.promise("H12")
+def test_more_checks_than_allowed_at_once_are_refused() -> None:
+    with ExitStack() as taken:
+        for _ in range(check_slots.AT_ONCE):
+            taken.enter_context(check_slots.slot())
+        with pytest.raises(TransientError) as refused, check_slots.slot():
+            pass
+    assert refused.value.code == "TOO_MANY_CHECKS"
+    with check_slots.slot():
+        pass
+
+
+@pytest.mark.promise("K7", "G20")
+@pytest.mark.parametrize("sql", HOSTILE[:5], ids=[sql[:24] for sql in HOSTILE[:5]])
+def test_nesting_that_takes_the_parser_long_is_refused_before_it_is_parsed(sql: str) -> None:
+    started_at = time.process_time()
+    with pytest.raises(ConfigError) as refused:
+        read_only(sql[: syntax.MAX_BYTES], ("content",))
+    assert refused.value.code == "TOO_COMPLEX"
+    assert time.process_time() - started_at < 0.5
+
+
+@pytest.mark.promise("K7")
+def test_a_query_that_takes_too_long_to_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syntax, "MAX_SECONDS", 0.0)
+    with pytest.raises(ConfigError) as refused:
+        read_only("SELECT 1 WHERE " + " AND ".join(["b"] * 5000), ("content",))
+    assert (refused.value.code, "s to check" in str(refused.value)) == ("TOO_COMPLEX", True)
