@@ -4,7 +4,7 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0015"
+revision = "0014"
 down_revision = "0013"
 
 
