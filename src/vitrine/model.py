@@ -5,6 +5,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, Literal, NewType, Self
 from uuid import UUID
 
@@ -61,6 +62,7 @@ class TaskType(StrEnum):
     PYTHON = "PYTHON"
 
 
+@lru_cache(maxsize=1024)  # a list of pipelines has each default once per pipeline
 def format_duration(value: timedelta) -> str:
     """The shortest spelling that `parse_duration` reads back: 90s, 5m, 1h."""
     seconds = value.total_seconds()

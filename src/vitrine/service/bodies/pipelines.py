@@ -103,7 +103,7 @@ class PipelineBody(Definition):
             last_error=ErrorBody.of(pipeline.last_error),
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
-            **dict(pipeline.definition),
+            **vars(pipeline.definition),
         )
 
     def definition(self) -> Definition:
