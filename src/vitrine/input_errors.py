@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast, get_args
 
 Location = tuple[int | str, ...]
@@ -93,6 +94,7 @@ class _Place:
     parent: Schema
 
 
+@lru_cache(maxsize=64)  # it takes 20 ms, and a list may have many pipelines that are not valid
 def _schema_of(expected: Any) -> Schema:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticInvalidForJsonSchema

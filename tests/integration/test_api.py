@@ -916,7 +916,7 @@ def test_examples_in_the_documentation_are_accepted(
         assert answer.is_success, f"{method} {address}: {answer.text}"
         if path.endswith("/tokens"):  # from now on, every request needs one
             headers = bearer(issue(settings, connection, Role.ADMIN))
-    assert {pipeline.name for pipeline in pipelines.list_page(connection)} == {"film_dim", "top_genres"}
+    assert {pipeline.name for pipeline in pipelines.list_all(connection)} == {"film_dim", "top_genres"}
 
 
 def test_the_root_redirects_to_the_documentation_page(client: TestClient) -> None:

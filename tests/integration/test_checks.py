@@ -65,7 +65,7 @@ def test_a_definition_is_validated_and_not_stored(client: TestClient, connection
     assert finding["place"]["line"] == 1
     assert finding["place"]["column"] > 1
     assert report["first_due_at"] is not None
-    assert [one.name for one in pipelines.list_page(connection)] == [events]
+    assert [one.name for one in pipelines.list_all(connection)] == [events]
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_what_every_run_would_hit_is_refused_by_validate_and_by_create(
     assert (answer.status_code, answer.json()["code"]) == (422, refused.value.code), answer.json()
     assert named in answer.json()["detail"]
     assert answer.json()["detail"].endswith("To store it anyway, add ?validate=false")
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
     assert client.post("/pipelines?validate=false", json=BASE | fields).status_code == 201
 
 
@@ -279,7 +279,7 @@ def test_nothing_is_applied_if_one_document_is_refused(connection: Connection, s
     with pytest.raises(ConfigError, match=r"b\.yaml: the reason") as refused:
         revisions.apply_all(connection, settings, documents, None, refused=["b.yaml: the reason"])
     assert refused.value.code == "NOT_APPLIED"
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 @pytest.mark.parametrize(("mode", "covers"), [("full", "everything"), ("incremental", "inserts and updates")])

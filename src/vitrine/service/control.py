@@ -6,7 +6,7 @@ from uuid import UUID
 
 from vitrine import revisions
 from vitrine.engine import backfill, rollback
-from vitrine.errors import NotFound, TransitionRefused
+from vitrine.errors import NotFound, StoredDefinitionInvalid, TransitionRefused
 from vitrine.model import Pipeline, RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.service import audit
@@ -53,7 +53,7 @@ def run_many(context: Context, body: RunManyBody) -> RequestedRuns:
         for pipeline_id, name in () if body.dry_run else selected:
             try:
                 requested.append(_run(context, connection, str(pipeline_id), body))
-            except (TransitionRefused, NotFound) as exc:  # NotFound: deleted since it was selected
+            except (StoredDefinitionInvalid, TransitionRefused, NotFound) as exc:  # NotFound: deleted since
                 refused.append(RefusedRun(pipeline=name, code=exc.code, reason=str(exc)))
     names = [name for _, name in selected]
     return RequestedRuns(

@@ -1,5 +1,6 @@
 """Bodies of the diagnosis of an installation."""
 
+from collections.abc import Iterable
 from typing import Literal, Self
 
 from pydantic import BaseModel, Field
@@ -7,6 +8,13 @@ from pydantic import BaseModel, Field
 from vitrine.plugins import Diagnosis
 
 Level = Literal["ok", "warning", "error"]
+
+
+def of_definitions(invalid: Iterable[tuple[str, str]]) -> list[Diagnosis]:
+    """The names of the pipelines whose stored definition is not valid, each with the reason."""
+    remedy = "apply a valid definition with `vitrine apply`, or delete the pipeline"
+    found = [Diagnosis("pipelines", "error", f"'{name}' is not valid: {reason}", remedy) for name, reason in invalid]
+    return found or [Diagnosis("pipelines", "ok", "every stored definition is valid")]
 
 
 class CheckBody(BaseModel):
