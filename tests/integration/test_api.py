@@ -48,12 +48,6 @@ FILMS: dict[str, Any] = {
 
 
 @pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
-
-
-@pytest.fixture
 def genres(connection: Connection) -> str:
     return pipelines.create(connection, Definition.model_validate(GENRES)).name
 

@@ -1,7 +1,6 @@
 """The routes for checks: validate, preview, compare, rejects, and requests for a backfill or a reconcile."""
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
@@ -29,12 +28,6 @@ EVENTS: dict[str, Any] = {
     "incremental_key": "modified",
     "key_columns": ["id"],
 }
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
 
 
 @pytest.fixture

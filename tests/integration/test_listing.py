@@ -1,6 +1,5 @@
 """Lists of pipelines: filters, pages, freshness against the schedule."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,12 +9,6 @@ from tests.helpers.pipelines import create
 from vitrine.api.app import create_app
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        yield client
 
 
 def names(client: TestClient, **filters: Any) -> list[str]:

@@ -1,6 +1,5 @@
 """What the catalog can tell is said before a row moves: by `validate`, and when a pipeline is created or changed."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -148,12 +147,6 @@ WARNED: list[tuple[str, str, dict[str, Any], str]] = [
 
 def definition(**fields: Any) -> Definition:
     return Definition.model_validate(BASE | fields)
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
 
 
 @pytest.mark.promise("J31")

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, Field
 
 from vitrine.plugins import Diagnosis
+from vitrine.service.bodies.mirror import Mirror
 
 Level = Literal["ok", "warning", "error"]
 
@@ -17,15 +18,11 @@ def of_definitions(invalid: Iterable[tuple[str, str]]) -> list[Diagnosis]:
     return found or [Diagnosis("pipelines", "ok", "every stored definition is valid")]
 
 
-class CheckBody(BaseModel):
+class CheckBody(Mirror):
     subject: str
     level: Level
     text: str
     remedy: str | None = Field(description="How to mend it; null where nothing is wrong.")
-
-    @classmethod
-    def of(cls, diagnosis: Diagnosis) -> Self:
-        return cls(subject=diagnosis.subject, level=diagnosis.level, text=diagnosis.text, remedy=diagnosis.remedy)
 
 
 class DoctorReport(BaseModel):
