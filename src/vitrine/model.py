@@ -5,7 +5,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NewType, Self
 from uuid import UUID
 
@@ -276,7 +276,8 @@ class Definition(BaseModel):
         reads = _reading_connector(types, info.data.get("source_type", ""))
         given = value.model_dump(exclude_unset=True) if isinstance(value, Options) else value
         target = _effective_target(info.data.get("tasks", ()), info.data.get("target_table", ""))
-        return plugins.options_model(Options, reads, target).model_validate(given)
+        model = plugins.options_model(Options, reads, target)
+        return _default_options(model) if given == {} else model.model_validate(given)
 
     @model_validator(mode="after")
     def _type_is_derived(self) -> Self:
@@ -348,6 +349,11 @@ class Definition(BaseModel):
         common = handler.resolve_ref_schema(resolved["properties"]["options"])
         describe_connector_options(resolved, common)
         return schema
+
+
+@cache
+def _default_options(model: type[BaseModel]) -> BaseModel:
+    return model()
 
 
 def _steps(tasks: tuple[Step, ...], source_query: str | None, python_task: str | None) -> tuple[Step, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -664,8 +665,13 @@ def read_row(row: DictRow) -> Stored:
             config_version=row["config_version"],
             lease_owner=row["lease_owner"],
             fields=fields,
-            reason="; ".join(error.sentence for error in input_errors.explain(exc.errors(), Definition)),
+            reason="; ".join(error.sentence for error in input_errors.explain(exc.errors(), schema=_schema())),
         )
+
+
+@cache
+def _schema() -> input_errors.Schema:
+    return input_errors.schema_of(Definition)
 
 
 def _of_row(row: DictRow, definition: Definition) -> Pipeline:
