@@ -262,9 +262,12 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
 
 
 def request_pause(connection: Connection, key: str | UUID) -> Status:
-    """PAUSED immediately, or PAUSE_REQUESTED until the current batch is committed; a FAILED pipeline is refused."""
+    """PAUSED immediately, or PAUSE_REQUESTED until the current batch is committed; a FAILED pipeline is refused.
+
+    The definition need not be valid: a run that began before must be stoppable.
+    """
     with transaction(connection):
-        pipeline = lock(connection, key)
+        pipeline = lock_stored(connection, key)
         row = fetch_one(connection, "request_pause", id=pipeline.id, steps=STEPS)
     if row is None:
         raise TransitionRefused(
