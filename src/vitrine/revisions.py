@@ -388,7 +388,7 @@ def flat(stored: Stored) -> dict[str, Any]:
         fields = stored.definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
         options = stored.definition.options.model_dump(mode="json", exclude_defaults=True)
     else:
-        defaults = pipelines.plain_fields(Definition(name="none", target_table=""))
+        defaults = pipelines.plain_fields(Definition(name="none", target_table="")) | {"name": None}
         fields = {name: value for name, value in stored.fields.items() if value != defaults[name]}
         options = fields.pop("options", {})
     return fields | {f"options.{name}": value for name, value in options.items()}
