@@ -69,8 +69,9 @@ def command_texts(folder: Path, env: dict[str, str]) -> Iterator[tuple[str, str]
     ]
     commands += [("reconcile", "good"), ("reconcile", "broken_query"), ("status", "missing")]
     with ThreadPoolExecutor(4) as pool:  # most of them wait for servers that do not answer
-        results = pool.map(lambda command: vitrine(*command, folder=folder, env=env), commands)
-    for command, finished in zip(commands, results, strict=True):
+        started_commands = [(one, pool.submit(vitrine, *one, folder=folder, env=env)) for one in commands]
+    for command, future in started_commands:
+        finished = future.result()
         yield " ".join(command), finished.stdout + finished.stderr
         assert "Traceback" not in finished.stderr, (command, finished.stderr)
 
