@@ -172,6 +172,7 @@ class Interrupt(importlib.abc.MetaPathFinder):
         if name == {module!r}:
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this in the background
 sys.argv = ["vitrine", "list"]
 from vitrine.cli import main
 main()
