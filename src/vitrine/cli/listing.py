@@ -48,12 +48,11 @@ def list_all(
     by_age = (sort or ("age" if stale or failed else "name")) == "age"
     with backends.opened() as backend:
         pages = backend.definitions.pages(_filters(stale, failed, status, tag, owner, target))
-        render = output.json_text if as_json else _rendering(backend.settings)
-        found, invalid = _rendered(pages, render, by_age=by_age)
-    if as_json:
-        output.show_page(PipelinePage(items=[], invalid=invalid, next=None), found)
-    else:
-        _show(found, invalid)
+        if as_json:
+            texts, invalid = _rendered(pages, output.json_text, by_age=by_age)
+            output.show_page(PipelinePage(items=[], invalid=invalid, next=None), texts)
+        else:
+            _show(*_rendered(pages, _rendering(backend.settings), by_age=by_age))
 
 
 def _rendered(
