@@ -37,6 +37,9 @@ _ABOUT_THE_DOCUMENT = frozenset(
 )
 """Errors with status 400 that another document would not have; an index that is closed has the same status."""
 
+_ABOUT_THE_INDEX = re.compile(r"no write index is defined|pipeline with id \[.*\] does not exist")
+"""Reasons of these errors that every document of the index would have."""
+
 _FIELD = re.compile(r"field \[([^\]]+)\]")
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
@@ -147,8 +150,8 @@ class Bulk:
                 return
             if attempt == len(WAITS):
                 raise TransientError(
-                    f"target {self._requests.target}: the cluster had no room for {len(missing)} document(s) after"
-                    f" {attempt + 1} attempts"
+                    f"target {self._requests.target}: the cluster has not taken {len(missing)} document(s) after"
+                    f" {attempt + 1} attempts: it is overloaded, or others write the same documents all the time"
                 )
             self._requests.lease.wait(WAITS[attempt])
             attempt += 1
@@ -239,8 +242,10 @@ class Bulk:
         if status in (429, 503) and kind != "cluster_block_exception":
             again.append(place)
         elif status == 409:
-            raise self._requests.conflict()
-        elif status == 400 and kind in _ABOUT_THE_DOCUMENT:
+            if operations.version is not None:
+                raise self._requests.conflict()
+            again.append(place)  # another pipeline changes the same document at this moment
+        elif status == 400 and kind in _ABOUT_THE_DOCUMENT and not _ABOUT_THE_INDEX.search(reason):
             column = _FIELD.search(reason)
             self._reject(operations, place, kind.upper(), reason, column[1] if column else None)
         else:

@@ -15,11 +15,13 @@ from urllib.parse import urlsplit
 
 import elastic_transport
 import elasticsearch
+from elastic_transport import ObjectApiResponse
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 from elasticsearch.serializer import CompatibilityModeJsonSerializer
 
 from vitrine import urls
 from vitrine.connectors.elasticsearch import ElasticsearchOptions, ElasticsearchSettings
+from vitrine.connectors.elasticsearch.connections import EndingNode
 from vitrine.connectors.elasticsearch.exact_json import NumberText
 from vitrine.errors import ConfigError, DataError, RelationMissing, TransientError, VitrineError
 from vitrine.flow.jobs import SinkJob
@@ -101,7 +103,21 @@ class Requests:
                 except TimeoutError:
                     if reply.done():
                         raise
-                    self.check()
+                    self._check_waiting()
+
+    def change(self, work: Callable[[Elasticsearch], ObjectApiResponse[Any]]) -> None:
+        """Change an index or an alias; TransientError if the cluster does not confirm that it has."""
+        reply = self.call(lambda client: work(client).body)
+        if self.member(reply, "acknowledged") is not True:
+            raise TransientError(f"target {self.target}: the cluster has not confirmed a change of an index in time")
+
+    def _check_waiting(self) -> None:
+        """A request that nobody waits for any more must not reach the cluster later."""
+        try:
+            self.check()
+        except VitrineError:
+            self._disconnect()
+            raise
 
     def member(self, reply: Any, *names: str) -> Any:
         """A member of a reply; a reply without it was changed or cut on its way."""
@@ -137,7 +153,10 @@ class Requests:
         self._cancelled.clear()
 
     def close(self) -> None:
+        self._disconnect()
         self._senders.close()
+
+    def _disconnect(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -160,6 +179,7 @@ class Requests:
                     self._hosts,
                     serializers={exact.mimetype: exact, ready.mimetype: ready, "application/json": exact},
                     connections_per_node=self._in_flight + 1,
+                    node_class=EndingNode,
                     max_retries=0,
                     retry_on_timeout=False,
                     http_compress=False,
@@ -297,6 +317,8 @@ def error_of(target: str, status: int, body: Any) -> VitrineError:
         return TransientError(
             f"target {target}: the cluster refuses requests ({reason}); {remedy}", code="SINK_BLOCKED"
         )
+    if kind == "index_closed_exception":
+        return TransientError(f"target {target}: its index is closed; open it", code="SINK_BLOCKED")
     if status in (401, 403):
         return ConfigError(
             f"target {target}: the cluster refuses access ({reason or kind}); check the user, the API key and their"
