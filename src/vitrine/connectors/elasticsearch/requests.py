@@ -5,8 +5,9 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -96,14 +97,17 @@ class Requests:
         return self._senders.submit(lambda: work(client))
 
     def wait(self, reply: "Future[Reply]") -> Reply:
+        self.first_of([reply])
         with translated(self.target):
-            while True:
-                try:
-                    return reply.result(POLL_SECONDS)
-                except TimeoutError:
-                    if reply.done():
-                        raise
-                    self._check_waiting()
+            return reply.result()
+
+    def first_of(self, replies: "Iterable[Future[Reply]]") -> "Future[Reply]":
+        """One that has its reply or its error."""
+        while True:
+            done, _ = wait_for(replies, POLL_SECONDS, FIRST_COMPLETED)
+            if done:
+                return done.pop()
+            self._check_waiting()
 
     def change(self, work: Callable[[Elasticsearch], ObjectApiResponse[Any]]) -> None:
         """Change an index or an alias; TransientError if the cluster does not confirm that it has."""
