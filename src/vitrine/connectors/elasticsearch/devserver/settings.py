@@ -8,7 +8,6 @@ from pydantic import AliasChoices, Field
 from vitrine import settings
 from vitrine.settings import ConnectorSettings
 
-
 SYSTEM_CACHE = Path("/var/cache")
 """That of root: another user runs its server, and may not enter the home of root."""
 
