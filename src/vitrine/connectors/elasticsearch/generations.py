@@ -188,7 +188,7 @@ class Generations:
             self._create(found.guard_name, settings, {"_meta": {OWN_META: asdict(mark)}}, aliases)
         elif guard.mark is None:
             raise ConfigError(foreign_guard(guard), code="TARGET_FOREIGN")
-        else:
+        elif guard.mark != mark:
             self.note(guard, mark)
         if self.find().live is not None:
             raise self._overtaken()
