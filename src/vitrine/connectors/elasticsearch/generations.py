@@ -7,7 +7,7 @@ request to an index that was published, replaced or deleted in the meantime find
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, cast
+from typing import Any
 
 from elastic_transport import ObjectApiResponse
 from elasticsearch import Elasticsearch
@@ -323,7 +323,7 @@ def described_indexes(requests: Requests, names: Sequence[str]) -> list[StoredIn
             ).body
         )
     )
-    return [_index_of(name, found) for name, found in cast(dict[str, Any], reply).items()]
+    return [_index_of(name, requests.object(found)) for name, found in requests.object(reply).items()]
 
 
 def _index_of(name: str, found: Mapping[str, Any]) -> StoredIndex:

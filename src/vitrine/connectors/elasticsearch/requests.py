@@ -11,7 +11,7 @@ from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import elastic_transport
@@ -126,14 +126,21 @@ class Requests:
     def member(self, reply: Any, *names: str) -> Any:
         """A member of a reply; a reply without it was changed or cut on its way."""
         for name in names:
-            if not isinstance(reply, Mapping) or name not in reply:
+            found = self.object(reply)
+            if name not in found:
                 raise TransientError(f"target {self.target}: the reply of the cluster is not complete (no '{name}')")
-            reply = reply[name]  # pyright: ignore[reportUnknownVariableType]
-        return reply  # pyright: ignore[reportUnknownVariableType]
+            reply = found[name]
+        return reply
+
+    def object(self, reply: Any) -> Mapping[str, Any]:
+        """The reply as a JSON object; another one was not written by the cluster."""
+        if not isinstance(reply, Mapping):
+            raise TransientError(f"target {self.target}: the reply of the cluster is not a JSON object")
+        return cast(Mapping[str, Any], reply)
 
     def refuse_partial(self, reply: Any) -> None:
         """A shard that does not answer would look like documents that are not there."""
-        shards = self.member(reply, "_shards")
+        shards = self.object(self.member(reply, "_shards"))
         if failed := int(shards.get("failed", 0)):
             raise TransientError(
                 f"target {self.target}: {failed} of {shards.get('total')} shards of an index do not answer"
@@ -272,7 +279,11 @@ def translated(target: str) -> Generator[None]:
     except elastic_transport.TlsError as exc:
         raise _error_of_tls(target, exc) from exc
     except elastic_transport.ConnectionTimeout as exc:
-        raise TransientError(f"target {target}: the cluster did not answer in time") from exc
+        raise TransientError(
+            f"target {target}: the cluster did not answer in time; if it happens again, send less at once"
+            " (options.bulk_documents, bulk_bytes), or allow more time (VITRINE_LEASE_TTL, and"
+            " VITRINE_ELASTICSEARCH_REQUEST_TIMEOUT)"
+        ) from exc
     except elastic_transport.TransportError as exc:
         raise TransientError(f"target {target}: the cluster is unavailable ({type(exc).__name__})") from exc
     except RecursionError as exc:
