@@ -96,8 +96,9 @@ def _revise(
     """What a change stores; None if it changes nothing."""
     pipelines.refuse_other_version(old.name, old.config_version, expected_version)
     new = merge(old.definition, fields)
-    plan.check(new, settings)
     changed = changed_fields(old.definition, new)
+    if not only_disables(old.definition, new):
+        plan.check(new, settings)
     if not changed and state != "reset":
         return None
     _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
@@ -229,6 +230,11 @@ def _kept_options(definition: Definition, merged: Mapping[str, Any]) -> dict[str
 
 def changed_fields(old: Definition, new: Definition) -> frozenset[str]:
     return frozenset(name for name in Definition.model_fields if getattr(old, name) != getattr(new, name))
+
+
+def only_disables(old: Definition, new: Definition) -> bool:
+    """Whether the change does nothing but disable: it is not refused if the settings no longer allow the rest."""
+    return not new.enabled and changed_fields(old, new) <= {"enabled"}
 
 
 def changes_the_work(old: Definition, new: Definition) -> bool:

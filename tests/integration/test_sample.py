@@ -68,3 +68,14 @@ def test_the_search_indexes_are_left_out_where_they_are_not_allowed(connection: 
     output = StringIO()
     assert search.prepare(Console(file=output, width=300), connection, settings.model_copy(update=allowed)) == []
     assert "target 'es:film_dim' is outside the allowed targets" in output.getvalue()
+
+
+def test_without_a_cluster_the_demo_disables_its_indexes_and_the_audit_log_has_it(
+    connection: Connection, settings: Settings
+) -> None:
+    for document in search.documents():
+        pipelines.create(connection, document.definition)
+    search.suspend(connection, settings)
+    assert [one.definition.enabled for one in pipelines.list_page(connection)] == [False] * 3
+    changes = connection.execute("SELECT operation, after FROM etl.etl_audit").fetchall()
+    assert changes == [{"operation": "pipelines.change", "after": {"enabled": False}}] * 3

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from tests.helpers.planning import BOMB, create_bomb, planning
 from tests.helpers.running import create, run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine.connectors.postgres.role_limits import RoleLimits
@@ -16,16 +17,13 @@ from vitrine.engine import validation
 from vitrine.errors import ConfigError, DataError, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Pipeline
-from vitrine.postgres import Connection, connect, raw
+from vitrine.postgres import Connection, connect
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 
 PROMISED_SECONDS = 3.0
 """A stop, a pause or a delete during a plan: one second by design, with a reserve for a loaded machine."""
-
-FOLDED = "SELECT id, {} FROM content.film_work".format(", ".join(f"lpad('x', 100000000) AS c{n}" for n in range(8)))
-"""PostgreSQL checks neither a time limit nor a cancel while it computes these constants."""
 
 ROLE = "limited_reader"
 
@@ -37,22 +35,15 @@ def limited(settings: Settings, *relations: str, **limits: Any) -> Settings:
 
 def bomb(connection: Connection, settings: Settings, **limits: Any) -> tuple[Settings, Pipeline]:
     """A pipeline whose query takes PostgreSQL many seconds to plan."""
-    connection.execute(raw(f"CREATE VIEW content.bomb AS {FOLDED}"))
-    settings = limited(settings, "content.bomb", **limits)
-    return settings, films(connection, settings, "SELECT id, length(c0 || c1 || c2 || c3) AS n FROM content.bomb")
+    create_bomb(connection)
+    settings = limited(settings, BOMB, **limits)
+    return settings, films(connection, settings, f"SELECT id, n FROM {BOMB}")
 
 
 def films(connection: Connection, settings: Settings, query: str, **fields: Any) -> Pipeline:
     return create(
         connection, settings, source_query=query, target_table="analytics.films", key_columns=["id"], **fields
     )
-
-
-def planning(connection: Connection) -> int:
-    """Sessions that work on the bomb."""
-    statement = "SELECT count(*) AS n FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'EXPLAIN %bomb%'"
-    row = connection.execute(statement).fetchone()
-    return row["n"] if row else 0
 
 
 def error_of(executed: Executed) -> VitrineError:
@@ -106,7 +97,7 @@ def test_a_plan_ends_at_its_limit_although_the_server_does_not_answer(
     with pytest.raises(ConfigError) as refused:
         validation.validate(pipeline.definition, settings)
     assert refused.value.code == "PLAN_TIMEOUT"
-    wait_until(lambda: planning(connection) == 0, 60, "the sessions that were left behind end")
+    wait_until(lambda: not planning(connection), 60, "the sessions that were left behind end")
 
 
 @pytest.mark.promise("K4")
@@ -122,7 +113,7 @@ def test_a_run_that_should_end_does_not_wait_for_a_plan(
             return run(own, settings, pipeline, stop=stop)
 
     running = threads.submit(run_there)
-    wait_until(lambda: planning(connection) > 0, what="a plan that takes long")
+    wait_until(lambda: planning(connection), what="a plan that takes long")
     started = time.monotonic()
     match by:
         case "stop":
@@ -136,7 +127,7 @@ def test_a_run_that_should_end_does_not_wait_for_a_plan(
     assert time.monotonic() - started < PROMISED_SECONDS + 1
     expected = {"stop": Outcome.RELEASED, "pause": Outcome.PAUSED, "delete": None}
     assert executed.outcome is expected[by]
-    wait_until(lambda: planning(connection) == 0, 60, "the session that was left behind ends")
+    wait_until(lambda: not planning(connection), 60, "the session that was left behind ends")
 
 
 # -- time to the first row --------------------------------------------------------------------------------------------
