@@ -103,12 +103,12 @@ def execute(connections: SourceConnections, text: str) -> str | None:
             rows = CopyOut(session, f"COPY ({text}) TO STDOUT", skip=0, shortest=0, max_row=1024**2)
             while rows.peek() is not None:
                 rows.take()
+            if rows.is_too_large:
+                session.close()
+                return "RowTooLarge"
     except (psycopg.Error, VitrineError) as exc:
         connections.close()
         return type(exc).__name__
-    except copy_out.RowTooLarge:
-        connections.close()
-        return "RowTooLarge"
     return None
 
 
