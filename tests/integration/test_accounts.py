@@ -1,6 +1,7 @@
 """The restricted accounts: what each may do, tried with plain SQL, and the product under all three."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -18,7 +19,7 @@ from vitrine.accounts import roles as creating
 from vitrine.accounts.findings import check_accounts
 from vitrine.accounts.grants import DEFINITION, TABLES
 from vitrine.connectors.postgres.source import horizon
-from vitrine.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres, programs_of
 from vitrine.engine import reconcile, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
@@ -60,15 +61,17 @@ def restricted(connection: Connection, database_url: str) -> Iterator[Accounts]:
 
 
 def refused(url: str, statement: str) -> bool:
-    """Whether the account may not execute the statement."""
-    with psycopg.connect(url) as session:
-        try:
-            session.execute(statement.encode())
-        except psycopg.errors.InsufficientPrivilege:
-            return True
-        finally:
-            session.rollback()
-    return False
+    """Whether `psql` may not execute the statement under the account."""
+    psql = programs_of(18) / "psql"
+    commands = [option for text in ("BEGIN", statement, "ROLLBACK") for option in ("-c", text)]
+    tried = subprocess.run(
+        [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=sqlstate", *commands, url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tried.returncode == 0 or "42501" in tried.stderr, (statement, tried.stderr)
+    return tried.returncode != 0
 
 
 def test_every_table_sequence_and_column_of_the_store_has_an_entry_in_the_list_of_grants(
@@ -118,6 +121,24 @@ def test_marts_are_built_under_the_three_accounts(
         assert differences(connection, str(RATINGS["source_query"]), "analytics.ratings", "id") == []
 
 
+_ENTRY = "(actor, role, via, operation{}) {}VALUES ('someone', 'admin', 'cli', 'pipelines.delete'{})"
+TAMPERING = (
+    "UPDATE etl.etl_audit SET actor = 'someone'",
+    "DELETE FROM etl.etl_audit",
+    "TRUNCATE etl.etl_audit",
+    "INSERT INTO etl.etl_audit " + _ENTRY.format(", at", "", ", '2020-01-01'"),
+    "INSERT INTO etl.etl_audit " + _ENTRY.format(", id", "OVERRIDING SYSTEM VALUE ", ", 1"),
+    "ALTER TABLE etl.etl_audit DISABLE TRIGGER append_only",
+    "DROP TRIGGER append_only ON etl.etl_audit",
+    "DROP FUNCTION etl.refuse_audit_change() CASCADE",
+    "CREATE OR REPLACE FUNCTION etl.refuse_audit_change() RETURNS trigger LANGUAGE sql AS ''",
+    "DROP TABLE etl.etl_audit",
+    "ALTER TABLE etl.etl_audit RENAME TO gone",
+    "CREATE RULE gone AS ON INSERT TO etl.etl_audit DO INSTEAD NOTHING",
+    "SET session_replication_role = replica",
+)
+"""Ways to change, remove or backdate an entry of the audit log."""
+
 EVERY_TABLE = (
     "content.film_work",
     "ugc.ratings",
@@ -151,7 +172,7 @@ def test_the_reader_cannot_write_anywhere(connection: Connection, restricted: Ac
     assert not refused(restricted.reader, "SELECT * FROM ugc.ratings")
 
 
-@pytest.mark.promise("K16")
+@pytest.mark.promise("K16", "H10", "H17")
 def test_the_api_s_account_cannot_touch_a_lease_or_a_mart(connection: Connection, restricted: Accounts) -> None:
     connection.execute("CREATE TABLE analytics.marts (id integer)")
     attempts = [
@@ -176,11 +197,13 @@ def test_the_api_s_account_cannot_touch_a_lease_or_a_mart(connection: Connection
         "SELECT * FROM ugc.ratings",
         "ALTER TABLE etl.etl_pipelines DISABLE TRIGGER ALL",
         "UPDATE etl.alembic_version SET version_num = '0001'",
+        "DELETE FROM etl.etl_tokens",
+        *TAMPERING,
     ]
     assert [one for one in attempts if not refused(restricted.api, one)] == []
 
 
-@pytest.mark.promise("K16")
+@pytest.mark.promise("K16", "H17")
 def test_the_runner_s_account_cannot_change_configuration(connection: Connection, restricted: Accounts) -> None:
     attempts = [
         *(f"UPDATE etl.etl_pipelines SET {column} = DEFAULT" for column in DEFINITION),
@@ -194,6 +217,10 @@ def test_the_runner_s_account_cannot_change_configuration(connection: Connection
         "ALTER TABLE etl.etl_runs ADD COLUMN mine text",
         "SELECT * FROM ugc.ratings",
         "UPDATE ugc.ratings SET rating = 1",
+        "SELECT * FROM etl.etl_tokens",
+        "INSERT INTO etl.etl_tokens (name) VALUES ('mine')",
+        "UPDATE etl.etl_tokens SET role = 'admin'",
+        *TAMPERING,
     ]
     assert [one for one in attempts if not refused(restricted.runner, one)] == []
     assert not refused(restricted.runner, "UPDATE etl.etl_pipelines SET lease_owner = 'me'")
