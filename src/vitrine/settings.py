@@ -94,6 +94,17 @@ def _api_url(value: object) -> object:
     return value
 
 
+def is_header_value(text: str) -> bool:
+    """Whether a secret can be sent in a header; a client library would quote one that cannot in its error."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _header_value(value: SecretStr) -> SecretStr:
+    if not is_header_value(value.get_secret_value()):
+        raise ValueError("give one line of ASCII characters without spaces")
+    return value
+
+
 def _at_least_10ms(value: timedelta) -> timedelta:
     if value < timedelta(milliseconds=10):
         raise ValueError("give at least 10ms; a shorter interval would keep the process busy all the time")
@@ -131,6 +142,7 @@ Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDec
 ConnectionLimit = Annotated[int, Field(ge=CONNECTIONS_OF_A_RUN, le=10_000)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 ApiUrl = Annotated[str, BeforeValidator(_api_url)]
+HeaderSecret = Annotated[SecretStr, AfterValidator(_header_value)]
 
 
 _SOURCES = SettingsConfigDict(
@@ -234,7 +246,7 @@ class Settings(_FromFiles):
     trusted_proxies: Networks = ()
     # None: commands work on the database; otherwise through the API at this address, with the token
     api_url: ApiUrl | None = None
-    token: SecretStr | None = None
+    token: HeaderSecret | None = None
     check_timeout: Duration = timedelta(seconds=10)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: Literal["auto", "json", "text"] = "auto"

@@ -26,6 +26,7 @@ from vitrine.model import Definition
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import database, pipelines, runs
+from vitrine.store.migrate import migrate
 
 RATINGS = {
     "name": "ratings",
@@ -406,12 +407,57 @@ def test_a_reader_that_can_write_and_rights_of_an_earlier_release_are_found(
     assert "GRANT SELECT" in found["GRANTS_OUTDATED"]
 
 
-def test_a_role_that_is_powerful_already_is_refused(connection: Connection) -> None:
-    connection.execute("DROP ROLE IF EXISTS mighty_api; CREATE ROLE mighty_api CREATEROLE")
-    with pytest.raises(ConfigError, match="it would not be restricted") as caught:
+@pytest.mark.promise("K16")
+@pytest.mark.parametrize(
+    ("prepared", "reason"),
+    [
+        ("CREATE ROLE mighty_api CREATEROLE", "it would not be restricted"),
+        ("CREATE ROLE mighty_api; GRANT pg_write_all_data TO mighty_api", "it would not be restricted"),
+        ("CREATE ROLE mighty_runner LOGIN", "was not created for this store"),
+        ("CREATE ROLE mighty_runner; CREATE ROLE mighty_other IN ROLE mighty_runner", "was not created for this store"),
+    ],
+)
+def test_a_role_that_somebody_has_prepared_is_refused(connection: Connection, prepared: str, reason: str) -> None:
+    """Otherwise whoever may create roles on the server could wait for the rights that they get here."""
+    connection.execute(prepared.encode())
+    with pytest.raises(ConfigError, match=reason) as caught:
         creating.apply(connection, creating.Roles.of("mighty"), PLACES)
     assert caught.value.code == "ROLE_NAME"
-    connection.execute("DROP ROLE mighty_api")
+    connection.execute("DROP ROLE IF EXISTS mighty_other, mighty_api, mighty_runner")
+
+
+@pytest.mark.promise("K16")
+def test_the_roles_of_another_installation_on_the_server_are_refused(
+    restricted: Accounts, postgres: EmbeddedPostgres
+) -> None:
+    prefix = restricted.roles.runner.removesuffix("_runner")
+    with database_beside(postgres) as url:
+        migrate(url)
+        with connect(url, name="tests") as other, pytest.raises(ConfigError, match="was not created for this store"):
+            creating.apply(other, creating.Roles.of(prefix), PLACES)
+
+
+@pytest.mark.promise("K16")
+def test_a_pipeline_that_the_api_s_account_stores_gives_the_runner_no_right_on_its_target(
+    connection: Connection, restricted: Accounts
+) -> None:
+    connection.execute(
+        "DROP ROLE IF EXISTS payroll; CREATE ROLE payroll; CREATE SCHEMA secret; CREATE TABLE secret.pay (id int);"
+        " CREATE TABLE analytics.shared (id int); ALTER TABLE secret.pay OWNER TO payroll;"
+        " ALTER TABLE analytics.shared OWNER TO payroll"
+    )
+    with connect(restricted.api, name="tests") as api:
+        for number, target in enumerate(("secret.pay", "content.genre", "analytics.shared")):
+            api.execute(
+                "INSERT INTO etl.etl_pipelines (name, type, source_query, target_table, mode, key_columns)"
+                " VALUES (%s, 'SQL', 'SELECT 1', %s, 'full', '{id}')",
+                [f"hostile_{number}", target],
+            )
+    statements = creating.apply(connection, restricted.roles, PLACES)
+    assert {statement.split(" ON ")[1] for statement in statements} == {
+        f'TABLE "analytics"."shared" TO "{restricted.roles.runner}"'
+    }
+    connection.execute("DROP OWNED BY payroll; DROP ROLE payroll")
 
 
 def test_an_account_without_the_right_to_create_roles_is_refused_with_the_remedy(

@@ -30,9 +30,10 @@ class Roles:
 
     @classmethod
     def of(cls, prefix: str) -> "Roles":
-        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,50}", prefix):
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,50}", prefix) or f"{prefix}_".startswith("pg_"):
             raise ConfigError(
-                f"'{prefix}' cannot begin the names of roles; use lower-case letters, digits and underscores",
+                f"'{prefix}' cannot begin the names of roles; use lower-case letters, digits and underscores, and not"
+                " pg, which PostgreSQL reserves",
                 code="ROLE_NAME",
             )
         return cls(f"{prefix}_reader", f"{prefix}_runner", f"{prefix}_api")
@@ -195,22 +196,47 @@ class _Catalog:
 # -- the parts of the plan --------------------------------------------------------------------------------------------
 
 
+_POWERS = [
+    *("pg_execute_server_program", "pg_read_all_data", "pg_read_server_files", "pg_write_all_data"),
+    "pg_write_server_files",
+]
+"""Predefined roles that read or write beyond any grant."""
+
+
 def _roles(catalog: _Catalog, roles: Roles) -> Iterator[sql.Composed]:
     found = {
         row["name"]: row
         for row in catalog.rows(
-            "SELECT rolname::text AS name, rolsuper OR rolcreaterole OR rolbypassrls AS powerful FROM pg_roles"
-            " WHERE rolname = ANY (%(names)s)",
+            """
+            SELECT r.rolname::text AS name,
+                   EXISTS (SELECT FROM pg_roles p WHERE pg_has_role(r.oid, p.oid, 'MEMBER')
+                              AND (p.rolsuper OR p.rolcreaterole OR p.rolbypassrls OR p.rolname = ANY (%(powers)s)))
+                   AS powerful,
+                   r.rolcanlogin OR EXISTS (SELECT FROM pg_auth_members m WHERE m.roleid = r.oid)
+                   OR EXISTS (SELECT FROM pg_shdepend d JOIN pg_database b ON b.oid = d.dbid
+                               WHERE d.refclassid = 'pg_authid'::regclass AND d.refobjid = r.oid
+                                 AND b.datname <> current_database()) AS used
+              FROM pg_roles r WHERE r.rolname = ANY (%(names)s)
+            """,
             names=list(roles),
+            powers=_POWERS,
         )
     }
+    ours = (roles.runner, "CREATE", "") in catalog.on_schema(STORE, [roles.runner])
     for name in roles:
         if name not in found:
             yield sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name))
         elif found[name]["powerful"]:
             raise ConfigError(
-                f"role '{name}' exists and is a superuser, or has CREATEROLE or BYPASSRLS: it would not be restricted;"
-                " remove that, or give --role-prefix",
+                f"role '{name}' exists and is, or is a member of, a superuser, a role with CREATEROLE or BYPASSRLS, or"
+                f" one of {', '.join(_POWERS)}: it would not be restricted; remove that, or give --role-prefix",
+                code="ROLE_NAME",
+            )
+        elif found[name]["used"] and not ours:
+            raise ConfigError(
+                f"role '{name}' exists, and was not created for this store: it can log in, has members, or has rights"
+                " in another database, and whoever uses it would get rights on this store; give --role-prefix, or drop"
+                " the role",
                 code="ROLE_NAME",
             )
 
@@ -283,7 +309,7 @@ def _marts(catalog: _Catalog, roles: Roles, places: Places) -> Iterator[sql.Comp
     ):
         yield sql.SQL("ALTER TABLE {} OWNER TO {}").format(sql.Identifier(row["schema"], row["name"]), runner)
     yield from _default_privileges(catalog, owner, roles, places)
-    yield from _foreign_targets(catalog, owner, roles)
+    yield from _foreign_targets(catalog, owner, roles, places)
 
 
 def _is_member(catalog: _Catalog, name: str, role: str) -> bool:
@@ -328,8 +354,11 @@ def _default_privileges(catalog: _Catalog, owner: DictRow, roles: Roles, places:
         )
 
 
-def _foreign_targets(catalog: _Catalog, owner: DictRow, roles: Roles) -> Iterator[sql.Composed]:
-    """Targets that belong to other roles: the runner may write their rows, as the earlier account could."""
+def _foreign_targets(catalog: _Catalog, owner: DictRow, roles: Roles, places: Places) -> Iterator[sql.Composed]:
+    """Targets that belong to other roles: the runner may write their rows, as the earlier account could.
+
+    Only in schemas of marts: the account of the API could store a pipeline with any table as its target.
+    """
     for row in catalog.rows(
         """
         SELECT n.nspname::text AS schema, c.relname::text AS name
@@ -338,10 +367,12 @@ def _foreign_targets(catalog: _Catalog, owner: DictRow, roles: Roles) -> Iterato
                                                       THEN p.target_table END)
           JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
          WHERE c.relkind IN ('r', 'p') AND c.relowner <> %(owner)s AND r.rolname <> %(runner)s
+           AND n.nspname = ANY (%(marts)s)
          GROUP BY 1, 2 ORDER BY 1, 2
         """,
         owner=owner["oid"],
         runner=roles.runner,
+        marts=list(places.marts),
     ):
         wanted = {(roles.runner, one, "") for one in ("SELECT", "INSERT", "UPDATE", "DELETE")}
         existing = catalog.on_table(row["schema"], row["name"], [roles.runner])
