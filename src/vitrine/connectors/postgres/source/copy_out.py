@@ -58,7 +58,7 @@ class CopyOut:
     """Rows of COPY … TO STDOUT by the extended protocol, in which the server refuses a second statement.
 
     `skip` bytes precede the first row; a message of at most `shortest` bytes is not a row. The rows end before one of
-    more than `max_row` bytes, which is not received to its end.
+    more than `max_row` bytes, which is not received to its end if it arrives slowly.
     """
 
     def __init__(self, session: SourceSession, statement: str, *, skip: int, shortest: int, max_row: int) -> None:

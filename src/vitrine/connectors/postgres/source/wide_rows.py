@@ -95,10 +95,12 @@ class WideRows:
 
     def _refusal(self, found: _Found | None) -> DataError:
         which = f"row {'/'.join(found.key)}" if found and self._show_keys else "a row"
-        other = "" if self._why_never() else ", or set options.on_reject: quarantine"
+        others = (
+            "or raise that limit" if self._why_never() else "raise that limit, or set options.on_reject: quarantine"
+        )
         return DataError(
             f"source query: {which} has more than {self._describe(found)}; leave the column out, shorten it in the"
-            f" query, or raise that limit{other}",
+            f" query, {others}",
             code=CODE,
         )
 
