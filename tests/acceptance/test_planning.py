@@ -90,7 +90,7 @@ def test_a_delete_by_force_does_not_wait_for_a_plan(
     port = free_port()
     env = environment(database_url, **QUICK, VITRINE_API_PORT=str(port), VITRINE_ALLOWED_RELATIONS=BOMB)
     with started(["api"], tmp_path, env):
-        wait_until(lambda: get(port, "/health")[0] == 200, 60, "the start of the API")
+        wait_until(lambda: get(port, "/health/live")[0] == 200, 60, "the start of the API")
         with planning_runner(connection, bomb, database_url, tmp_path) as (one, sessions):
             begin = time.monotonic()
             request = Request(f"http://127.0.0.1:{port}/pipelines/bomb?force=true", method="DELETE")
