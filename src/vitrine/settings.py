@@ -91,6 +91,8 @@ def _api_url(value: object) -> object:
         raise ValueError("give the address of an API such as https://vitrine.example.com")
     if parts.username or parts.password:
         raise ValueError("give no user or password in the address; the token belongs in VITRINE_TOKEN")
+    if parts.query or parts.fragment:
+        raise ValueError("give an address without ? and #; the token belongs in VITRINE_TOKEN")
     return value
 
 

@@ -257,6 +257,7 @@ def test_an_answer_that_is_not_of_vitrine_is_reported_in_one_sentence(
     [
         (["--api", "ftp://example.com", "list"], "VITRINE_API_URL is not valid: give the address of an API"),
         (["--api", "http://me:secret@127.0.0.1", "list"], "the token belongs in VITRINE_TOKEN"),
+        (["--api", "http://127.0.0.1:1/?token=secret", "list"], "the token belongs in VITRINE_TOKEN"),
         (["--api", "http://127.0.0.1:1", "--token-file", "nowhere", "list"], "cannot read the token file 'nowhere'"),
         (["--api", "http://127.0.0.1:1", "list"], "cannot be reached"),
     ],
