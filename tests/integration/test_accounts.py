@@ -331,6 +331,53 @@ def test_two_accounts_of_runners_build_one_mart(
     connection.execute(f"DROP OWNED BY {second}; DROP ROLE {second}".encode())
 
 
+OPERATORS = """
+    DO $do$
+    DECLARE
+        types text[] := '{text[],uuid,text,name,jsonb,timestamptz,bigint,integer,interval,oid}';
+        operators text[] := '{=,<>,<,>,<=,>=,||,&&,~,-,+}';
+        operator text; l text; r text; number integer := 0;
+    BEGIN
+        FOREACH operator IN ARRAY operators LOOP FOREACH l IN ARRAY types LOOP FOREACH r IN ARRAY types LOOP
+            CONTINUE WHEN EXISTS (SELECT FROM pg_operator WHERE oprname = operator AND oprnamespace = 11
+                                     AND oprleft = l::regtype AND oprright = r::regtype);
+            number := number + 1;
+            EXECUTE format('CREATE FUNCTION public.evil%s(%s, %s) RETURNS boolean LANGUAGE plpgsql AS '
+                           '$f$ BEGIN RAISE EXCEPTION ''evil''; END $f$', number, l, r);
+            EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = public.evil%s)',
+                           operator, l, r, number);
+        END LOOP; END LOOP; END LOOP;
+    END $do$
+"""
+"""An operator for every pair of types that PostgreSQL has none for, or only one for any type: these come first."""
+
+
+@pytest.mark.promise("K1", "K16")
+def test_operators_that_others_create_in_the_search_path_run_in_no_session_of_ours(
+    connection: Connection, settings: Settings, restricted: Accounts
+) -> None:
+    connection.execute("CREATE ROLE evil LOGIN; GRANT CREATE ON SCHEMA public TO evil")
+    try:
+        with connect(as_user(settings.store_url, "evil"), name="tests") as evil:
+            evil.execute("SET search_path = pg_catalog")
+            evil.execute(OPERATORS)
+        api, runner = restricted.of_api(settings), restricted.of_runner(settings)
+        with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
+            for definition in (RATINGS, GENRES):
+                pipeline = revisions.create(asking, api, Definition.model_validate(definition))
+                for _ in range(2):
+                    succeed(working, runner, pipeline)
+            assert check_accounts(working, runner) == []
+        # as a superuser, whose search_path has the schema
+        migrate(settings.store_url)
+        assert creating.find_prefix(connection) == restricted.roles.runner.removesuffix("_runner")
+        assert creating.apply(connection, restricted.roles, PLACES) == []
+        codes = {one.code: one.text for one in check_accounts(connection, settings)}
+        assert "schema public: operators and functions that role 'evil'" in codes["SEARCH_PATH"]
+    finally:
+        connection.execute("DROP OWNED BY evil CASCADE; DROP ROLE evil")
+
+
 # -- the function that shows open transactions ------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from psycopg.rows import DictRow
 from vitrine.accounts import horizon
 from vitrine.accounts.grants import STORE, TABLES, Rights
 from vitrine.errors import ConfigError
-from vitrine.postgres import Connection, raw, safe_message
+from vitrine.postgres import STABLE_PATH, Connection, in_transaction, raw, safe_message
 
 DEFAULT_PREFIX = "vitrine"
 
@@ -75,18 +75,25 @@ def apply(connection: Connection, roles: Roles, places: Places, *, sources: bool
 def plan(connection: Connection, roles: Roles, places: Places, *, sources: bool = True) -> list[sql.Composed]:
     """The statements that bring the roles of this database up to date, in order; empty if nothing differs."""
     catalog = _Catalog(connection)
-    return [
-        *_roles(catalog, roles),
-        *_database(catalog, roles),
-        *_schemas(catalog, roles, places),
-        *_tables(catalog, roles),
-        *_marts(catalog, roles, places),
-        *(_reading(catalog, roles, places) if sources else ()),
-    ]
+    # under a superuser, operators that others have created must not be found
+    with in_transaction(connection, STABLE_PATH):
+        return [
+            *_roles(catalog, roles),
+            *_database(catalog, roles),
+            *_schemas(catalog, roles, places),
+            *_tables(catalog, roles),
+            *_marts(catalog, roles, places),
+            *(_reading(catalog, roles, places) if sources else ()),
+        ]
 
 
 def find_prefix(connection: Connection) -> str | None:
     """The prefix with which roles were created for this store before; None if it has none."""
+    with in_transaction(connection, STABLE_PATH):
+        return _find_prefix(connection)
+
+
+def _find_prefix(connection: Connection) -> str | None:
     suffix = Roles.of("_").runner.removeprefix("_")
     row = connection.execute(
         "SELECT r.rolname::text AS name FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) AS a"
@@ -104,11 +111,11 @@ def find_prefix(connection: Connection) -> str | None:
 
 
 def hints(roles: Roles) -> list[str]:
-    """What the administrator does next: accounts that can log in."""
+    """What the administrator does next: accounts that can log in, and find nothing that others have created."""
+    accounts = {"my_reader": roles.reader, "my_runner": roles.runner, "my_api": roles.api}
     return [
-        f"CREATE ROLE my_reader LOGIN PASSWORD '…' IN ROLE {roles.reader};",
-        f"CREATE ROLE my_runner LOGIN PASSWORD '…' IN ROLE {roles.runner};",
-        f"CREATE ROLE my_api LOGIN PASSWORD '…' IN ROLE {roles.api};",
+        *(f"CREATE ROLE {name} LOGIN PASSWORD '…' IN ROLE {role};" for name, role in accounts.items()),
+        *(f"ALTER ROLE {name} SET search_path = pg_catalog;" for name in accounts),
     ]
 
 
