@@ -465,7 +465,7 @@ def test_a_reader_that_can_write_and_rights_of_an_earlier_release_are_found(
     ],
 )
 def test_a_role_that_somebody_has_prepared_is_refused(connection: Connection, prepared: str, reason: str) -> None:
-    """Otherwise whoever may create roles on the server could wait for the rights that they get here."""
+    """Otherwise a user who may create roles on the server could prepare one that gets rights here."""
     connection.execute(prepared.encode())
     with pytest.raises(ConfigError, match=reason) as caught:
         creating.apply(connection, creating.Roles.of("mighty"), PLACES)

@@ -242,7 +242,7 @@ def _roles(catalog: _Catalog, roles: Roles) -> Iterator[sql.Composed]:
         elif found[name]["used"] and not ours:
             raise ConfigError(
                 f"role '{name}' exists, and was not created for this store: it can log in, has members, or has rights"
-                " in another database, and whoever uses it would get rights on this store; give --role-prefix, or drop"
+                " in another database, so its users would get rights on this store; give --role-prefix, or drop"
                 " the role",
                 code="ROLE_NAME",
             )
