@@ -283,6 +283,27 @@ def test_the_mart_keeps_the_last_version_that_was_not_too_large(
     assert connection.execute("SELECT * FROM analytics.films ORDER BY id").fetchall() == before
 
 
+@pytest.mark.promise("K14", "J5")
+def test_a_row_that_is_too_large_and_has_no_cursor_fails_the_run_as_any_row_without_one(
+    connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, 5, mode="incremental", options=QUARANTINE)
+    connection.execute("UPDATE content.wide SET modified = NULL WHERE id = 5")
+    assert error_of(run(connection, settings, pipeline)).code == "NULL_CURSOR"
+
+
+@pytest.mark.promise("K14", "J23")
+def test_a_row_that_is_too_large_is_found_whatever_its_columns_are_named(
+    connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    query = 'SELECT id, title AS q, body AS r, 1 AS size, 2 AS key, 3 AS formats, 4 AS "cursor" FROM content.wide'
+    pipeline = wide(connection, settings, 5, query=query, options=QUARANTINE)
+    assert succeed(connection, settings, pipeline).counts.rejected == 1
+    assert [one.column for one in rejects.list_page(connection, pipeline.id)] == ["r"]
+
+
 @pytest.mark.promise("K14", "E2")
 def test_more_rows_that_are_too_large_than_the_quarantine_may_hold_fail_the_run(
     connection: Connection, settings: Settings

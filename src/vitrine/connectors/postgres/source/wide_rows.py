@@ -38,6 +38,7 @@ class _Found:
     key: tuple[str, ...]
     column: str
     size: int
+    null: str | None  # the first column of the cursor that is NULL
 
 
 class WideRows:
@@ -76,6 +77,9 @@ class WideRows:
                 " found again to be quarantined; if this repeats, several rows have the same key or cursor",
                 code=CODE,
             )
+        if found.null is not None:
+            count = ordered.query.count_nulls(found.null)
+            raise ordered.query.null_cursor(found.null, count, complete=ordered.read.complete)
         reason = f"the row has {_megabytes(found.size)}, more than {self._describe(found)}"
         reject = Reject(keys.to_text(found.key), found.column, CODE, reason, "{}")
         self._policy.judge(reject)
@@ -117,7 +121,7 @@ class WideRows:
             "{} SELECT ARRAY[{}] AS cursor, ARRAY[{}] AS key, ARRAY[{}]::bigint[] AS widths, {} AS size FROM q WHERE {}"
         ).format(
             formats.computed(first),
-            sql.SQL(", ").join(_text(column.name) for column in ordered.columns),
+            sql.SQL(", ").join(_text_or_null(column.name) for column in ordered.columns),
             sql.SQL(", ").join(map(_text, names)),
             sql.SQL(", ").join(map(_width, query.columns)),
             _SIZES[ordered.read.lane is Lane.COPY](query.columns),
@@ -128,11 +132,16 @@ class WideRows:
         if row is None:
             return None
         widest = max(zip(row["widths"], query.columns, strict=True), key=lambda pair: pair[0])[1]
-        return _Found(tuple(row["cursor"]), tuple(row["key"]), widest.name, row["size"])
+        missing = [one.name for one, text in zip(ordered.columns, row["cursor"], strict=True) if text is None]
+        return _Found(tuple(row["cursor"]), tuple(row["key"]), widest.name, row["size"], next(iter(missing), None))
 
 
 def _text(name: str) -> sql.Composed:
     return sql.SQL("concat({})").format(sql.Identifier("q", name))
+
+
+def _text_or_null(name: str) -> sql.Composed:
+    return sql.SQL("CASE WHEN {} IS NOT NULL THEN {} END").format(sql.Identifier("q", name), _text(name))
 
 
 def _width(column: SourceColumn) -> sql.Composed:
@@ -143,7 +152,7 @@ def _width(column: SourceColumn) -> sql.Composed:
 
 
 def _binary_size(columns: Sequence[SourceColumn]) -> sql.Composable:
-    return sql.SQL("octet_length(record_send(q))::bigint")
+    return sql.SQL("octet_length(record_send(q.*))::bigint")  # a column may be named q
 
 
 def _text_size(columns: Sequence[SourceColumn]) -> sql.Composable:
