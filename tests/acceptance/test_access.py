@@ -150,6 +150,16 @@ def raw(port: int, request: str) -> str:
         return connection.recv(65536).split(b"\r\n")[0].decode()
 
 
+@pytest.mark.promise("K3")
+def test_the_port_of_a_runner_answers_under_the_names_of_the_settings_only(database_url: str, tmp_path: Path) -> None:
+    port = free_port()
+    names = {"VITRINE_METRICS_PORT": str(port), "VITRINE_ALLOWED_HOSTS": "runner.example"}
+    with runner(database_url, tmp_path, **names):
+        wait_until(lambda: get(port, "/live")[0] == 200, START_SECONDS, "the start of the runner")
+        for host, status in (("runner.example", "200"), (f"localhost:{port}", "200"), ("evil.example", "421")):
+            assert f" {status} " in raw(port, f"GET /metrics HTTP/1.1\nHost: {host}\n\n")
+
+
 @pytest.mark.promise("H1", "K3")
 def test_raw_requests_find_no_way_around(served: tuple[int, str]) -> None:
     port, token = served
