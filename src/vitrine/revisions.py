@@ -103,8 +103,9 @@ def _revise(
     connection: Connection, settings: Settings, old: Stored, new: Definition, state: StateChoice | None
 ) -> _Revision | None:
     """What a new definition does to the state; None if it changes nothing."""
-    plan.check(new, settings)
     changed = _changed_since(old, new)
+    if not only_disables(changed, new):
+        plan.check(new, settings)
     if not changed and state != "reset":
         return None
     _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
@@ -244,6 +245,11 @@ def _kept_options(definition: Definition, merged: Mapping[str, Any]) -> dict[str
 
 def changed_fields(old: Definition, new: Definition) -> frozenset[str]:
     return frozenset(name for name in Definition.model_fields if getattr(old, name) != getattr(new, name))
+
+
+def only_disables(changed: frozenset[str], new: Definition) -> bool:
+    """Whether the change does nothing but disable: it is not refused if the settings no longer allow the rest."""
+    return not new.enabled and changed <= {"enabled"}
 
 
 def changes_the_work(old: Definition, new: Definition) -> bool:

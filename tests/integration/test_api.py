@@ -1,5 +1,6 @@
 """The REST API over a real store: every route, and every kind of invalid request."""
 
+import gzip
 import json
 import logging
 import os
@@ -719,6 +720,14 @@ def test_a_body_without_a_content_length_is_counted_while_it_is_received(client:
 
     headers = {"Content-Type": "application/json"}
     problem(client.post("/pipelines", content=endless(), headers=headers), 413, "BODY_TOO_LARGE")
+
+
+@pytest.mark.promise("H6")
+def test_a_compressed_body_is_not_decompressed(client: TestClient) -> None:
+    bomb = gzip.compress(json.dumps(GENRES).encode() + b" " * 50_000_000)
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    problem(client.post("/pipelines", content=bomb, headers=headers), 400, "BAD_JSON")
+    assert client.get("/pipelines").json()["items"] == []
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", None])

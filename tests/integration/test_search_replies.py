@@ -74,6 +74,26 @@ def test_a_load_keeps_the_last_good_document_of_a_rejected_row(cluster: Cluster,
     assert cluster.rejected(pipeline) == {}
 
 
+@pytest.mark.promise("K14")
+@pytest.mark.parametrize(
+    "fields", [{}, {"mode": "incremental", "incremental_key": "modified"}], ids=["full", "changes"]
+)
+def test_a_row_that_is_too_large_for_a_run_is_quarantined_and_the_others_become_documents(
+    cluster: Cluster, fields: dict[str, Any]
+) -> None:
+    cluster.fill(1, 9)
+    enlarged = "UPDATE content.numbers SET note = repeat(E'\\n', 700000) WHERE id IN (1, 5)"
+    cluster.connection.execute(enlarged)
+    section = {**cluster.settings.connectors, "postgres": {"max_row_bytes": "1MB"}}
+    settings = cluster.settings.model_copy(update={"connectors": section})
+    pipeline = cluster.create(batch_size=2, options={"on_reject": "quarantine"}, **fields)
+    assert succeed(cluster.connection, settings, pipeline).counts.rejected == 2
+    assert cluster.ids() == ["2", "3", "4", "6", "7", "8", "9"]
+    reasons = cluster.rejected(pipeline)
+    # a line break has two characters in the format in which rows are read
+    assert {key: reason.split(",")[0] for key, reason in reasons.items()} == dict.fromkeys("15", "the row has 1.3MB")
+
+
 @pytest.mark.promise("F1")
 def test_a_refused_document_fails_the_run_where_the_policy_says_so(cluster: Cluster) -> None:
     cluster.fill(1, 100)

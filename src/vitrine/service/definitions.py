@@ -99,8 +99,10 @@ def _change(
         stored = pipelines.get(connection, key)
     with check_slots.slot():
         if expected_version in (None, stored.config_version):
-            # the parser keeps its answers: no connection is held while it works
-            _checked(revisions.merge(stored.definition, fields), context.settings, ask=False)
+            merged = revisions.merge(stored.definition, fields)
+            if not revisions.only_disables(revisions.changed_fields(stored.definition, merged), merged):
+                # the parser keeps its answers: no connection is held while it works
+                _checked(merged, context.settings, ask=False)
         if validate:
             with context.connection() as connection:
                 work = revisions.work_changed_by(

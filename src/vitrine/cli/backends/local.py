@@ -13,6 +13,8 @@ from vitrine.settings import Settings
 
 if TYPE_CHECKING:
     from vitrine.model import Definition
+    from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
+    from vitrine.service.bodies.audit import AuditBody
     from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
     from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
     from vitrine.service.bodies.sources import TablePage, TransformList
     from vitrine.service.bodies.state import StateBody, StateChange
+    from vitrine.store.audit import AuditFilters
 
 PAGE = 500
 
@@ -43,6 +46,7 @@ def local_backend(settings: Settings) -> Backend:
         LocalHistory(context),
         LocalChecks(context),
         LocalSources(context),
+        LocalAccess(context),
     )
 
 
@@ -188,3 +192,32 @@ class LocalSources:
         from vitrine.service import sources
 
         return sources.transforms(self._context)
+
+
+class LocalAccess:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def create_token(self, new: "NewToken") -> "CreatedToken":
+        from vitrine.service import access
+
+        return access.create_token(self._context, new)
+
+    def tokens(self) -> "Iterator[TokenBody]":
+        from vitrine.service import access
+
+        after: str | None = ""
+        while after is not None:
+            page = access.list_tokens(self._context, after=after, limit=PAGE)
+            yield from page.items
+            after = page.next
+
+    def revoke_token(self, name: str) -> None:
+        from vitrine.service import access
+
+        access.revoke_token(self._context, name)
+
+    def audit(self, filters: "AuditFilters") -> "Iterator[AuditBody]":
+        from vitrine.service import audit
+
+        return audit.export(self._context, filters)

@@ -6,6 +6,8 @@ from typing import Protocol
 from uuid import UUID
 
 from vitrine.model import Definition
+from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
+from vitrine.service.bodies.audit import AuditBody
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
 from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
@@ -14,6 +16,7 @@ from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
+from vitrine.store.audit import AuditFilters
 
 
 class Definitions(Protocol):
@@ -88,3 +91,19 @@ class Sources(Protocol):
         ...
 
     def transforms(self) -> TransformList: ...
+
+
+class Access(Protocol):
+    """Access tokens, and the audit log; for administrators."""
+
+    def create_token(self, new: NewToken) -> CreatedToken: ...
+
+    def tokens(self) -> Iterator[TokenBody]:
+        """Every token that is not revoked, in the order of names."""
+        ...
+
+    def revoke_token(self, name: str) -> None: ...
+
+    def audit(self, filters: AuditFilters) -> Iterator[AuditBody]:
+        """Every entry, newest first."""
+        ...

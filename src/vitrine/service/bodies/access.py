@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from vitrine.service.bodies.examples import example
 from vitrine.service.bodies.mirror import Mirror
@@ -34,6 +34,7 @@ Ttl = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
     AfterValidator(_positive),
+    PlainSerializer(lambda value: f"{value.total_seconds():f}s", return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "examples": ["90d"]}),
 ]
 
