@@ -49,7 +49,7 @@ def prepare(console: Console, store: Connection, settings: Settings) -> list[Pip
         console.print(f"Search indexes are left out: {markup(reason)}; `make demo-search` starts an Elasticsearch.")
         return []
     names = [str(document.fields["name"]) for document in sample]
-    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
+    known = {pipeline.name for pipeline in pipelines.list_all(store)}
     context = Context(settings, local_caller(), lambda: nullcontext(store))
     pipeline_service.store_documents(context, store, [one for one in sample if one.fields["name"] not in known])
     console.print(f"[green]✓[/] Pipelines of search indexes: {markup(', '.join(names))}")
@@ -99,7 +99,9 @@ def _follow(store: Connection, settings: Settings, pipeline: Pipeline) -> Pipeli
 def suspend(store: Connection, settings: Settings) -> None:
     """Disable the pipelines that an earlier demo has created: without a cluster, every run of them would fail."""
     targets = {str(one.fields["name"]): str(one.fields["target_table"]) for one in documents()}
-    for pipeline in pipelines.list_page(store, limit=10_000):
+    for pipeline in pipelines.list_all(store):
+        if not isinstance(pipeline, Pipeline):
+            continue
         definition = pipeline.definition
         if definition.enabled and targets.get(pipeline.name) == definition.target_table:
             disabled = definition.model_copy(update={"enabled": False})
