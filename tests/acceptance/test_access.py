@@ -15,7 +15,6 @@ import pytest
 
 from tests.helpers.access import issue
 from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
-from tests.helpers.running import create
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
 from vitrine import token_text
@@ -28,18 +27,6 @@ from vitrine.store import pipelines
 
 SOCKETS = 1000
 START_SECONDS = 60  # on a busy machine
-
-
-@pytest.fixture
-def genres(connection: Connection, settings: Settings) -> Pipeline:
-    return create(
-        connection,
-        settings,
-        name="genres",
-        source_query="SELECT id, name FROM content.genre",
-        target_table="analytics.genres",
-        key_columns=["id"],
-    )
 
 
 def fetch(port: int, path: str, token: str | None = None, method: str = "GET") -> tuple[int, str]:

@@ -98,7 +98,7 @@ def test_pipelines_are_applied_run_and_examined_through_an_api(
     assert ok(remote("apply", "out", "--prune")) == "genres: unchanged\n"
     assert "reads everything" in ok(remote("reset", "genres", "--yes"))
     assert ok(remote("delete", "genres", "--yes")) == "genres: deleted; analytics.genres stays\n"
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 def test_a_failed_run_ends_with_1_and_all_failed_pipelines_are_run_again(

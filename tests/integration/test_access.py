@@ -5,7 +5,7 @@ import base64
 import logging
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -32,12 +32,6 @@ from vitrine.status import Status
 from vitrine.store import pipelines, tokens
 
 REVOKED_WITHIN_SECONDS = 5.0
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
 
 
 def exposed(settings: Settings, **fields: Any) -> Settings:

@@ -49,12 +49,6 @@ FILMS: dict[str, Any] = {
 
 
 @pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
-
-
-@pytest.fixture
 def genres(connection: Connection) -> str:
     return pipelines.create(connection, Definition.model_validate(GENRES)).name
 
@@ -925,7 +919,7 @@ def test_examples_in_the_documentation_are_accepted(
         assert answer.is_success, f"{method} {address}: {answer.text}"
         if path.endswith("/tokens"):  # from now on, every request needs one
             headers = bearer(issue(settings, connection, Role.ADMIN))
-    assert {pipeline.name for pipeline in pipelines.list_page(connection)} == {"film_dim", "top_genres"}
+    assert {pipeline.name for pipeline in pipelines.list_all(connection)} == {"film_dim", "top_genres"}
 
 
 def test_the_root_redirects_to_the_documentation_page(client: TestClient) -> None:

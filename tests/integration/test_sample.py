@@ -37,7 +37,7 @@ def test_a_table_without_the_column_is_refused_and_stays_as_it_is(connection: Co
     assert refused.value.code == "SAMPLE_LAYOUT"
     assert connection.execute(content).fetchone() == before
     assert connection.execute("SELECT count(score) AS scores FROM ugc.ratings").fetchone() == {"scores": 900}
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_without_a_cluster_the_search_indexes_are_left_out_in_one_sentence(
     (sentence,) = output.getvalue().splitlines()
     assert sentence.startswith(f"Search indexes are left out: {reason}; ")
     assert sentence.endswith("; `make demo-search` starts an Elasticsearch.")
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 def test_the_search_indexes_are_left_out_where_they_are_not_allowed(connection: Connection, settings: Settings) -> None:

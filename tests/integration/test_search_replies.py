@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
+from tests.helpers.waiting import wait_until
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.requests import Requests
@@ -63,6 +65,46 @@ def test_a_row_that_is_too_large_for_a_run_is_quarantined_and_the_others_become_
     reasons = cluster.rejected(pipeline)
     # a line break has two characters in the format in which rows are read
     assert {key: reason.split(",")[0] for key, reason in reasons.items()} == dict.fromkeys("15", "the row has 1.3MB")
+
+
+@pytest.mark.promise("J18", "K14")
+def test_a_load_keeps_the_document_of_a_row_that_has_become_too_large(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    section = {**cluster.settings.connectors, "postgres": {"max_row_bytes": "1MB"}}
+    settings = cluster.settings.model_copy(update={"connectors": section})
+    pipeline = cluster.create(options={"on_reject": "quarantine"})
+    succeed(cluster.connection, settings, pipeline)
+    before = cluster.notes()
+    cluster.connection.execute("UPDATE content.numbers SET note = repeat('x', 2000000) WHERE id = 2")
+    assert succeed(cluster.connection, settings, pipeline).counts.rejected == 1
+    assert cluster.notes() == before
+
+
+@pytest.mark.promise("J18")
+@pytest.mark.parametrize("dies", [False, True], ids=["", "after a publish that died"])
+def test_a_load_keeps_the_last_good_document_of_a_rejected_row(cluster: Cluster, dies: bool) -> None:
+    cluster = cluster.expiring_soon() if dies else cluster
+    cluster.fill(1, 5)
+    cluster.connection.execute("UPDATE content.numbers SET note = '7'")
+    index = {"mappings": {"properties": {"note": {"type": "integer"}}}}
+    pipeline = cluster.create(options={"on_reject": "quarantine", "index": index, "max_delete_ratio": 0.3})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    cluster.connection.execute("UPDATE content.numbers SET note = CASE WHEN id < 3 THEN 'x' ELSE '8' END")
+    cluster.connection.execute("DELETE FROM content.numbers WHERE id = 5")
+    cluster.fill(6, 6)
+    if dies:
+        pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+        claim = claimed(cluster.settings)
+        with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
+            assert child.ended() < 0
+        wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    succeed(cluster.connection, cluster.settings, pipeline, resume=dies)
+    assert cluster.notes() == {"1": "7", "2": "7", "3": "8", "4": "8"}
+    assert set(cluster.rejected(pipeline)) == {"1", "2", "6"}
+    cluster.connection.execute("UPDATE content.numbers SET note = '9'")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.notes() == {"1": "9", "2": "9", "3": "9", "4": "9", "6": "9"}
+    assert cluster.rejected(pipeline) == {}
 
 
 @pytest.mark.promise("F1")

@@ -50,7 +50,7 @@ def prepare(console: Console, store: Connection, settings: Settings) -> list[Pip
         console.print(f"Search indexes are left out: {markup(reason)}; `make demo-search` starts an Elasticsearch.")
         return []
     names = [str(document.fields["name"]) for document in sample]
-    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
+    known = {pipeline.name for pipeline in pipelines.list_all(store)}
     pipeline_service.store_documents(
         operator(store, settings), store, [one for one in sample if one.fields["name"] not in known]
     )
@@ -103,7 +103,9 @@ def _follow(store: Connection, settings: Settings, pipeline: Pipeline) -> Pipeli
 def suspend(store: Connection, settings: Settings) -> None:
     """Disable the pipelines that an earlier demo has created: without a cluster, every run of them would fail."""
     targets = {str(one.fields["name"]): str(one.fields["target_table"]) for one in documents()}
-    for pipeline in pipelines.list_page(store, limit=10_000):
+    for pipeline in pipelines.list_all(store):
+        if not isinstance(pipeline, Pipeline):
+            continue
         definition = pipeline.definition
         if definition.enabled and targets.get(pipeline.name) == definition.target_table:
             definitions.set_enabled(operator(store, settings), str(pipeline.id), False)

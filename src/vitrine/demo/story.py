@@ -68,7 +68,7 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
         f" {counts.ratings:,} ratings, {counts.likes:,} likes, {counts.views:,} views"
     )
     names = [str(document.fields["name"]) for document in sample]
-    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
+    known = {pipeline.name for pipeline in pipelines.list_all(store)}
     files.store_documents(operator(store, settings), store, [one for one in sample if one.fields["name"] not in known])
     console.print(f"[green]✓[/] Pipelines: {markup(', '.join(names))}")
     return [pipelines.get(store, name) for name in names]
@@ -98,7 +98,7 @@ def _refuse_foreign(settings: Settings) -> None:
 
 def _drop_sample(store: Connection, settings: Settings, sample: list[Document]) -> None:
     """Drop the cinema, its marts and its pipelines; pipelines and marts of the user stay."""
-    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
+    known = {pipeline.name for pipeline in pipelines.list_all(store)}
     with store.transaction():
         for document in sample:
             if document.fields["name"] in known:

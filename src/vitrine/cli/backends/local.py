@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
     from vitrine.service.bodies.filters import Filters
-    from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody
+    from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
     from vitrine.service.bodies.sources import TablePage, TransformList
     from vitrine.service.bodies.state import StateBody, StateChange
     from vitrine.store.audit import AuditFilters
 
-PAGE = 1000
+PAGE = 500
 
 
 def local_context(settings: Settings) -> Context:
@@ -54,19 +54,14 @@ class LocalDefinitions:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def list_all(self, filters: "Filters") -> "Iterator[ListedPipelineBody]":
+    def pages(self, filters: "Filters") -> "Iterator[PipelinePage]":
         from vitrine.service import definitions
 
         after: str | None = ""
         while after is not None:
             page = definitions.list_page(self._context, filters, after=after, limit=PAGE)
-            yield from page.items
+            yield page
             after = page.next
-
-    def names(self) -> list[str]:
-        from vitrine.service.bodies.filters import EVERY
-
-        return [one.name for one in self.list_all(EVERY)]
 
     def get(self, key: str) -> "PipelineBody":
         from vitrine.service import definitions

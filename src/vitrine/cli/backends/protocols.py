@@ -12,7 +12,7 @@ from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPag
 from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody
+from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
@@ -22,11 +22,9 @@ from vitrine.store.audit import AuditFilters
 class Definitions(Protocol):
     """Definitions of pipelines."""
 
-    def list_all(self, filters: Filters) -> Iterator[ListedPipelineBody]:
+    def pages(self, filters: Filters) -> Iterator[PipelinePage]:
         """Every pipeline that passes the filters, in the order of names."""
         ...
-
-    def names(self) -> list[str]: ...
 
     def get(self, key: str) -> PipelineBody: ...
 

@@ -16,8 +16,8 @@ from vitrine.service.bodies.audit import AuditBody, AuditPage
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
 from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
-from vitrine.service.bodies.filters import EVERY, Filters
-from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody, PipelinePage, StoredPipelineBody
+from vitrine.service.bodies.filters import Filters
+from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
@@ -54,16 +54,13 @@ class RemoteDefinitions:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list_all(self, filters: Filters) -> Iterator[ListedPipelineBody]:
+    def pages(self, filters: Filters) -> Iterator[PipelinePage]:
         query = filters.model_dump(mode="json", exclude_unset=True)
         after: str | None = ""
         while after is not None:
             page = self._client.get("/pipelines", PipelinePage, **query, after=after, limit=PAGE)
-            yield from page.items
+            yield page
             after = page.next
-
-    def names(self) -> list[str]:
-        return [one.name for one in self.list_all(EVERY)]
 
     def get(self, key: str) -> PipelineBody:
         return self._client.get(_pipeline(key), PipelineBody)
