@@ -16,10 +16,12 @@ UV := $(shell command -v uv 2>/dev/null)
 ifdef UV
   INSTALL := $(UV) pip install --quiet --python $(BIN)/python
   UNINSTALL := $(UV) pip uninstall --quiet --python $(BIN)/python
+  NO_COMPILE :=
   CREATE := $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 else
   INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
   UNINSTALL := $(BIN)/python -m pip uninstall --quiet --quiet --disable-pip-version-check --yes
+  NO_COMPILE := --no-compile
   CREATE := $(PYTHON) -m venv $(VENV)
 endif
 
@@ -54,7 +56,7 @@ in_airflow = $(subst $(VENV),$(AIRFLOW_VENV),$(1))
 $(AIRFLOW): requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml
 	@echo "Bringing up Airflow in $(AIRFLOW_VENV) ..."
 	@$(call in_airflow,$(CREATE))
-	@$(call in_airflow,$(INSTALL)) $(LOCKED) -r requirements/airflow.txt
+	@$(call in_airflow,$(INSTALL)) $(NO_COMPILE) $(LOCKED) -r requirements/airflow.txt # most modules are never imported
 	@$(call in_airflow,$(INSTALL)) --no-deps --no-build-isolation -e $(AIRFLOW_FOLDER)
 	@touch $@
 

@@ -1,5 +1,4 @@
-"""Refreshes a mart of the sample cinema every hour, compares it with its source, and waits for a second mart that has a
-schedule of its own.
+"""Waits every hour for a mart of the sample cinema that has its own schedule, then refreshes and compares another one.
 
 It needs the connection `vitrine_default`; README.md shows how to create it.
 """
@@ -35,4 +34,4 @@ with DAG(
         deferrable=True,
         timeout=1800,
     )
-    [refresh >> compare, films]
+    films >> refresh >> compare

@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator, Context
@@ -34,7 +34,7 @@ class RequestOperator(BaseOperator):
     :param deferrable: Wait in the triggerer, without a worker slot.
     """
 
-    template_fields: Sequence[str] = ("pipeline", "vitrine_conn_id")
+    template_fields: Collection[str] = ("pipeline", "vitrine_conn_id")
     ui_color = "#e6eef7"
     cancel_on_kill: bool = False
 
@@ -151,7 +151,7 @@ class VitrineRunOperator(RequestOperator):
     :param deferrable: Wait in the triggerer, without a worker slot.
     """
 
-    template_fields: Sequence[str] = (*RequestOperator.template_fields, "mode", "backfill_from", "backfill_to")
+    template_fields: Collection[str] = (*RequestOperator.template_fields, "mode", "backfill_from", "backfill_to")
 
     def __init__(
         self,

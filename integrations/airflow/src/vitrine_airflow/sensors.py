@@ -1,6 +1,6 @@
 """A sensor for the freshness of a mart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ class VitrineFreshnessSensor(BaseSensorOperator):
     :param deferrable: Wait in the triggerer, without a worker slot.
     """
 
-    template_fields: Sequence[str] = ("pipeline", "vitrine_conn_id", "as_of")
+    template_fields: Collection[str] = ("pipeline", "vitrine_conn_id", "as_of")
     ui_color = "#e6eef7"
 
     def __init__(

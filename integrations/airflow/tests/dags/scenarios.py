@@ -1,20 +1,21 @@
 """One DAG for each way to use an operator; `conf` of a DAG run says which pipeline and which connection."""
 
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG
 
 from vitrine_airflow.operators import VitrineReconcileOperator, VitrineRunOperator
 from vitrine_airflow.sensors import VitrineFreshnessSensor
 
-PARAMS = {
+PARAMS: Any = {
     "pipeline": "",
     "connection": "vitrine_default",
     "mode": "",
     "from": "2000-01-01",
     "to": "2100-01-01",
 }
-COMMON = {"pipeline": "{{ params.pipeline }}", "vitrine_conn_id": "{{ params.connection }}"}
+COMMON: Any = {"pipeline": "{{ params.pipeline }}", "vitrine_conn_id": "{{ params.connection }}"}
 
 
 def dag(name: str) -> DAG:
