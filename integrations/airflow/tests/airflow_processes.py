@@ -156,6 +156,8 @@ def _arguments(name: str, port: int) -> Iterator[str]:
     yield name
     if name == "api-server":
         yield from ("--host", "127.0.0.1", "--port", str(port), "--workers", "1")
+    elif name in ("scheduler", "triggerer"):
+        yield "--skip-serve-logs"  # the tests read the files; the server would listen on every address
 
 
 def _environment(home: Path, dags: Path, port: int, connections: Mapping[str, str]) -> dict[str, str]:

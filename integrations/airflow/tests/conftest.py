@@ -23,7 +23,7 @@ def airflow(vitrine: Vitrine) -> Iterator[Airflow]:
     connections = {
         "vitrine_default": vitrine.connection(),
         "wrong_token": vitrine.connection(token="vtr_wrong"),
-        "nobody_there": vitrine.connection(port=free_port(), retry_for="0"),
+        "wrong_port": vitrine.connection(port=free_port(), retry_for="0"),
     }
     with open_folder("airflow-") as folder, airflow_processes.running(folder, connections) as service:
         yield service

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 import httpx
 import psycopg
-from psycopg.rows import dict_row
 
 from tests.helpers.processes import QUICK, environment, free_port, started, vitrine
 from tests.helpers.waiting import wait_until
@@ -63,7 +62,7 @@ class Vitrine:
         return self._ok(self.http.get(f"/pipelines/{name}/runs"))["items"][::-1]
 
     def execute(self, statement: Any) -> None:
-        with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute(statement)
 
     @staticmethod
