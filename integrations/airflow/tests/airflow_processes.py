@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,17 @@ class Process:
             )
 
     def stop(self) -> None:
-        """Ends the process with everything it has started."""
-        if self.running is None:
-            return
-        os.killpg(self.running.pid, signal.SIGTERM)
-        try:
-            self.running.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
+        """As an administrator does it."""
+        assert self.running is not None
+        self.running.terminate()
+        self.running.wait(GRACE_SECONDS)
+
+    def kill(self) -> None:
+        """Ends the process with everything it has started; nothing of it is needed any more."""
+        assert self.running is not None
+        with suppress(ProcessLookupError):
             os.killpg(self.running.pid, signal.SIGKILL)
-            self.running.wait()
-        self.running = None
+        self.running.wait()
 
 
 @dataclass
@@ -102,6 +103,13 @@ class DagRun:
             return state if state in states else None
 
         return wait_until(reached, timeout=TASK_SECONDS, what=f"{task} of {self.dag} in {states}")
+
+    def wait_until_waiting(self) -> None:
+        """Until the task has made its request, and its trigger, if it has one, is in the triggerer."""
+        deferred = self.dag.endswith("_deferred")
+        self.wait_for("deferred" if deferred else "running")
+        seen = ") starting" if deferred else "was made at"
+        wait_until(lambda: seen in self.log(), timeout=TASK_SECONDS, what=f"'{seen}' in the log of {self.dag}")
 
     def value(self, task: str = "task") -> dict[str, Any]:
         """What the task returned."""
@@ -144,7 +152,7 @@ def running(folder: Path, connections: Mapping[str, str]) -> Generator[Airflow]:
         for name in ("api-server", "scheduler", "dag-processor", "triggerer"):
             processes[name] = Process(list(_arguments(name, port)), env, folder / f"{name}.out")
             processes[name].start()
-            stack.callback(processes[name].stop)
+            stack.callback(processes[name].kill)
         http = stack.enter_context(httpx.Client(base_url=url, timeout=30, trust_env=False))
         wait_until(lambda: _log_in(http), timeout=START_SECONDS, what="the REST API of Airflow")
         airflow = Airflow(folder, http, processes)

