@@ -97,6 +97,7 @@ def readable_default(schema: dict[str, Any]) -> None:
 
 Column = Annotated[str, Field(pattern=COLUMN)]
 Tag = Annotated[str, Field(pattern=TAG)]
+PipelineName = Annotated[str, Field(pattern=NAME)]
 BatchSize = Annotated[int, Field(ge=1, le=50_000, strict=True)] | Literal["auto"]
 
 
@@ -243,6 +244,12 @@ class Definition(BaseModel):
         description="An interval such as 30s, 5m or 1h, or a cron line of five fields in the configured time zone.",
         examples=["5m", "*/15 6-22 * * MON-FRI"],
     )
+    after: tuple[PipelineName, ...] = Field(
+        default=(),
+        max_length=50,
+        description="Names of pipelines, each once: a run starts when all of them have succeeded since it last did.",
+        examples=[["film_dim", "film_rating_agg"]],
+    )
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
     # after the fields that determine which options exist
     options: SerializeAsAny[Options] = Field(default=Options(), validate_default=True)
@@ -258,6 +265,16 @@ class Definition(BaseModel):
         if len(set(value)) < len(value):
             raise ValueError("give each tag once")
         return value
+
+    @field_validator("after")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        """Sorted: their order has no meaning, and the store keeps none."""
+        if len(set(value)) < len(value):
+            raise ValueError("give each pipeline once")
+        if info.data.get("name") in value:
+            raise ValueError("a pipeline cannot run after itself; remove its own name")
+        return tuple(sorted(value))
 
     @field_validator("schedule_interval")
     @classmethod

@@ -1,7 +1,7 @@
 """Creates and changes pipelines: checks the definition, then stores it together with its effect on the state."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import generations, pipelines
+from vitrine.store import chains, generations, pipelines
 from vitrine.store import state as states
 from vitrine.store.database import transaction
 
@@ -34,8 +34,26 @@ def create(
     connection: Connection, settings: Settings, definition: Definition, pipeline_id: UUID | None = None
 ) -> Pipeline:
     """Store a new pipeline; ConfigError lists every reason for a refusal."""
+    with transaction(connection):
+        if definition.after:
+            chains.lock(connection)
+            chains.refuse_missing(connection, definition.after)
+        created = _create(connection, settings, definition, pipeline_id)
+        return _chained(connection, created, definition.after)
+
+
+def _create(connection: Connection, settings: Settings, definition: Definition, pipeline_id: UUID | None) -> Pipeline:
+    """The same without its chain."""
     plan.check(definition, settings)
     return pipelines.create(connection, definition, pipeline_id, zone=settings.zone)
+
+
+def _chained(connection: Connection, pipeline: Pipeline, after: Sequence[str]) -> Pipeline:
+    """The pipeline, once its chain is stored."""
+    if pipeline.definition.after == tuple(after):
+        return pipeline
+    chains.set_upstreams(connection, {pipeline.id: after})
+    return pipelines.get(connection, pipeline.id)
 
 
 def change(
@@ -49,15 +67,30 @@ def change(
 ) -> Pipeline:
     """Change some fields of a pipeline together with its state, or change nothing."""
     with transaction(connection):
+        lock_chains(connection, fields)
         old = pipelines.lock(connection, key)
         revision = _revise(connection, settings, old, fields, state, expected_version)
         if revision is None:
             return old
-        if revision.resets:
-            states.reset(connection, old.id)
-        if revision.is_another_mart:
-            generations.forget(connection, old.id)
-        return pipelines.update(connection, old.id, revision.definition, zone=settings.zone)
+        after = revision.definition.after
+        if after != old.definition.after:
+            chains.refuse_missing(connection, after)
+        return _chained(connection, _store(connection, settings, old, revision), after)
+
+
+def lock_chains(connection: Connection, fields: Mapping[str, Any]) -> None:
+    """Before a pipeline is locked whose chain these fields may change."""
+    if "after" in fields:
+        chains.lock(connection)
+
+
+def _store(connection: Connection, settings: Settings, old: Pipeline, revision: "_Revision") -> Pipeline:
+    """Store a revision, without its chain."""
+    if revision.resets:
+        states.reset(connection, old.id)
+    if revision.is_another_mart:
+        generations.forget(connection, old.id)
+    return pipelines.update(connection, old.id, revision.definition, zone=settings.zone)
 
 
 def work_changed_by(
@@ -324,11 +357,14 @@ def apply_all(
     reasons = list(refused)
     applied: list[Applied] = []
     with transaction(connection):
+        chains.lock(connection)
         stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+        # their own chains are stored afterwards
+        changing = {*delete, *(str(document.fields.get("name")) for document in documents)}
         # first, because a document may take over the target of a deleted pipeline
         for name in delete:
             try:
-                pipelines.delete(connection, stored[name].id)
+                pipelines.delete(connection, stored[name].id, besides=changing)
                 applied.append(Applied(name, "deleted", old=stored[name]))
             except KeyError:
                 continue  # another session has deleted it since it was listed
@@ -343,6 +379,13 @@ def apply_all(
                 applied.append(_apply(connection, settings, document, stored.get(definition.name), state))
             except (ValidationError, ConfigError, TransitionRefused) as exc:
                 reasons += document.mistakes(exc)
+        remaining = stored.keys() - set(delete)
+        reasons += _unknown_upstreams(origins.values(), remaining | origins.keys())
+        if not reasons:
+            try:
+                applied = _apply_chains(connection, applied, origins)
+            except ConfigError as exc:
+                reasons.append(str(exc))
         if reasons:
             raise ConfigError("nothing was applied:\n  " + "\n  ".join(reasons), code="NOT_APPLIED")
         if dry_run:
@@ -353,15 +396,47 @@ def apply_all(
 def _apply(
     connection: Connection, settings: Settings, document: Document, old: Pipeline | None, state: StateChoice | None
 ) -> Applied:
+    """What one document does, without its chain: it may name a pipeline that another document creates."""
     definition = document.definition
     if old is None:
-        new = create(connection, settings, definition, _pipeline_id(document.fields))
+        new = _create(connection, settings, definition, _pipeline_id(document.fields))
         return Applied(definition.name, "created", new=new)
     if old.definition == definition and state != "reset":
         return Applied(definition.name, "unchanged", old=old, new=old)
-    new = change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
+    locked = pipelines.lock(connection, old.id)
+    revision = _revise(connection, settings, locked, definition.model_dump(mode="json"), state, None)
+    new = locked if revision is None else _store(connection, settings, locked, revision)
     changed = differences(old.definition, definition)
     return Applied(definition.name, "changed", changed, resets=state == "reset", old=old, new=new)
+
+
+def _unknown_upstreams(documents: Iterable[Document], known: Collection[str]) -> list[str]:
+    """The documents that name a pipeline which neither exists nor is created together with them."""
+    reasons: list[str] = []
+    for document in documents:
+        try:
+            chains.refuse_unknown(document.definition.after, known)
+        except ConfigError as exc:
+            reasons += document.mistakes(exc)
+    return reasons
+
+
+def _apply_chains(
+    connection: Connection, applied: Sequence[Applied], documents: Mapping[str, Document]
+) -> list[Applied]:
+    """Store the chains of all documents together: their order does not matter; ConfigError if they form a cycle."""
+    wanted = {
+        one.new.id: documents[one.name].definition.after
+        for one in applied
+        if one.new is not None and one.new.definition.after != documents[one.name].definition.after
+    }
+    if not wanted:
+        return list(applied)
+    chains.set_upstreams(connection, wanted)
+    return [
+        replace(one, new=pipelines.get(connection, one.new.id)) if one.new and one.new.id in wanted else one
+        for one in applied
+    ]
 
 
 def differences(old: Definition, new: Definition) -> tuple[Difference, ...]:

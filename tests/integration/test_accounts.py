@@ -42,14 +42,15 @@ GENRES = {
 }
 
 API_ONLY = {"insert_pipeline", "update_pipeline", "delete_steps", "insert_step", "delete_pipeline"} | {
-    *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token")
+    *("add_upstreams", "remove_upstreams"),
+    *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token"),
 }
 RUNNER_ONLY = {
     *("claim_next", "heartbeat", "end_run", "expire_leases", "insert_run", "record_run_end", "enter_user_code"),
     *("describe_run", "update_run_config", "open_state", "note_horizon", "open_generation", "save_state"),
     *("upsert_rejects", "close_rejects", "leave_generation", "insert_generation", "restore_generation"),
     *("prune_old_runs", "prune_excess_runs", "register_runner", "deregister_runner"),
-    *("save_run_log", "record_result"),
+    *("save_run_log", "record_result", "record_upstream_success", "fire_chains"),
 }
 
 

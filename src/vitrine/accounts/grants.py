@@ -74,6 +74,7 @@ TABLES: Mapping[str, TableGrants] = {
         api=_may("SELECT", "DELETE", insert=("id", *DEFINITION, "next_due_at"), update=(*DEFINITION, *REQUEST)),
     ),
     "etl_pipeline_tasks": TableGrants(runner=READ, api=_may("SELECT", "INSERT", "DELETE")),
+    "etl_chains": TableGrants(runner=_may("SELECT", update=("succeeded_at",)), api=_may("SELECT", "INSERT", "DELETE")),
     "etl_state": TableGrants(runner=_may("SELECT", "INSERT", "UPDATE"), api=_may("SELECT", update=CHECKPOINT)),
     "etl_runs": TableGrants(runner=EVERY_ROW, api=READ),
     "etl_run_logs": TableGrants(runner=EVERY_ROW, api=READ),

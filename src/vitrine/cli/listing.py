@@ -108,13 +108,19 @@ def _row(
         one.name,
         red(_status(one)) if one.status == "FAILED" else _status(one),
         red(f"{age} !") if one.stale else age,
-        *((one.mode, one.target_table, one.schedule_interval or "") if wide else ()),
+        *((one.mode, one.target_table, _schedule(one)) if wide else ()),
         f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
         str(run.status) if run else "never",
         f"{run.rows_read:,}" if run else "",
         f"{run.seconds:.2f}" if run and run.seconds is not None else "",
         *((one.owner, ", ".join(one.tags)) if grouped else ()),
     )
+
+
+def _schedule(one: "ListedPipelineBody") -> str:
+    """What starts its runs."""
+    after = f"after {', '.join(one.after)}" if one.after else ""
+    return ", ".join(filter(None, (one.schedule_interval, after)))
 
 
 def _status(one: "ListedPipelineBody") -> str:

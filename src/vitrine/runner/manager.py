@@ -15,7 +15,7 @@ from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher, wait_for_connection
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import chains, pipelines, runs
 from vitrine.store import state as states
 
 log = logging.getLogger(__name__)
@@ -164,9 +164,13 @@ class PipelineManager:
             self._running.add(self._threads.submit(self._dispatch, claim))
 
     def _register(self, store: Connection) -> None:
-        """At most once per poll interval, even if ending runs wake the manager more often."""
+        """At most once per poll interval, even if ending runs wake the manager more often.
+
+        Also start what the end of a run could not: a pipeline that was locked, busy, paused or disabled then.
+        """
         if time.monotonic() >= self._next_registration:
             runs.register_runner(store, self._name)
+            chains.fire(store)
             self._next_registration = time.monotonic() + self._settings.poll_interval.total_seconds()
 
     def _dispatch(self, claim: Claim) -> None:

@@ -1,8 +1,7 @@
 """Pipelines in the store: their definitions and the events that change their status."""
 
-import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -34,8 +33,8 @@ from vitrine.model import (
     suspended_clock,
 )
 from vitrine.postgres import Connection
-from vitrine.status import RETURNS, Event, RunStatus, Status, steps
-from vitrine.store import checkpoints, requests
+from vitrine.status import RETURNS, STEPS, Event, RunStatus, Status
+from vitrine.store import chains, checkpoints, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
@@ -44,9 +43,6 @@ AUTO_BATCH_SIZE = 5000
 
 DUE_LIMIT = 200
 """Due times that one statement consumes."""
-
-STEPS = json.dumps(steps(), separators=(",", ":"))
-"""The table of statuses, for the fragment `guard`."""
 
 SCHEDULE = "schedule"
 """The trigger of a request that a due time has made."""
@@ -126,15 +122,23 @@ class Deleted(NamedTuple):
 
 
 def delete(
-    connection: Connection, key: str | UUID, *, force: bool = False, expected_version: int | None = None
+    connection: Connection,
+    key: str | UUID,
+    *,
+    force: bool = False,
+    expected_version: int | None = None,
+    besides: Collection[str] = (),
 ) -> Deleted:
     """Delete a pipeline with its history; the target stays. TransitionRefused while a runner holds the lease.
 
     With `force` even then: the runner finds its lease lost and commits nothing more; its staging is removed later.
+    Refused as well while other pipelines run after it, `besides` those that the same transaction deletes or changes.
     """
     with transaction(connection):
+        chains.lock(connection)
         row = _found(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
         refuse_other_version(row["name"], row["config_version"], expected_version)
+        chains.refuse_dependants(connection, row["id"], row["name"], besides)
         if fetch_one(connection, "delete_pipeline", id=row["id"], force=force) is None:
             raise TransitionRefused(
                 f"pipeline '{row['name']}' is being run by {row['lease_owner']}; pause it first", code="RUNNING"
@@ -457,9 +461,9 @@ def end_run(
     CheckpointMoved, and no change, if the state does not have the given batch_seq: batches of the run are lost.
     """
     with transaction(connection):
-        if fetch_one(connection, "lock_pipeline", **_id_or_name(claim.pipeline_id)) is None:
+        if fetch_one(connection, "lock_row", id=claim.pipeline_id) is None:
             return None
-        status = _end_lease(
+        ended = _end_lease(
             connection,
             claim.pipeline_id,
             claim.token,
@@ -470,7 +474,7 @@ def end_run(
             succeeded=run_status is RunStatus.SUCCESS,
             error=(error_code, error_message or "") if error_code and event in FAILURES else None,
         )
-        if status is None:
+        if ended is None:
             if batch_seq is not None and get_lease_status(connection, claim) is not None:
                 raise CheckpointMoved(
                     f"the database server lost the last batches of '{claim.definition.name}' when it crashed; the next"
@@ -479,9 +483,25 @@ def end_run(
                 )
             return None
         _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
-        if status is Status.RUN_REQUESTED:
+        fired = _end_wave(connection, claim.pipeline_id, event) if ended.chained else []
+        status = Status.RUN_REQUESTED if claim.pipeline_id in fired else ended.status
+        if fired or status is Status.RUN_REQUESTED:
             execute(connection, "notify", name=claim.definition.name)
     return status
+
+
+def _end_wave(connection: Connection, pipeline_id: PipelineId, event: Event) -> list[PipelineId]:
+    """Start what waited for the end of this run: the pipelines after it, and itself if it was busy; their ids."""
+    if event is Event.FINISH:
+        chains.record_success(connection, pipeline_id)
+    return chains.fire(connection, around=pipeline_id)
+
+
+class _Ended(NamedTuple):
+    """A pipeline whose lease has ended."""
+
+    status: Status
+    chained: bool  # it runs after another one, or another one after it
 
 
 def _end_lease(
@@ -495,7 +515,7 @@ def _end_lease(
     batch_seq: int | None = None,
     succeeded: bool = False,
     error: tuple[str, str] | None = None,  # code and sentence, kept with the pipeline until a run succeeds
-) -> Status | None:
+) -> _Ended | None:
     code, message = error or (None, None)
     row = fetch_one(
         connection,
@@ -512,7 +532,7 @@ def _end_lease(
         error_message=message,
         steps=STEPS,
     )
-    return Status(row["status"]) if row else None
+    return _Ended(Status(row["status"]), row["chained"]) if row else None
 
 
 def _record_run_end(
@@ -547,7 +567,7 @@ def _found(row: DictRow | None, key: str | UUID) -> DictRow:
 
 
 def _columns(definition: Definition) -> dict[str, Any]:
-    columns = definition.model_dump(exclude={"tasks", "options"})
+    columns = definition.model_dump(exclude={"tasks", "options", "after"})
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
     automatic = definition.batch_size == "auto"
     return {

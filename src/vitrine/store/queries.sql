@@ -7,10 +7,13 @@ held AS (
     SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 )
 
--- fragment tasks --
--- Select list: the steps of pipeline p as JSON, in order
+-- fragment parts --
+-- Select list: what other tables have of the definition of pipeline p: its steps as JSON, in order, and the names of the
+-- pipelines that it runs after
 (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
-   FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+   FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks,
+ARRAY(SELECT u.name FROM etl.etl_chains c JOIN etl.etl_pipelines u ON u.id = c.upstream_id
+       WHERE c.pipeline_id = p.id ORDER BY u.name) AS after
 
 -- fragment elapsed --
 -- Select list: the seconds that a run has taken, until now or until its end
@@ -95,22 +98,26 @@ config_version = p.config_version + 1
 -- get_pipeline --
 -- One pipeline by id or by name
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s;
 
 -- lock_pipeline --
 -- The same, locked until the transaction ends: no other session changes, claims or deletes it
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s
    FOR UPDATE OF p;
 
+-- lock_row --
+-- Locks a pipeline without reading its definition; no row if it was deleted
+SELECT id FROM etl.etl_pipelines WHERE id = %(id)s FOR UPDATE;
+
 -- list_pipelines --
 -- One page of pipelines in the order of their names, after the given name
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
   FROM etl.etl_pipelines p
  WHERE p.name > %(after)s
  ORDER BY p.name
@@ -119,7 +126,7 @@ SELECT p.*, clock_timestamp() AS read_at,
 -- list_selected --
 -- One page of the selected pipelines in the order of their names, after the given name, each with its newest run
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
      , r.id AS run_id, r.kind AS run_kind, r.status AS run_status, r.started_at AS run_started_at,
        r.finished_at AS run_finished_at, r.rows_read AS run_rows_read
   FROM etl.etl_pipelines p
@@ -263,6 +270,80 @@ WITH chosen AS (
 )
 SELECT name, status FROM moved UNION ALL SELECT name, status FROM passed;
 
+-- lock_chains --
+-- Changes of chains run one after another; otherwise two of them could close a cycle that neither sees
+SELECT pg_advisory_xact_lock(hashtextextended('vitrine.chains', 0));
+
+-- list_enabled --
+-- Those of the names that a pipeline has, and whether it is enabled
+SELECT name, enabled FROM etl.etl_pipelines WHERE name = ANY (%(names)s::text[]);
+
+-- add_upstreams --
+-- A pipeline runs after these as well; the foreign key locks them
+INSERT INTO etl.etl_chains (pipeline_id, upstream_id)
+SELECT %(id)s, id FROM etl.etl_pipelines WHERE name = ANY (%(names)s::text[]) ORDER BY id
+    ON CONFLICT DO NOTHING;
+
+-- remove_upstreams --
+-- A pipeline runs after no other ones than these
+DELETE FROM etl.etl_chains c
+ WHERE c.pipeline_id = %(id)s
+   AND NOT EXISTS (SELECT FROM etl.etl_pipelines p WHERE p.id = c.upstream_id AND p.name = ANY (%(names)s::text[]));
+
+-- list_chains --
+-- Every pipeline that runs after others, with their names
+SELECT p.name, array_agg(u.name ORDER BY u.name) AS after
+  FROM etl.etl_chains c JOIN etl.etl_pipelines p ON p.id = c.pipeline_id JOIN etl.etl_pipelines u ON u.id = c.upstream_id
+ GROUP BY p.name;
+
+-- list_upstreams --
+-- The pipelines that a pipeline runs after, and their successes that belong to its next wave
+SELECT u.name, c.succeeded_at
+  FROM etl.etl_chains c JOIN etl.etl_pipelines u ON u.id = c.upstream_id WHERE c.pipeline_id = %(id)s ORDER BY u.name;
+
+-- list_dependants --
+-- Names of the pipelines that run after a pipeline
+SELECT p.name FROM etl.etl_chains c JOIN etl.etl_pipelines p ON p.id = c.pipeline_id
+ WHERE c.upstream_id = %(id)s ORDER BY p.name;
+
+-- record_upstream_success --
+-- A pipeline has succeeded: those that run after it need no other success of it for their next wave
+UPDATE etl.etl_chains SET succeeded_at = clock_timestamp() WHERE upstream_id = %(id)s;
+
+-- fire_chains --
+-- `chain`: starts every pipeline whose upstreams have all succeeded, and uses up their successes. If its mart shows all of
+-- them already, because another run has read them, they are used up without a run. A pipeline whose status has no step for
+-- the event, or that is disabled, keeps them. Rows that another session has locked are skipped, so that the end of a run
+-- never waits for another pipeline and no deadlock is possible; the next poll of a runner finds them
+WITH marked AS (
+    SELECT c.pipeline_id, c.succeeded_at FROM etl.etl_chains c
+     WHERE c.succeeded_at IS NOT NULL
+       AND (%(around)s::uuid IS NULL OR c.pipeline_id = %(around)s
+            OR c.pipeline_id IN (SELECT d.pipeline_id FROM etl.etl_chains d WHERE d.upstream_id = %(around)s))
+       FOR UPDATE SKIP LOCKED
+), complete AS (
+    SELECT pipeline_id, max(succeeded_at) AS last_success FROM marked GROUP BY pipeline_id
+    HAVING count(*) = (SELECT count(*) FROM etl.etl_chains c WHERE c.pipeline_id = marked.pipeline_id)
+), chosen AS (
+    SELECT s.id, s.status, s.rerun, 'chain' AS event, coalesce(s.fresh_as_of >= complete.last_success, false) AS is_shown
+      FROM etl.etl_pipelines s JOIN complete ON complete.pipeline_id = s.id
+     WHERE s.enabled AND %(steps)s::jsonb -> 'chain' -> s.status IS NOT NULL
+     ORDER BY s.id
+       FOR UPDATE OF s SKIP LOCKED
+), moved AS (
+    -- include move
+           request_id = gen_random_uuid(), requested_at = now(), requested_kind = NULL, requested_options = '{}',
+           requested_trigger = 'chain', requested_due_at = NULL, returns_to = chosen.status, attempt = 0,
+           next_attempt_at = NULL
+    -- include guard
+       AND NOT chosen.is_shown
+    RETURNING p.id
+), used AS (
+    UPDATE etl.etl_chains c SET succeeded_at = NULL
+      FROM chosen WHERE c.pipeline_id = chosen.id AND (chosen.is_shown OR chosen.id IN (SELECT id FROM moved))
+)
+SELECT id FROM moved;
+
 -- seconds_until_due --
 -- Seconds until the next due time; no row if no pipeline is scheduled
 SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FROM etl.etl_pipelines
@@ -367,7 +448,7 @@ RETURNING p.*,
        AS promise,
        -- include tag
        AS tag,
-       -- include tasks
+       -- include parts
 ;
 
 -- request_reload --
@@ -466,7 +547,8 @@ WITH chosen AS (
                                  WHERE r.pipeline_id = p.id AND r.status = 'RUNNING')
                           ELSE p.fresh_as_of END
 -- include guard
-RETURNING p.status;
+RETURNING p.status, EXISTS (SELECT FROM etl.etl_chains c WHERE c.upstream_id = p.id)
+       OR EXISTS (SELECT FROM etl.etl_chains c WHERE c.pipeline_id = p.id) AS chained;
 
 -- record_run_end --
 -- Records the end of an attempt in its history row
