@@ -163,6 +163,12 @@ class Options(BaseModel):
         " and in lane `text`, the default is 8 MiB.",
     )
 
+    freshness: Duration | None = Field(
+        default=None,
+        ge=timedelta(seconds=1),
+        description="The mart is stale when it is older than this. null: when it is older than its schedule allows.",
+    )
+
     @field_validator("pause_between_batches")
     @classmethod
     def _waits_at_most_an_hour(cls, value: timedelta) -> timedelta:
@@ -516,11 +522,14 @@ class Pipeline:
         return self.rerun.id if self.rerun else None
 
     def is_stale(self, zone: tzinfo) -> bool:
-        """Whether the mart is older than the schedule allows; `zone`: time zone for cron schedules."""
-        schedule = self.definition.schedule
-        if schedule is None or not self.definition.enabled:
+        """Whether the mart is older than its freshness or its schedule allows; `zone`: time zone for cron schedules."""
+        schedule, freshness = self.definition.schedule, self.definition.options.freshness
+        fresh = self.fresh_as_of or self.created_at
+        if not self.definition.enabled:
             return False
-        return self.read_at > schedule.stale_at(self.fresh_as_of or self.created_at, zone=zone)
+        if freshness is not None:
+            return self.read_at > fresh + freshness
+        return schedule is not None and self.read_at > schedule.stale_at(fresh, zone=zone)
 
     @property
     def freshness_covers(self) -> FreshnessCovers:

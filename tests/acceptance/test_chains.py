@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import journal
 from tests.helpers.observing import history, status, wait_for
-from tests.helpers.processes import runner
+from tests.helpers.processes import environment, runner, vitrine
 from tests.helpers.running import create
 from tests.helpers.waiting import wait_until
 from vitrine.model import Pipeline
@@ -16,7 +16,6 @@ from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 
 WAVES = 3
-TESTING = {"VITRINE_TESTING": "true"}
 
 
 @pytest.fixture
@@ -66,6 +65,10 @@ def test_each_wave_runs_each_mart_once_and_a_failure_stops_it(
     assert [len(history(connection, one)) for one in chain[1:]] == [WAVES, WAVES]
     assert [status(connection, one) for one in chain[1:]] == [Status.IDLE, Status.IDLE]
     journal.assert_legal(connection)
+    shown = vitrine("status", "second", folder=tmp_path, env=environment(database_url)).stdout
+    assert "runs after: first (not yet since the last wave)" in shown
+    listed = vitrine("list", folder=tmp_path, env=environment(database_url)).stdout
+    assert "after second" in listed
 
 
 @pytest.mark.promise("L3")
@@ -74,7 +77,7 @@ def test_a_runner_that_is_killed_at_the_end_of_a_run_loses_no_wave(
     database_url: str, connection: Connection, chain: list[Pipeline], tmp_path: Path, point: str
 ) -> None:
     pipelines.request_run(connection, chain[0].id, trigger="api")
-    with runner(database_url, tmp_path, **TESTING, VITRINE_FAILPOINTS=f"{point}=kill@1") as dying:
+    with runner(database_url, tmp_path, VITRINE_TESTING="true", VITRINE_FAILPOINTS=f"{point}=kill@1") as dying:
         assert dying.process.wait(60) < 0
     assert status(connection, chain[1]) is (Status.IDLE if point == "before_finish" else Status.RUN_REQUESTED)
     with runner(database_url, tmp_path):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.accounts import PLACES, Accounts, accounts, as_user
+from tests.helpers.chains import start
 from tests.helpers.databases import database as database_beside
 from tests.helpers.running import differences, succeed
 from vitrine import revisions
@@ -24,7 +26,8 @@ from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import database, pipelines, runs
+from vitrine.status import Event, RunStatus, Status
+from vitrine.store import database, notifications, pipelines, runs
 
 RATINGS = {
     "name": "ratings",
@@ -51,6 +54,8 @@ RUNNER_ONLY = {
     *("upsert_rejects", "close_rejects", "leave_generation", "insert_generation", "restore_generation"),
     *("prune_old_runs", "prune_excess_runs", "register_runner", "deregister_runner"),
     *("save_run_log", "record_result", "record_upstream_success", "fire_chains"),
+    *("open_alert", "close_alert", "record_rejects", "record_stale", "claim_notification", "record_sent"),
+    *("record_unsent", "prune_notifications"),
 }
 
 
@@ -117,6 +122,24 @@ def test_marts_are_built_under_the_three_accounts(
         connection.execute("UPDATE ugc.ratings SET rating = 1, modified = now() WHERE rating = 10")
         succeed(working, runner, pipelines.get(asking, "ratings"))
         assert differences(connection, str(RATINGS["source_query"]), "analytics.ratings", "id") == []
+
+
+def test_chains_and_messages_work_under_the_three_accounts(settings: Settings, restricted: Accounts) -> None:
+    api, runner = restricted.of_api(settings), restricted.of_runner(settings)
+    with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
+        ratings = revisions.create(asking, api, Definition.model_validate(RATINGS))
+        genres = revisions.create(asking, api, Definition.model_validate({**GENRES, "after": ["ratings"]}))
+        held = start(working, ratings)
+        pipelines.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+        succeed(working, runner, ratings)
+        assert pipelines.get(asking, genres.id).status is Status.RUN_REQUESTED
+        assert notifications.record_stale(working, []) == 0
+        message = notifications.claim(working, ["failure"], hidden=timedelta(0))
+        assert message is not None
+        notifications.record_sent(working, message)
+        assert notifications.backlog(asking, ["failure"]).waiting == 0
+        revisions.change(asking, api, "genres", {"after": []})
+        pipelines.delete(asking, "ratings")
 
 
 EVERY_TABLE = (

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.helpers import journal
 from tests.helpers import pipelines as stored
@@ -11,10 +12,12 @@ from tests.helpers.chains import finish, link, start, status
 from tests.helpers.running import create, run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine import revisions
+from vitrine.api.app import create_app
 from vitrine.documents import Document
 from vitrine.errors import ConfigError, TransitionRefused
-from vitrine.model import Pipeline, RequestKind
+from vitrine.model import Definition, Pipeline, RequestKind
 from vitrine.postgres import Connection, connect
+from vitrine.service import chain_findings
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
 from vitrine.store import chains, pipelines, runs
@@ -314,16 +317,17 @@ def test_a_cycle_is_refused_with_its_names(connection: Connection, settings: Set
 def test_two_changes_at_the_same_time_cannot_close_a_cycle(
     connection: Connection, settings: Settings, database_url: str
 ) -> None:
-    for name in ("a", "b"):
-        mart(connection, settings, name)
+    for name, after in (("a", []), ("b", ["a"]), ("c", []), ("d", ["c"])):
+        mart(connection, settings, name, after=after)
+    # no pipeline is locked by both: each change alone is right
     with connect(database_url, name="tests:other") as other, ThreadPoolExecutor(1) as thread:
         with connection.transaction():
-            revisions.change(connection, settings, "a", {"after": ["b"]})
-            second = thread.submit(revisions.change, other, settings, "b", {"after": ["a"]})
-            wait_until(lambda: waits_for_a_lock(connection), what="the second change")
+            revisions.change(connection, settings, "a", {"after": ["d"]})
+            second = thread.submit(revisions.change, other, settings, "c", {"after": ["b"]})
+            wait_until(lambda: second.done() or waits_for_a_lock(connection), what="the second change")
         with pytest.raises(ConfigError, match="waits for"):
             second.result(20)
-    assert (after_of(connection, "a"), after_of(connection, "b")) == (("b",), ())
+    assert (after_of(connection, "a"), after_of(connection, "c")) == (("d",), ())
 
 
 def test_documents_may_name_one_another_in_any_order(connection: Connection, settings: Settings) -> None:
@@ -389,3 +393,63 @@ def test_a_mart_that_reads_a_mart_by_its_touch_column_misses_no_late_commit(
         succeed(connection, readable, second)
     names = "SELECT name FROM analytics.second WHERE name IN ('late', 'early') ORDER BY name"
     assert [row["name"] for row in connection.execute(names)] == ["early", "late"]
+
+
+@pytest.mark.promise("L5")
+@pytest.mark.parametrize(("cursor", "warned"), [("modified", True), ("loaded_at", False)])
+def test_validate_warns_of_a_cursor_that_a_mart_has_copied_from_its_source(
+    connection: Connection, settings: Settings, cursor: str, warned: bool
+) -> None:
+    query = "SELECT id, name, modified FROM content.genre"
+    first = mart(connection, settings, "first", source_query=query, options={"touch_column": "loaded_at"})
+    succeed(connection, settings, first)
+    second = Definition.model_validate(
+        {
+            **fields_of("second", "first"),
+            "source_query": f"SELECT id, name, {cursor} FROM analytics.first",
+            "mode": "incremental",
+            "incremental_key": cursor,
+        }
+    )
+    codes = [finding.code for finding in chain_findings.of_cursor(second, chains.list_marts(connection))]
+    assert codes == (["MART_CURSOR"] if warned else [])
+
+
+def test_validate_warns_of_upstreams_that_never_start_the_pipeline(connection: Connection, settings: Settings) -> None:
+    mart(connection, settings, "off", enabled=False)
+    mart(connection, settings, "on")
+    definition = Definition.model_validate(fields_of("c", "off", "on", "ghost"))
+    texts = [finding.text for finding in chain_findings.of_upstreams(connection, definition)]
+    assert [text.split(" ")[2] for text in texts] == ["'ghost'", "'off'"]
+    revisions.change(connection, settings, "on", {"after": ["off"]})
+    with pytest.raises(ConfigError, match=r"(off|on) waits for (on|off) waits for"):
+        list(chain_findings.of_upstreams(connection, Definition.model_validate(fields_of("off", "on"))))
+
+
+# -- API --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_api_shows_chains_and_refuses_wrong_ones(connection: Connection, settings: Settings) -> None:
+    with TestClient(create_app(settings)) as client:
+        for name, after in (("a", []), ("b", []), ("c", ["a", "b"])):
+            assert client.post("/pipelines", json=fields_of(name, *after)).status_code == 201
+        assert client.get("/pipelines/c").json()["after"] == ["a", "b"]
+        finish(connection, pipelines.get(connection, "a"))
+        status = client.get("/pipelines/c/status").json()
+        assert [(one["name"], one["succeeded_at"] is None) for one in status["upstreams"]] == [
+            ("a", False),
+            ("b", True),
+        ]
+        assert status["waiting"] == "the run starts when b has succeeded, too"
+        refusals = [
+            client.delete("/pipelines/a"),
+            client.patch("/pipelines/a", json={"after": ["c"]}),
+            client.patch("/pipelines/a", json={"after": ["ghost"]}),
+            client.patch("/pipelines/a", json={"after": ["a"]}),
+        ]
+    assert [(one.status_code, one.json()["code"]) for one in refusals] == [
+        (409, "HAS_DEPENDANTS"),
+        (422, "CHAIN_CYCLE"),
+        (422, "UNKNOWN_UPSTREAM"),
+        (422, "INVALID"),
+    ]

@@ -73,7 +73,7 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
     if current.fresh_as_of:
         covers = current.freshness_covers
         shown = "the source" if covers == "everything" else f"{covers} of the source"
-        late = "; that is older than its schedule allows" if current.stale else ""
+        late = "; that is older than its freshness or schedule allows" if current.stale else ""
         output.show(f"the mart shows {shown} as of {output.local_time(current.fresh_as_of, settings)}{late}")
     if current.next_due_at:
         due = output.local_time(current.next_due_at, settings)

@@ -17,7 +17,7 @@ NUMBERS = ("rows", "seconds")
 
 def list_all(
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only marts that are older than their schedule allows.")
+        bool, typer.Option("--stale", help="Only marts that are older than their freshness or schedule allows.")
     ] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Only pipelines whose last run failed.")] = False,
     status: Annotated[

@@ -8,10 +8,8 @@ from vitrine.engine import plan, reconcile, validation
 from vitrine.engine import preview as previews
 from vitrine.engine.plan import CheckedDefinition
 from vitrine.errors import ConfigError, TransientError
-from vitrine.flow.rows import Finding
 from vitrine.model import Definition
-from vitrine.postgres import Connection
-from vitrine.service import check_slots
+from vitrine.service import chain_findings, check_slots
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectBody, RejectPage, ReportBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
@@ -32,24 +30,10 @@ def validate(context: Context, subject: str | Definition) -> ReportBody:
     report = _ask(context, definition, validation.inspect)
     with context.connection() as connection:
         due = pipelines.first_due(connection, definition, context.settings.zone)
-        waves = _judge_chain(connection, definition)
-    return ReportBody.of(definition, replace(report, findings=(*report.findings, *waves)), due)
-
-
-def _judge_chain(connection: Connection, definition: Definition) -> list[Finding]:
-    """Why the chain of a definition may never start it; ConfigError if it would wait for itself."""
-    if not definition.after:
-        return []
-    chains.refuse_cycle(connection, definition.name, definition.after)
-    enabled = chains.list_enabled(connection, definition.after)
-    texts = {
-        name: "does not exist yet; create it first, or apply both files together"
-        if name not in enabled
-        else "is disabled, so that no run of it starts this one; enable it"
-        for name in definition.after
-        if not enabled.get(name)
-    }
-    return [Finding("UPSTREAM", f"after: pipeline '{name}' {text}") for name, text in texts.items()]
+        of_upstreams = list(chain_findings.of_upstreams(connection, definition))
+        marts = chains.list_marts(connection)
+    findings = (*report.findings, *of_upstreams, *chain_findings.of_cursor(definition, marts))
+    return ReportBody.of(definition, replace(report, findings=findings), due)
 
 
 @allowed(Role.OPERATOR)

@@ -20,6 +20,24 @@ class Upstream:
     succeeded_at: datetime | None  # None: it has not succeeded since the other one was last started by a wave
 
 
+@dataclass(frozen=True)
+class Mart:
+    """A table of the store's database that a pipeline writes."""
+
+    pipeline: str
+    relation: tuple[str, str]  # schema and name
+    touch_column: str | None
+    columns: list[str]
+
+
+def list_marts(connection: Connection) -> list[Mart]:
+    """Every mart of an enabled pipeline that exists in the store's database."""
+    return [
+        Mart(row["name"], (row["schema"], row["relation"]), row["touch_column"], row["columns"])
+        for row in fetch_all(connection, "list_marts")
+    ]
+
+
 def lock(connection: Connection) -> None:
     """Changes of chains run one after another, until the transaction ends: two of them could close a cycle together.
 

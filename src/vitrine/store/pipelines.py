@@ -34,7 +34,7 @@ from vitrine.model import (
 )
 from vitrine.postgres import Connection
 from vitrine.status import RETURNS, STEPS, Event, RunStatus, Status
-from vitrine.store import chains, checkpoints, requests
+from vitrine.store import chains, checkpoints, notifications, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
@@ -413,6 +413,8 @@ def _fail_invalid(connection: Connection, row: DictRow, runner: str, text: str) 
     error = ("CONFIG", text) if event in FAILURES else None
     _end_lease(connection, row["id"], row["lease_token"], event, error=error)
     _record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
+    if event is Event.FAIL:
+        notifications.record_failure(connection, row["id"], code="CONFIG", run_id=run_id, status=Status.FAILED)
 
 
 def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | None:
@@ -482,7 +484,8 @@ def end_run(
                     code="BATCHES_LOST",
                 )
             return None
-        _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
+        rejected = _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
+        _record_messages(connection, claim, event, ended, error_code or "", rejected)
         fired = _end_wave(connection, claim.pipeline_id, event) if ended.chained else []
         status = Status.RUN_REQUESTED if claim.pipeline_id in fired else ended.status
         if fired or status is Status.RUN_REQUESTED:
@@ -497,10 +500,25 @@ def _end_wave(connection: Connection, pipeline_id: PipelineId, event: Event) -> 
     return chains.fire(connection, around=pipeline_id)
 
 
+def _record_messages(
+    connection: Connection, claim: Claim, event: Event, ended: "_Ended", code: str, rejected: int
+) -> None:
+    """Store the messages about the end of a run; most ends have none, and need no statement."""
+    about = {"run_id": claim.run_id}
+    if event in (Event.FAIL, Event.POSTPONE):
+        notifications.record_failure(connection, claim.pipeline_id, code=code, status=ended.status, **about)
+    elif event in (Event.FINISH, Event.FINISH_PAUSED) and "failure" in ended.alerts:
+        notifications.record_recovery(connection, claim.pipeline_id, **about)
+    if rejected or ended.rejects_noted:
+        notifications.record_rejects(connection, claim.pipeline_id, **about)
+
+
 class _Ended(NamedTuple):
     """A pipeline whose lease has ended."""
 
     status: Status
+    alerts: list[str]  # conditions that a message has reported and none has ended yet
+    rejects_noted: int
     chained: bool  # it runs after another one, or another one after it
 
 
@@ -532,19 +550,26 @@ def _end_lease(
         error_message=message,
         steps=STEPS,
     )
-    return _Ended(Status(row["status"]), row["chained"]) if row else None
+    if row is None:
+        return None
+    return _Ended(Status(row["status"]), row["alerts"], row["rejects_noted"], row["chained"])
 
 
 def _record_run_end(
     connection: Connection, run_id: RunId, status: RunStatus, error_code: str | None, error_message: str | None
-) -> None:
+) -> int:
+    """How many rows the run has put into quarantine."""
     values = {"run_id": run_id, "status": status, "error_code": error_code, "error_message": error_message}
-    execute(connection, "record_run_end", **values)
+    row = fetch_one(connection, "record_run_end", **values)
+    return row["rows_rejected"] if row else 0
 
 
-def list_metrics(connection: Connection) -> list[DictRow]:
-    """Values for the metrics of every pipeline: ages in seconds by the database's clock, None if there is none."""
-    return fetch_all(connection, "list_pipeline_metrics")
+def list_metrics(connection: Connection, stale_crons: Sequence[UUID] = ()) -> list[DictRow]:
+    """Values for the metrics of every pipeline: ages in seconds by the database's clock, None if there is none.
+
+    `stale_crons`: pipelines whose mart is older than their cron line allows, which the database cannot compute.
+    """
+    return fetch_all(connection, "list_pipeline_metrics", stale_crons=list(stale_crons))
 
 
 def _id_or_name(key: str | UUID) -> dict[str, Any]:
