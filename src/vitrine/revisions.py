@@ -359,6 +359,7 @@ def apply_all(
     with transaction(connection):
         chains.lock(connection)
         stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+        pipelines.lock_all(connection, _touched(documents, stored, delete))
         # their own chains are stored afterwards
         changing = {*delete, *(str(document.fields.get("name")) for document in documents)}
         # first, because a document may take over the target of a deleted pipeline
@@ -391,6 +392,20 @@ def apply_all(
         if dry_run:
             raise Rollback
     return sorted(applied, key=lambda one: one.name)
+
+
+def _touched(documents: Sequence[Document], stored: Mapping[str, Pipeline], delete: Sequence[str]) -> set[str]:
+    """The pipelines that are deleted or changed, and those that they run after."""
+    names = set(delete)
+    for document in documents:
+        try:
+            definition = document.definition
+        except ValidationError:
+            continue  # reported when the document is applied
+        old = stored.get(definition.name)
+        if old is None or old.definition != definition:
+            names |= {definition.name, *definition.after}
+    return names
 
 
 def _apply(

@@ -46,6 +46,7 @@ def after_of(connection: Connection, name: str) -> tuple[str, ...]:
 
 
 def waits_for_a_lock(connection: Connection) -> bool:
+    connection.execute("SELECT pg_stat_clear_snapshot()")  # otherwise a transaction sees sessions as at first
     waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return bool(connection.execute(waiting).fetchall())
 
@@ -354,6 +355,23 @@ def test_a_pipeline_that_others_run_after_is_not_deleted(connection: Connection,
         apply(connection, settings, fields_of("b"), delete=["a"])
     assert apply(connection, settings, fields_of("b"), delete=["a", "c"])["a"] == "deleted"
     assert after_of(connection, "b") == ()
+
+
+@pytest.mark.promise("L6")
+def test_documents_that_wait_for_the_end_of_a_run_have_not_locked_its_chain(
+    connection: Connection, settings: Settings, database_url: str
+) -> None:
+    upstream = mart(connection, settings, "upstream")
+    mart(connection, settings, "gone", after=["upstream"])
+    with connect(database_url, name="tests:ending") as ending, ThreadPoolExecutor(1) as thread:
+        with ending.transaction():
+            pipelines.lock(ending, upstream.id)
+            changed = fields_of("upstream", description="changed")
+            applied = thread.submit(apply, connection, settings, changed, delete=["gone"])
+            wait_until(lambda: waits_for_a_lock(ending), what="the documents")
+            ending.execute("SET LOCAL lock_timeout = '5s'")
+            chains.record_success(ending, upstream.id)
+        assert applied.result(20) == {"gone": "deleted", "upstream": "changed"}
 
 
 # -- a mart as a source -----------------------------------------------------------------------------------------------

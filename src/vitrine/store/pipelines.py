@@ -86,6 +86,11 @@ def lock(connection: Connection, key: str | UUID) -> Pipeline:
     return _required(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
 
 
+def lock_all(connection: Connection, names: Collection[str]) -> None:
+    """Lock these pipelines, before their chains are: the end of a run locks in this order, too."""
+    fetch_all(connection, "lock_rows", names=sorted(names))
+
+
 def update(connection: Connection, pipeline_id: PipelineId, definition: Definition, *, zone: tzinfo = UTC) -> Pipeline:
     """Store a changed definition. Disabling a running pipeline pauses it; enabling one again sets a new due time."""
     with transaction(connection):

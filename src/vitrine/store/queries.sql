@@ -121,6 +121,10 @@ SELECT p.*, clock_timestamp() AS read_at,
 -- Locks a pipeline without reading its definition; no row if it was deleted
 SELECT id FROM etl.etl_pipelines WHERE id = %(id)s FOR UPDATE;
 
+-- lock_rows --
+-- Locks several pipelines, in the order of their ids
+SELECT id FROM etl.etl_pipelines WHERE name = ANY (%(names)s::text[]) ORDER BY id FOR UPDATE;
+
 -- list_pipelines --
 -- One page of pipelines in the order of their names, after the given name
 SELECT p.*, clock_timestamp() AS read_at,
