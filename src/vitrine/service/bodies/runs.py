@@ -200,7 +200,9 @@ class StatusBody(BaseModel):
         description="Why nothing happens at the moment, in one sentence: no runner is alive, the next attempt is later,"
         " the pipeline is paused …; null during a run, and when nothing is expected."
     )
-    upstreams: list[UpstreamBody] = Field(description="The pipelines of `after`, and what the next wave waits for.")
+    upstreams: list[UpstreamBody] = Field(
+        default_factory=list[UpstreamBody], description="The pipelines of `after`, and what the next wave waits for."
+    )
     runners: int = Field(description="Runner processes seen within the last 15 seconds; 0: nothing can run.")
     lease_owner: str | None
     lease_expires_at: datetime | None
