@@ -22,7 +22,7 @@ Shown = TypeVar("Shown")
 
 def list_all(
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only marts that are older than their schedule allows.")
+        bool, typer.Option("--stale", help="Only marts that are older than their freshness or schedule allows.")
     ] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Only pipelines whose last run failed.")] = False,
     status: Annotated[
@@ -128,7 +128,7 @@ def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
             "age": red(f"{age} !") if one.stale else age,
             "mode": str(one.mode),
             "target": one.target_table,
-            "schedule": one.schedule_interval or "",
+            "schedule": _schedule(one),
             "next due": f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
             "last run": str(run.status) if run else "never",
             "rows": f"{run.rows_read:,}" if run else "",
@@ -139,6 +139,12 @@ def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
         return Line(cells, f"{one.name}: {error.message} [{error.code}]" if error else None)
 
     return render
+
+
+def _schedule(one: "ListedPipelineBody") -> str:
+    """What starts its runs."""
+    after = f"after {', '.join(one.after)}" if one.after else ""
+    return ", ".join(filter(None, (one.schedule_interval, after)))
 
 
 def _status(one: "ListedPipelineBody") -> str:
