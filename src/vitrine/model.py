@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NewType, Self
@@ -130,7 +130,14 @@ class Options(BaseModel):
         default=0.5,
         ge=0,
         le=1,
-        description="The largest part of the mart that a full load may delete; a larger deletion fails the run.",
+        description="The largest part of the mart that a full load or a repair may delete; a larger deletion fails the"
+        " run.",
+    )
+    reconcile_interval: Duration | None = Field(
+        default=None,
+        ge=timedelta(minutes=1),
+        description="How often the mart is compared with its source down to the keys that differ, whenever the pipeline"
+        " is IDLE. null: only by request.",
     )
     max_staging_age: Duration = Field(
         default=timedelta(hours=1),
@@ -412,10 +419,11 @@ class RequestKind(StrEnum):
     FULL = "full"  # once, an incremental pipeline reads everything and removes what vanished at the source
     ROLLBACK = "rollback"
     BACKFILL = "backfill"  # a range of the cursor is read and written again; the checkpoint stays
-    RECONCILE = "reconcile"  # the mart is compared with its source; nothing is written
+    RECONCILE = "reconcile"  # the mart is compared with its source, and what differs is repaired if that is asked for
+    REPLAY = "replay"  # the keys in quarantine are read and written again; the checkpoint stays
 
 
-RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE})
+RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY})
 """The kinds that leave the checkpoint alone: however they end, the pipeline returns to the status it had."""
 
 
@@ -426,10 +434,12 @@ class RunOptions:
     allow_shrink: bool = False
     backfill_from: str | None = None  # a backfill: the first value of the cursor
     backfill_to: str | None = None  # and the first one behind its last
+    deep: bool = False  # a reconcile: down to the keys that differ
+    repair: bool = False  # and these are corrected
 
     def stored(self) -> dict[str, object]:
         """As the store keeps them; options that are not given are left out, because an older runner knows fewer."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
 
 @dataclass(frozen=True)
@@ -445,6 +455,8 @@ class RunRequest:
         """The kind in a sentence."""
         if self.kind == RequestKind.BACKFILL:
             return f"backfill from {self.options.backfill_from} to {self.options.backfill_to}"
+        if self.kind == RequestKind.RECONCILE and (self.options.repair or self.options.deep):
+            return "repair" if self.options.repair else "deep reconcile"
         return "full run" if self.kind == RequestKind.FULL else self.kind
 
     def equals(self, other: "RunRequest") -> bool:
@@ -459,6 +471,21 @@ class LastError:
     code: str
     message: str
     at: datetime
+
+
+Verdict = Literal["equal", "different"]
+
+KEYS_KEPT = 100
+"""Keys of each kind of difference that a report names; of more, only the number is kept."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What deep reconciles have found."""
+
+    until: datetime | None = None  # the mart was proven equal to its source as of this time; None: never
+    verdict: Verdict | None = None  # of the last one; None: there was none since the target was chosen
+    at: datetime | None = None  # when that one ended
 
 
 @dataclass(frozen=True)
@@ -479,6 +506,7 @@ class Pipeline:
     postponed: int  # how many scheduled runs in a row were postponed
     last_error: LastError | None  # None: the last run that ended was a success
     fresh_as_of: datetime | None  # every change committed before it is in the mart; None before the first success
+    verification: "Verification"
     lease_owner: str | None
     lease_expires_at: datetime | None
     created_at: datetime
@@ -584,7 +612,7 @@ class Run:
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
-    result: dict[str, Any] | None  # what a reconcile has found; None: another kind, or it has not ended
+    result: dict[str, Any] | None  # what a reconcile or a replay has found; None: another kind, or it has not ended
     runner: str
     elapsed: float  # seconds by the database's clock; until now if the run is active
 

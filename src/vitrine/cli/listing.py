@@ -84,7 +84,7 @@ def _show(found: "list[ListedPipelineBody]", settings: "Settings", now: datetime
         "pipeline",
         "status",
         "age",
-        *(("mode", "target", "schedule") if wide else ()),
+        *(("verdict", "mode", "target", "schedule") if wide else ()),
         "next due",
         "last run",
         *NUMBERS,
@@ -108,13 +108,19 @@ def _row(
         one.name,
         red(_status(one)) if one.status == "FAILED" else _status(one),
         red(f"{age} !") if one.stale else age,
-        *((one.mode, one.target_table, one.schedule_interval or "") if wide else ()),
+        *((_verdict(one), one.mode, one.target_table, one.schedule_interval or "") if wide else ()),
         f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
         str(run.status) if run else "never",
         f"{run.rows_read:,}" if run else "",
         f"{run.seconds:.2f}" if run and run.seconds is not None else "",
         *((one.owner, ", ".join(one.tags)) if grouped else ()),
     )
+
+
+def _verdict(one: "ListedPipelineBody") -> str:
+    from vitrine.tables import red
+
+    return red(one.verdict) if one.verdict == "different" else one.verdict or ""
 
 
 def _status(one: "ListedPipelineBody") -> str:

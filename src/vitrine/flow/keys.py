@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import cast
 
 from vitrine.flow.rows import NUMBERS, Column, Key, KeyRange
@@ -21,9 +21,21 @@ def rank(key: Key, columns: Sequence[Column]) -> Rank:
 
 
 def _number(text: str) -> Number:
-    """PostgreSQL orders NaN above all other numbers; Decimal orders it nowhere."""
-    value = Decimal(text)
+    """PostgreSQL orders NaN above all other numbers; Decimal orders it nowhere. So is what is no number at all."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:  # stored by hand, in a system that does not check it
+        return True, Decimal(0)
     return (True, Decimal(0)) if value.is_nan() else (False, value)
+
+
+def next_key(key: Key, columns: Sequence[Column]) -> Key:
+    """A key above the given one."""
+    last, text = columns[-1], key[-1]
+    if last.kind not in NUMBERS:
+        return (*key[:-1], text + "\0")
+    above, value = _number(text)
+    return (*key[:-1], "NaN" if above else str(value + 1))
 
 
 def is_within(key: Key, keys: KeyRange, columns: Sequence[Column]) -> bool:

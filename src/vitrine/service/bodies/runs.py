@@ -6,11 +6,12 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from vitrine.model import FreshnessCovers, Pipeline, Run
+from vitrine.model import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.service.bodies.checks import ComparisonBody
 from vitrine.service.bodies.examples import ID, REQUEST_ID, RUN_EXAMPLE, example
 from vitrine.service.bodies.filters import STALE
 from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
+from vitrine.service.bodies.reconciliation import VERDICT, VERIFIED_UNTIL, ReconciliationBody, ReplayBody
 from vitrine.status import RunStatus, Status
 from vitrine.store.runs import Request, RequestState
 
@@ -25,7 +26,9 @@ class RunBody(BaseModel):
     attempt: int
     trigger: str = Field(description="api, cli or schedule.")
     due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
-    kind: str = Field(description="full or incremental, by the pipeline's mode; or rollback, backfill or reconcile.")
+    kind: str = Field(
+        description="full or incremental, by the pipeline's mode; or rollback, backfill, reconcile or replay."
+    )
     status: RunStatus
     started_at: datetime
     finished_at: datetime | None = Field(description="null during the run.")
@@ -44,17 +47,22 @@ class RunBody(BaseModel):
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
-    result: ComparisonBody | None = Field(
-        description="What a reconcile has found; null for another kind, and until it has ended."
+    result: ComparisonBody | ReconciliationBody | ReplayBody | None = Field(
+        description="What a reconcile or a replay has found; null for another kind, and until it has ended."
     )
     runner: str
 
     @classmethod
     def of(cls, run: Run) -> Self:
         # without validation: a page has up to 200 of them, and they come from the store
-        result = None if run.result is None else ComparisonBody.model_validate(run.result)
-        fields: dict[str, Any] = {**vars(run), "result": result}
+        fields: dict[str, Any] = {**vars(run), "result": None if run.result is None else _result_of(run.result)}
         return cls.model_construct(**fields, seconds=run.seconds, rows_per_second=run.rows_per_second)
+
+
+def _result_of(stored: dict[str, Any]) -> ComparisonBody | ReconciliationBody | ReplayBody:
+    if "replayed" in stored:
+        return ReplayBody.model_validate(stored)
+    return (ReconciliationBody if "deep" in stored else ComparisonBody).model_validate(stored)
 
 
 class RunPage(BaseModel):
@@ -144,6 +152,9 @@ class StatusBody(BaseModel):
             "fresh_as_of": "2025-01-01T11:55:00Z",
             "freshness_covers": "everything",
             "stale": False,
+            "verified_until": "2025-01-01T11:30:00Z",
+            "verdict": "equal",
+            "verdict_at": "2025-01-01T11:30:05Z",
             "waiting": None,
             "runners": 1,
             "lease_owner": "worker-1",
@@ -166,7 +177,7 @@ class StatusBody(BaseModel):
     enabled: bool
     request_id: UUID | None = Field(description="The request that is pending, running or paused.")
     requested_kind: str | None = Field(
-        description="run, full, rollback, backfill or reconcile; null when there is no request."
+        description="run, full, rollback, backfill, reconcile or replay; null when there is no request."
     )
     rerun_request_id: UUID | None = Field(description="The request that follows, for example one made during the run.")
     rerun_kind: str | None = Field(description="The same for the request that follows.")
@@ -182,6 +193,9 @@ class StatusBody(BaseModel):
     )
     freshness_covers: FreshnessCovers = Field(description=COVERS)
     stale: bool = Field(description=STALE)
+    verified_until: datetime | None = Field(description=VERIFIED_UNTIL)
+    verdict: Verdict | None = Field(description=VERDICT)
+    verdict_at: datetime | None = Field(description="When that one ended.")
     waiting: str | None = Field(
         description="Why nothing happens at the moment, in one sentence: no runner is alive, the next attempt is later,"
         " the pipeline is paused …; null during a run, and when nothing is expected."
@@ -213,6 +227,9 @@ class StatusBody(BaseModel):
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             stale=pipeline.is_stale(zone),
+            verified_until=pipeline.verification.until,
+            verdict=pipeline.verification.verdict,
+            verdict_at=pipeline.verification.at,
             waiting=waiting,
             runners=runners,
             lease_owner=pipeline.lease_owner,
