@@ -80,17 +80,19 @@ def _show(found: "list[ListedPipelineBody]", settings: "Settings", now: datetime
         return
     wide = output.is_wide()
     grouped = wide and any(one.owner or one.tags for one in found)
+    judged = wide and any(one.verdict for one in found)
     columns = (
         "pipeline",
         "status",
         "age",
-        *(("verdict", "mode", "target", "schedule") if wide else ()),
+        *(("verdict",) if judged else ()),
+        *(("mode", "target", "schedule") if wide else ()),
         "next due",
         "last run",
         *NUMBERS,
         *(("owner", "tags") if grouped else ()),
     )
-    rows = [_row(one, settings, now, wide=wide, grouped=grouped) for one in found]
+    rows = [_row(one, settings, now, wide=wide, grouped=grouped, judged=judged) for one in found]
     output.show_table(columns, rows, right=("age", *NUMBERS), wrap=("pipeline",))
     for one in found:
         if one.last_error:
@@ -98,7 +100,7 @@ def _show(found: "list[ListedPipelineBody]", settings: "Settings", now: datetime
 
 
 def _row(
-    one: "ListedPipelineBody", settings: "Settings", now: datetime, *, wide: bool, grouped: bool
+    one: "ListedPipelineBody", settings: "Settings", now: datetime, *, wide: bool, grouped: bool, judged: bool
 ) -> tuple[str, ...]:
     from vitrine.tables import red
 
@@ -108,7 +110,8 @@ def _row(
         one.name,
         red(_status(one)) if one.status == "FAILED" else _status(one),
         red(f"{age} !") if one.stale else age,
-        *((_verdict(one), one.mode, one.target_table, one.schedule_interval or "") if wide else ()),
+        *((_verdict(one),) if judged else ()),
+        *((one.mode, one.target_table, one.schedule_interval or "") if wide else ()),
         f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
         str(run.status) if run else "never",
         f"{run.rows_read:,}" if run else "",

@@ -27,9 +27,10 @@ def digest_rows(batches: Iterable[Batch], compare: Compare) -> list[Digest]:
     return totals.digests()
 
 
-def digest_ordered(batches: Iterable[Batch], compare: Compare, rows_per_part: int = ROWS_PER_PART) -> list[Digest]:
+def digest_ordered(batches: Iterable[Batch], compare: Compare, rows_per_part: int | None = None) -> list[Digest]:
     """The digests of parts of similar size, for rows in the order of their key and a comparison of one range."""
     (whole,) = compare.ranges
+    rows_per_part = rows_per_part or ROWS_PER_PART
     lows: list[Key] = []
     ranks: list[Rank] = []
     parts = [_Total(compare)]
