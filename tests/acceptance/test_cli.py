@@ -451,7 +451,7 @@ def test_reconcile_ends_with_0_for_a_correct_mart_and_2_for_a_changed_one(
     ok(command("reconcile", "genres"))
 
 
-@pytest.mark.promise("K1", "K5")
+@pytest.mark.promise("R1", "R5")
 def test_a_deep_reconcile_names_the_keys_and_a_repair_corrects_them(
     command: Command, files: Path, connection: Connection
 ) -> None:

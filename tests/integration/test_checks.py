@@ -226,7 +226,7 @@ def test_a_comparison_is_requested_as_a_run_and_its_result_is_in_the_request(
     assert (done["state"], done["run"]["kind"], done["run"]["result"]["equal"]) == ("succeeded", "reconcile", True)
 
 
-@pytest.mark.promise("K3", "K5")
+@pytest.mark.promise("R3", "R5")
 def test_a_deep_reconcile_and_a_repair_are_requested_and_their_reports_are_kept(
     client: TestClient, connection: Connection, settings: Settings, events: str
 ) -> None:
@@ -293,7 +293,7 @@ def test_the_rows_of_rejects_are_returned_only_on_request(client: TestClient, re
     assert items[0]["row"] == {"id": 1, "note": "S3CR3T1"}
 
 
-@pytest.mark.promise("K6")
+@pytest.mark.promise("R6")
 def test_a_replay_of_rejects_is_requested(
     client: TestClient, connection: Connection, settings: Settings, rejected: str
 ) -> None:

@@ -40,7 +40,7 @@ def corrupt(connection: Connection) -> None:
 FOUND = {"missing": ["42"], "extra": ["-1", "1", "900"], "different": ["17", "300"]}
 
 
-@pytest.mark.promise("C13", "K1", "I10")
+@pytest.mark.promise("C13", "R1")
 def test_every_kind_of_difference_is_named_by_its_key(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
@@ -67,7 +67,7 @@ KEYS: list[tuple[str, str, str, list[str]]] = [
 ]
 
 
-@pytest.mark.promise("K1", "J30")
+@pytest.mark.promise("R1", "J30")
 @pytest.mark.parametrize(("type_name", "value", "seventh", "key"), KEYS)
 def test_keys_of_any_type_are_found(
     connection: Connection, settings: Settings, type_name: str, value: str, seventh: str, key: list[str]
@@ -89,7 +89,7 @@ def test_keys_of_any_type_are_found(
     assert (repaired["equal"], repaired["repaired"]["different"]["keys"]) == (True, [name])
 
 
-@pytest.mark.promise("K1")
+@pytest.mark.promise("R1")
 @pytest.mark.parametrize("rows_at_once", [7, 20_000])
 def test_large_ranges_are_cut_further(
     connection: Connection,
@@ -110,7 +110,7 @@ def _with(function: Any, **given: Any) -> Any:
     return lambda *arguments: function(*arguments, **given)
 
 
-@pytest.mark.promise("K1")
+@pytest.mark.promise("R1")
 def test_a_large_table_is_cut_by_a_sample_of_its_pages(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 60_000, note="repeat('x', 300)")
     pipeline = create_events(connection, settings, "full", batch_size=50_000)
@@ -119,7 +119,7 @@ def test_a_large_table_is_cut_by_a_sample_of_its_pages(connection: Connection, s
     assert keys(report(connection, settings, pipeline)) == NOTHING | {"different": ["1", "33333", "60000"]}
 
 
-@pytest.mark.promise("K2", "I11")
+@pytest.mark.promise("R2", "I11")
 def test_keys_that_the_next_run_reads_are_no_differences(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
@@ -134,7 +134,7 @@ def test_keys_that_the_next_run_reads_are_no_differences(
     assert (keys(found), found["waiting"]) == (NOTHING | {"different": ["21"]}, 0)
 
 
-@pytest.mark.promise("K2", "I11")
+@pytest.mark.promise("R2", "I11")
 def test_writers_cause_no_false_alarm(
     connection: Connection, settings: Settings, events: Pipeline, database_url: str
 ) -> None:
@@ -161,7 +161,7 @@ def write(url: str, stop: threading.Event) -> None:
             )
 
 
-@pytest.mark.promise("K2")
+@pytest.mark.promise("R2")
 def test_a_full_pipeline_with_a_cursor_leaves_out_what_changed_since_its_load(
     connection: Connection, settings: Settings
 ) -> None:
@@ -186,7 +186,7 @@ def test_a_full_pipeline_without_a_cursor_says_that_changes_are_reported(
     assert found["left_out"] == ["the pipeline has no cursor of time, so changes since its last load are reported too"]
 
 
-@pytest.mark.promise("K3")
+@pytest.mark.promise("R3")
 def test_the_pipeline_shows_until_when_it_is_proven(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
@@ -233,7 +233,7 @@ def test_keys_in_quarantine_are_named_as_such(connection: Connection, settings: 
     assert found["left_out"] == ['1 key(s) in quarantine are not compared: ["4"]']
 
 
-@pytest.mark.promise("K1")
+@pytest.mark.promise("R1")
 def test_rows_behind_a_transform_are_compared(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 200)
     pipeline = create(
@@ -261,7 +261,7 @@ def test_rows_behind_a_transform_are_compared(connection: Connection, settings: 
     assert (repaired["equal"], keys(repaired)) == (True, NOTHING)
 
 
-@pytest.mark.promise("K4", "D23")
+@pytest.mark.promise("R4", "D23")
 @pytest.mark.parametrize("status", [Status.IDLE, Status.PAUSED])
 def test_the_pipeline_returns_to_its_status(
     connection: Connection, settings: Settings, events: Pipeline, status: Status
@@ -279,7 +279,7 @@ def test_a_mart_that_was_never_built_is_refused(connection: Connection, settings
     assert error.code == "TARGET_MISSING"
 
 
-@pytest.mark.promise("K4", "I12")
+@pytest.mark.promise("R4", "I12")
 def test_a_reconcile_of_a_running_pipeline_follows_its_run(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:

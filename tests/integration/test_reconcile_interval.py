@@ -18,7 +18,7 @@ def events(connection: Connection, settings: Settings) -> Pipeline:
     return create_events(connection, settings, "full", options=options, schedule_interval="5m")
 
 
-@pytest.mark.promise("K7")
+@pytest.mark.promise("R7")
 def test_an_idle_pipeline_is_reconciled_when_its_interval_has_passed(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
@@ -37,7 +37,7 @@ def test_an_idle_pipeline_is_reconciled_when_its_interval_has_passed(
     assert pipelines.fire_reconciles(connection) == ["under_test"]
 
 
-@pytest.mark.promise("K7")
+@pytest.mark.promise("R7")
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.FAILED])
 def test_a_pipeline_that_is_not_idle_is_left_alone(
     connection: Connection, settings: Settings, events: Pipeline, status: Status

@@ -137,7 +137,7 @@ def _write(url: str, stop: threading.Event, first: int, slow: bool) -> None:
             connection.commit()
 
 
-@pytest.mark.promise("K1", "K2", "K5", "I11", "C13")
+@pytest.mark.promise("R1", "R2", "R5", "I11", "C13")
 def test_every_damaged_key_is_found_none_is_invented_and_repair_makes_both_equal(
     connection: Connection, settings: Settings, database_url: str
 ) -> None:

@@ -21,7 +21,7 @@ def events(connection: Connection, settings: Settings) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.promise("C13", "K5")
+@pytest.mark.promise("C13", "R5")
 @pytest.mark.parametrize("chunk", [1, 1000])
 def test_every_difference_is_corrected_and_the_checkpoint_stays(
     connection: Connection, settings: Settings, events: Pipeline, chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -57,7 +57,7 @@ def test_a_repair_of_an_equal_mart_writes_nothing(connection: Connection, settin
     assert (newest.rows_read, newest.rows_written, newest.rows_deleted) == (0, 0, 0)
 
 
-@pytest.mark.promise("K5", "I6")
+@pytest.mark.promise("R5", "I6")
 def test_extra_keys_are_deleted_under_the_shrink_guard(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
@@ -73,7 +73,7 @@ def test_extra_keys_are_deleted_under_the_shrink_guard(
     assert events_are_right(connection)
 
 
-@pytest.mark.promise("K5")
+@pytest.mark.promise("R5")
 def test_rows_that_changed_meanwhile_are_left_to_the_next_run(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
@@ -85,7 +85,7 @@ def test_rows_that_changed_meanwhile_are_left_to_the_next_run(
     assert events_are_right(connection)
 
 
-@pytest.mark.promise("K5", "J30")
+@pytest.mark.promise("R5", "J30")
 def test_a_row_that_does_not_fit_goes_to_the_quarantine_and_is_not_called_repaired(
     connection: Connection, settings: Settings
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_key_that_a_transform_makes_cannot_be_repaired(connection: Connection,
     assert (error.code, "ask for a full run instead" in str(error)) == ("KEY_OF_TRANSFORM", True)
 
 
-@pytest.mark.promise("K5")
+@pytest.mark.promise("R5")
 def test_a_repair_beside_a_load_that_is_not_published_is_refused(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 300)
     pipeline = create_events(connection, settings, "full")
@@ -136,7 +136,7 @@ def test_a_repair_beside_a_load_that_is_not_published_is_refused(connection: Con
     assert error.code == "LOAD_OPEN"
 
 
-@pytest.mark.promise("K6")
+@pytest.mark.promise("R6")
 def test_rejects_are_replayed_and_closed_once_their_rows_fit(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 10)
     connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY, note varchar(3), modified timestamptz)")

@@ -22,7 +22,7 @@ def damage(cluster: Cluster) -> None:
     ask("POST", f"{name}/_refresh")
 
 
-@pytest.mark.promise("K8")
+@pytest.mark.promise("R8")
 @pytest.mark.parametrize("mode", [{}, INCREMENTAL])
 def test_damaged_documents_are_found_by_id_and_repaired(
     cluster: Cluster, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -50,7 +50,7 @@ def test_damaged_documents_are_found_by_id_and_repaired(
     assert pipelines.get(cluster.connection, pipeline.id).verification.verdict == "equal"
 
 
-@pytest.mark.promise("K2", "K8")
+@pytest.mark.promise("R2", "R8")
 def test_changes_that_wait_for_the_next_run_are_not_reported(cluster: Cluster) -> None:
     cluster.fill(1, 100)
     pipeline = cluster.create(**INCREMENTAL)
