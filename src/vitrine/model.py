@@ -133,6 +133,27 @@ class Options(BaseModel):
         description="The largest part of the mart that a full load or a repair may delete; a larger deletion fails the"
         " run.",
     )
+    delete_mode: Literal["none", "soft_column", "reconcile_keys"] = Field(
+        default="none",
+        description="Rows that are deleted at the source, in mode incremental: `none` keeps them in the mart,"
+        " `soft_column` follows a column that marks them, `reconcile_keys` compares the keys of both sides and deletes"
+        " what vanished.",
+    )
+    delete_column: Column | None = Field(
+        default=None,
+        description="For `delete_mode: soft_column`: a row is deleted if this column is true, a number other than 0, or"
+        " any other value that is not NULL, such as a time.",
+    )
+    on_soft_delete: Literal["delete", "mark"] = Field(
+        default="delete",
+        description="For `delete_mode: soft_column`: delete the row from the mart, or write it with its mark.",
+    )
+    delete_interval: Duration = Field(
+        default=timedelta(0),
+        json_schema_extra=readable_default,
+        description="For `delete_mode: reconcile_keys`: a run compares the keys if the last comparison is older than"
+        " this. 0s: every run does.",
+    )
     reconcile_interval: Duration | None = Field(
         default=None,
         ge=timedelta(minutes=1),
@@ -175,6 +196,19 @@ class Options(BaseModel):
         if value > timedelta(hours=1):
             raise ValueError("give at most 1h; for longer pauses use schedule_interval")
         return value
+
+    @model_validator(mode="after")
+    def _delete_options_match(self) -> Self:
+        if (self.delete_mode == "soft_column") is not (self.delete_column is not None):
+            raise ValueError("give delete_mode: soft_column and delete_column together")
+        if self.delete_interval and self.delete_mode != "reconcile_keys":
+            raise ValueError("delete_interval needs delete_mode: reconcile_keys")
+        return self
+
+    @property
+    def drops_marked_rows(self) -> bool:
+        """Whether rows that are marked as deleted do not belong into the mart."""
+        return self.delete_mode == "soft_column" and self.on_soft_delete == "delete"
 
 
 class Step(BaseModel):
@@ -304,6 +338,8 @@ class Definition(BaseModel):
             raise ValueError("mode incremental needs incremental_key, the column that grows with every change")
         if self.mode is Mode.INCREMENTAL and self.tie_breaker is None:
             raise ValueError("mode incremental needs incremental_id_key, the unique column that breaks ties")
+        if self.mode is Mode.FULL and self.options.delete_mode == "reconcile_keys":
+            raise ValueError("delete_mode: reconcile_keys is for mode incremental; a full load deletes what vanished")
         return self
 
     @property
@@ -535,8 +571,9 @@ class Pipeline:
 
     @property
     def freshness_covers(self) -> FreshnessCovers:
-        """A deleted row has no cursor that a run could read."""
-        return "inserts and updates" if self.definition.mode is Mode.INCREMENTAL else "everything"
+        """A deleted row has no cursor that a run could read, unless it is only marked as deleted."""
+        is_complete = self.definition.mode is Mode.FULL or self.definition.options.delete_mode == "soft_column"
+        return "everything" if is_complete else "inserts and updates"
 
 
 def suspended_clock() -> float:

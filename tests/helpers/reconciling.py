@@ -13,9 +13,16 @@ from vitrine.store import runs
 Report = dict[str, Any]
 
 
-def reconcile(connection: Connection, settings: Settings, pipeline: Pipeline, **options: bool) -> Executed:
-    """A deep reconcile or, with `repair=True`, a repair."""
-    wanted = RunOptions(deep=True, **options)
+def reconcile(
+    connection: Connection,
+    settings: Settings,
+    pipeline: Pipeline,
+    *,
+    repair: bool = False,
+    allow_shrink: bool = False,
+) -> Executed:
+    """A deep reconcile, or a repair."""
+    wanted = RunOptions(deep=True, repair=repair, allow_shrink=allow_shrink)
     return run(connection, settings, pipeline, kind=RequestKind.RECONCILE, options=wanted)
 
 

@@ -1,7 +1,7 @@
 """The search for differing keys: exact whatever the sizes of ranges, and no more rows than needed key by key."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,7 +10,7 @@ from vitrine.copytext import values
 from vitrine.engine import differences
 from vitrine.engine.digests import cut_rows, digest_ordered, digest_rows
 from vitrine.flow.keys import next_key, rank
-from vitrine.flow.rows import Batch, Column, Compare, Digest, Key, KeyRange, Position, TextRows
+from vitrine.flow.rows import Batch, Column, Compare, Digest, Key, KeyRange, Position, Read, TextRows
 
 ID, NOTE = Column("id", "integer"), Column("note", "text")
 WANTED = Compare((ID,), (ID, NOTE))
@@ -49,7 +49,7 @@ class FakeSides:
         found = digest_ordered(rows, compare, 50) if compare.parts > 1 else digest_rows(rows, compare)
         return self._counted(found, compare)
 
-    def keys_of(self, read: object):
+    def keys_of(self, read: Read) -> Iterator[Key]:
         raise NotImplementedError
 
     def _counted(self, found: Sequence[Digest], compare: Compare) -> Sequence[Digest]:

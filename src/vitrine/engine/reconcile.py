@@ -84,7 +84,7 @@ def compare_checked(
     built = plan.prepare(checked, writes=False)
     try:
         refuse_missing(checked, built)
-        sides = open_sides(definition, built, quarantined, with_values=with_values)
+        sides = open_sides(definition, built, quarantined, "all" if with_values else "control")
         first = _compared(sides)
         compared = first if first.equal else _compared(sides)
         not_compared = left_out(definition, built, quarantined, sides.wanted, sides.produced)

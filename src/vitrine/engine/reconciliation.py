@@ -117,6 +117,28 @@ def search(checked: CheckedDefinition, quarantined: Collection[str], state: Stor
         built.close()
 
 
+@dataclass(frozen=True)
+class KeyComparison:
+    """The keys of both sides, without their values."""
+
+    target_rows: int
+    missing: int
+    vanished: tuple[Key, ...]  # keys of the target that the source has no more
+
+
+def compare_keys(checked: CheckedDefinition, quarantined: Collection[str], state: StoredState) -> KeyComparison:
+    """Find what vanished at the source; a key is reported only if it still differs when it is read once more."""
+    built = plan.prepare(checked, writes=False)
+    try:
+        refuse_missing(checked, built)
+        sides = open_sides(checked.definition, built, quarantined, "key")
+        found = differences.find(sides)
+        reported, _ = _confirm(sides, found.differences.keys, _changes(built.plan, state))
+        return KeyComparison(found.target_rows, len(reported.missing), reported.extra)
+    finally:
+        built.close()
+
+
 def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, control: RunControl) -> Outcome:
     """Write missing and different keys through the pipeline's own query and transforms, and delete extra ones."""
     refuse_made_keys(built)

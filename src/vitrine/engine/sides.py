@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from vitrine.engine import plan
 from vitrine.engine.digests import cut_rows, digest_ordered, digest_rows, rows_of
@@ -13,7 +13,19 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.flow.comparison import canonical, common_form
 from vitrine.flow.keys import next_key
 from vitrine.flow.protocols import Plan
-from vitrine.flow.rows import ALL_KEYS, Batch, Column, Compare, Digest, Key, KeyRange, Lane, Read, Selection
+from vitrine.flow.rows import (
+    ALL_KEYS,
+    Batch,
+    Column,
+    CommonForm,
+    Compare,
+    Digest,
+    Key,
+    KeyRange,
+    Lane,
+    Read,
+    Selection,
+)
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Definition
 
@@ -58,6 +70,9 @@ class Sides(Protocol):
 
 Result = TypeVar("Result")
 
+Values = Literal["all", "control", "key"]
+"""The columns whose values are compared: all that both sides have, the control column, or those of the key."""
+
 
 def both(sides: Sides, ask: Callable[[Compare], Result]) -> Result:
     """The answer for the columns that both have in common; asked again if it was found that one cannot be compared."""
@@ -68,44 +83,40 @@ def both(sides: Sides, ask: Callable[[Compare], Result]) -> Result:
             return found
 
 
-def open_sides(
-    definition: Definition, built: Prepared, quarantined: Collection[str], *, with_values: bool = True
-) -> Sides:
-    """Both systems compute their own digests if they can and no transform stands between; otherwise rows are streamed.
-
-    `with_values=False`: only the values of the control column are compared.
-    """
-    common = CommonColumns(definition, built, quarantined, with_values=with_values)
+def open_sides(definition: Definition, built: Prepared, quarantined: Collection[str], values: Values = "all") -> Sides:
+    """Both systems compute their own digests if they can and no transform stands between; else rows are streamed."""
+    common = CommonColumns(definition, built, quarantined, values)
     if not built.plan.user_code:
         wanted = common.compare(built.source.columns)
         nothing = replace(wanted, only=())
         if built.plan.source.digest(nothing) is not None and built.plan.sink.digest(nothing) is not None:
-            return ComputedSides(built, wanted, common.control, _Produced(definition, built))
+            marked = _marked(definition, built)
+            return ComputedSides(built, wanted, common.control, _Produced(definition, built), marked)
     return StreamedSides(built, common, _Produced(definition, built))
 
 
 class CommonColumns:
     """The columns that both sides have, in the types of the source."""
 
-    def __init__(
-        self, definition: Definition, built: Prepared, quarantined: Collection[str], *, with_values: bool
-    ) -> None:
+    def __init__(self, definition: Definition, built: Prepared, quarantined: Collection[str], values: Values) -> None:
         self._plan = built.plan
         self._quarantined = quarantined
-        self._with_values = with_values
+        self._values: Values = values
         self.control = definition.options.control_column or definition.incremental_key or built.plan.target.key[0]
 
     def compare(self, produced: Sequence[Column], *, exact: bool = True) -> Compare:
         stored = {column.name: column for column in self._plan.target.columns}
         common = {column.name: column for column in produced if column.name in stored}
-        if self.control not in common:
+        if self.control not in common and self._values != "key":
             raise ConfigError(
                 f"control column '{self.control}' is not in both source and target", code="CONTROL_COLUMN"
             )
+        key = tuple(common[name] for name in self._plan.target.key if name in common)
+        columns = {"all": tuple(common.values()), "key": key, "control": (common.get(self.control, key[0]),)}
         wanted = Compare(
-            key=tuple(common[name] for name in self._plan.target.key if name in common),
-            columns=tuple(common.values()) if self._with_values else (common[self.control],),
-            control=common[self.control],
+            key=key,
+            columns=columns[self._values],
+            control=common.get(self.control),
             forms={name: common_form(one.type, stored[name].type, exact=exact) for name, one in common.items()},
         )
         return replace(wanted, skipped=tuple(_skipped(self._quarantined, wanted)))
@@ -114,9 +125,12 @@ class CommonColumns:
 class ComputedSides:
     """Each system computes its own digests."""
 
-    def __init__(self, built: Prepared, wanted: Compare, control: str, produced: "_Produced") -> None:
+    def __init__(
+        self, built: Prepared, wanted: Compare, control: str, produced: "_Produced", marked: Column | None
+    ) -> None:
         self.wanted = wanted
         self.control = control
+        self._marked = marked  # rows of the source that this column marks as deleted do not belong into the target
         self.produced: Sequence[Column] = built.source.columns
         self.unreadable: tuple[str, ...] = ()
         self._plan = built.plan
@@ -124,13 +138,13 @@ class ComputedSides:
         self._is_checked = False  # that every column can be compared
 
     def source(self, compare: Compare) -> Sequence[Digest]:
-        return self._computed(compare, self._plan.source.digest)
+        return self._computed(replace(compare, marked=self._marked), self._plan.source.digest)
 
     def target(self, compare: Compare) -> Sequence[Digest]:
         return self._computed(compare, self._plan.sink.digest)
 
     def keys_of(self, read: Read) -> Iterator[Key]:
-        return (key for key, _ in rows_of(self._rows.batches(read), self.wanted))
+        return self._rows.keys(read, self.wanted)
 
     def _computed(self, compare: Compare, digest: Callable[[Compare], Sequence[Digest] | None]) -> Sequence[Digest]:
         try:
@@ -193,7 +207,7 @@ class StreamedSides:
         return digest_rows(stored, compare)
 
     def keys_of(self, read: Read) -> Iterator[Key]:
-        return (key for key, _ in rows_of(self._rows.batches(read), self.wanted))
+        return self._rows.keys(read, self.wanted)
 
     def _of_keys(self, compare: Compare, keys: Sequence[Key]) -> Sequence[Digest]:
         """A row that was stored by hand may not be found by its key, but only among the others."""
@@ -241,8 +255,15 @@ class _Produced:
             transformed = batch
             for transform in self._plan.transforms:
                 transformed = transform(transformed)
-            if transformed.count:
+            if transformed.count or transformed.deleted:
                 yield transformed
+
+    def keys(self, read: Read, wanted: Compare) -> Iterator[Key]:
+        """Also those of rows that are marked as deleted."""
+        forms = [wanted.form_of(column) for column in wanted.key]
+        for batch in self.batches(read):
+            yield from (key for key, _ in rows_of([batch], wanted))
+            yield from (_in_forms(key, forms) for key in batch.deleted)
 
     def _everything(self) -> Iterator[Batch]:
         incremental, skip_null = self._plan.incremental, self._plan.skip_null
@@ -310,8 +331,16 @@ def _without(wanted: Compare, names: Collection[str]) -> Compare:
 def _skipped(quarantined: Iterable[str], wanted: Compare) -> Iterator[Key]:
     """The keys in quarantine, in the common forms of their columns."""
     forms = [wanted.form_of(column) for column in wanted.key]
-    for key in quarantined_keys(quarantined, len(forms)):
-        yield tuple(canonical(value, form) or "" for value, form in zip(key, forms, strict=True))
+    return (_in_forms(key, forms) for key in quarantined_keys(quarantined, len(forms)))
+
+
+def _in_forms(key: Key, forms: Sequence[CommonForm]) -> Key:
+    return tuple(canonical(value, form) or "" for value, form in zip(key, forms, strict=True))
+
+
+def _marked(definition: Definition, built: Prepared) -> Column | None:
+    name = definition.options.delete_column if definition.options.drops_marked_rows else None
+    return next((column for column in built.source.columns if column.name == name), None)
 
 
 def quarantined_keys(quarantined: Iterable[str], width: int) -> Iterator[Key]:

@@ -17,10 +17,12 @@ from vitrine.flow.protocols import (
     Phase,
     Plan,
     RunControl,
+    Unit,
     Work,
     Writer,
 )
 from vitrine.flow.rows import (
+    Batch,
     Entry,
     Generation,
     LoadInfo,
@@ -92,11 +94,17 @@ def run_batches(
             reach("after_read")
             entry = Entry(step, batch.end, batch.position, batch.read, control.batch_started)
             opened = writer.unit(checkpoint.stamp())
-            written, saved = commit_unit(opened, lambda unit, batch=batch: unit.write(batch), checkpoint, entry)
+            written, saved = commit_unit(opened, lambda unit, batch=batch: _apply(unit, batch), checkpoint, entry)
             snapshots = batch.snapshot
             if outcome := control.after_batch(written.counts, saved):
                 return Moved(outcome, snapshots)
     return Moved(batches.interrupted or Outcome.FINISHED, snapshots)
+
+
+def _apply(unit: Unit, batch: Batch) -> None:
+    unit.write(batch)
+    if batch.deleted:
+        unit.delete(batch.deleted)
 
 
 def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome:

@@ -218,6 +218,7 @@ class Batch:
     position: Position
     snapshot: int = 1  # the read's snapshots are numbered from 1: a later one may repeat rows of an earlier
     read: int = 0
+    deleted: tuple[Key, ...] = ()  # of rows that are marked as deleted, and are not in `payload`: to be deleted
 
     @property
     def count(self) -> int:
@@ -504,6 +505,7 @@ class Compare:
     control: Column | None = None
     forms: Mapping[str, CommonForm] = field(default_factory=dict[str, CommonForm])  # by column; others are SAME
     skipped: tuple[Key, ...] = ()
+    marked: Column | None = None  # rows that this column marks as deleted are skipped
     only: tuple[Key, ...] | None = None  # these keys; None: every key of the ranges
     by_key: bool = False  # one digest for each key, with the hash of each column
 

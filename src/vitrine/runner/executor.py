@@ -18,6 +18,7 @@ from vitrine.flow.protocols import Interrupted, Outcome
 from vitrine.flow.rows import Counts
 from vitrine.model import Claim, RequestKind
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
+from vitrine.runner.deleting import delete_vanished
 from vitrine.runner.planning import planned
 from vitrine.runner.reconciling import reconcile, replay
 from vitrine.settings import Settings
@@ -134,7 +135,10 @@ class PipelineExecutor:
                         return run_backfill(prepared.plan, wanted, checkpoint, control)
                 case RequestKind.RUN | RequestKind.FULL:
                     with planned(claim, self._settings, store, control) as prepared:
-                        return run_plan(prepared.plan, checkpoint, control)
+                        outcome = run_plan(prepared.plan, checkpoint, control)
+                    if outcome is not Outcome.FINISHED or claim.kind is RequestKind.FULL:
+                        return outcome  # a full run has deleted what vanished
+                    return delete_vanished(claim, self._settings, store, checkpoint, control)
         except Interrupted as interrupted:
             return interrupted.outcome
 

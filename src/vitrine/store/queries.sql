@@ -577,6 +577,17 @@ UPDATE etl.etl_state SET horizon_lag_seconds = %(lag)s, horizon_blocker = %(bloc
  WHERE pipeline_id = %(id)s AND EXISTS (SELECT FROM held)
    AND (horizon_lag_seconds, horizon_blocker) IS DISTINCT FROM (%(lag)s::float8, %(blocker)s::text);
 
+-- are_deletes_due --
+-- Whether the keys of source and mart must be compared again
+SELECT deletes_checked_at IS NULL OR deletes_checked_at + %(interval)s::interval <= clock_timestamp() AS due
+  FROM etl.etl_state WHERE pipeline_id = %(id)s;
+
+-- note_deletes_checked --
+-- Records that the keys of source and mart were compared
+WITH
+-- include fence
+UPDATE etl.etl_state SET deletes_checked_at = clock_timestamp() WHERE pipeline_id = %(id)s AND EXISTS (SELECT FROM held);
+
 -- open_generation --
 -- Starts a load: the next generation, with no rows staged. The fence must be held
 UPDATE etl.etl_state

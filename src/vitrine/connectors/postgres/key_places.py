@@ -9,7 +9,7 @@ from psycopg import sql
 from vitrine.connectors.postgres import ranges
 from vitrine.connectors.postgres.common_forms import cast, in_form
 from vitrine.flow.keys import rank
-from vitrine.flow.rows import NUMBERS, Column, Compare, Key, KeyRange, bare_type
+from vitrine.flow.rows import NUMBERS, Column, Compare, Key, KeyRange, Kind, bare_type
 
 _NATIVE = {
     "uuid": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
@@ -78,8 +78,17 @@ class KeyPlaces:
         if len(set(wanted)) <= len(self._bounds):
             yield from self._ranges_natively()
             yield sql.SQL("{} = ANY({}::integer[])").format(self.bucket, sql.Literal(wanted))
+        if compare.marked is not None:
+            yield self._is_not_marked(compare.marked)
         if compare.skipped:
             yield sql.SQL("({} IS NOT TRUE)").format(self._is_listed(compare.skipped))
+
+    def _is_not_marked(self, column: Column) -> sql.Composed:
+        """The same rule as that of `flow.marks`."""
+        value = sql.Identifier("q", column.name)
+        if column.kind is Kind.BOOLEAN:
+            return sql.SQL("{} IS NOT TRUE").format(value)
+        return sql.SQL("({} <> 0) IS NOT TRUE" if column.kind in NUMBERS else "{} IS NULL").format(value)
 
     def _place(self, at: int) -> sql.Composable:
         column = self._compare.key[at]

@@ -111,6 +111,17 @@ class ReplayBody(BaseModel):
     open: int = Field(description="Rows that are still in quarantine.")
 
 
+class KeyComparisonBody(BaseModel):
+    """What a run with `delete_mode: reconcile_keys` has found, and its cost."""
+
+    model_config = example({"keys_compared": 1000, "keys_deleted": 2, "keys_missing": 0, "seconds": 0.25})
+
+    keys_compared: int = Field(description="Rows of the mart.")
+    keys_deleted: int = Field(description="Keys that the source has no more.")
+    keys_missing: int = Field(description="Keys that the mart lacks although no run will read them; repair it.")
+    seconds: float
+
+
 REPORT_EXAMPLE: dict[str, Any] = {
     "id": 3,
     "run_id": 42,

@@ -11,7 +11,13 @@ from vitrine.service.bodies.checks import ComparisonBody
 from vitrine.service.bodies.examples import ID, REQUEST_ID, RUN_EXAMPLE, example
 from vitrine.service.bodies.filters import STALE
 from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
-from vitrine.service.bodies.reconciliation import VERDICT, VERIFIED_UNTIL, ReconciliationBody, ReplayBody
+from vitrine.service.bodies.reconciliation import (
+    VERDICT,
+    VERIFIED_UNTIL,
+    KeyComparisonBody,
+    ReconciliationBody,
+    ReplayBody,
+)
 from vitrine.status import RunStatus, Status
 from vitrine.store.runs import Request, RequestState
 
@@ -47,8 +53,8 @@ class RunBody(BaseModel):
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
-    result: ComparisonBody | ReconciliationBody | ReplayBody | None = Field(
-        description="What a reconcile or a replay has found; null for another kind, and until it has ended."
+    result: ComparisonBody | ReconciliationBody | ReplayBody | KeyComparisonBody | None = Field(
+        description="What a reconcile, a replay or a comparison of keys has found; null for other runs, and until then."
     )
     runner: str
 
@@ -59,10 +65,13 @@ class RunBody(BaseModel):
         return cls.model_construct(**fields, seconds=run.seconds, rows_per_second=run.rows_per_second)
 
 
-def _result_of(stored: dict[str, Any]) -> ComparisonBody | ReconciliationBody | ReplayBody:
-    if "replayed" in stored:
-        return ReplayBody.model_validate(stored)
-    return (ReconciliationBody if "deep" in stored else ComparisonBody).model_validate(stored)
+_RESULTS = {"replayed": ReplayBody, "deep": ReconciliationBody, "keys_compared": KeyComparisonBody}
+"""The results by a field that only they have."""
+
+
+def _result_of(stored: dict[str, Any]) -> BaseModel:
+    found = next((body for name, body in _RESULTS.items() if name in stored), ComparisonBody)
+    return found.model_validate(stored)
 
 
 class RunPage(BaseModel):

@@ -36,3 +36,6 @@ COMMENT ON COLUMN etl.etl_pipelines.next_reconcile_at IS
 
 CREATE INDEX pipelines_to_reconcile ON etl.etl_pipelines (next_reconcile_at)
  WHERE options ->> 'reconcile_interval' IS NOT NULL;
+
+ALTER TABLE etl.etl_state ADD COLUMN deletes_checked_at timestamptz;
+COMMENT ON COLUMN etl.etl_state.deletes_checked_at IS 'When delete_mode reconcile_keys last compared the keys of source and mart';
