@@ -15,7 +15,7 @@ from vitrine.service.bodies.reconciliation import VERDICT, VERIFIED_UNTIL
 from vitrine.status import RunStatus, Status
 from vitrine.store.selecting import NewestRun
 
-COVERS = "An incremental pipeline does not see deleted rows, unless a column marks them: options.delete_mode decides about them."
+COVERS = "An incremental pipeline does not see deleted rows, unless a column marks them; see options.delete_mode."
 
 
 POSTPONED = "How many scheduled runs in a row failed for a transient reason and were postponed; 0 after a success."
