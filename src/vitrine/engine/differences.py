@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from vitrine.engine.sides import Sides, both
+from vitrine.flow.keys import chunks
 from vitrine.flow.rows import Compare, Digest, Key
 
 PARTS = 1024
@@ -18,8 +18,6 @@ KEYS_AT_ONCE = 5_000
 
 MOST_KEYS = 100_000
 """After this many differing keys the search ends: a full run then costs less than a repair."""
-
-One = TypeVar("One")
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,6 @@ def check(sides: Sides, keys: Sequence[Key]) -> Differences:
     for some in chunks(keys, KEYS_AT_ONCE):
         found += _compare_keys(sides, replace(sides.wanted, only=tuple(some), control=None, by_key=True))
     return found
-
-
-def chunks(items: Sequence[One], size: int) -> Iterator[Sequence[One]]:
-    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def _cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import cast
 
@@ -43,6 +43,11 @@ def is_within(key: Key, keys: KeyRange, columns: Sequence[Column]) -> bool:
     if keys.low is not None and place < rank(keys.low, columns):
         return False
     return keys.high is None or place < rank(keys.high, columns)
+
+
+def chunks(keys: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
+    """The keys, some at a time."""
+    return (keys[first : first + size] for first in range(0, len(keys), size))
 
 
 def row_hash(texts: Iterable[str | None]) -> int:

@@ -94,16 +94,17 @@ def run_batches(
             reach("after_read")
             entry = Entry(step, batch.end, batch.position, batch.read, control.batch_started)
             opened = writer.unit(checkpoint.stamp())
-            written, saved = commit_unit(opened, lambda unit, batch=batch: _apply(unit, batch), checkpoint, entry)
+            written, saved = commit_unit(opened, lambda unit, batch=batch: _apply(unit, batch, step), checkpoint, entry)
             snapshots = batch.snapshot
             if outcome := control.after_batch(written.counts, saved):
                 return Moved(outcome, snapshots)
     return Moved(batches.interrupted or Outcome.FINISHED, snapshots)
 
 
-def _apply(unit: Unit, batch: Batch) -> None:
+def _apply(unit: Unit, batch: Batch, step: Step) -> None:
     unit.write(batch)
-    if batch.deleted:
+    # a load does not stage rows that are marked as deleted; what was staged before is read again after the publish
+    if batch.deleted and step is not Step.STAGED:
         unit.delete(batch.deleted)
 
 

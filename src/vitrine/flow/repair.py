@@ -1,9 +1,10 @@
 """Moves single keys once more through a plan, and deletes others from its target; the checkpoint stays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from vitrine.errors import DataError
 from vitrine.flow.backfill import open_beside_no_load
+from vitrine.flow.keys import chunks
 from vitrine.flow.loop import commit_unit, run_batches
 from vitrine.flow.protocols import Checkpoint, Interrupted, Outcome, Plan, RunControl
 from vitrine.flow.rows import Entry, Key, Read, Step
@@ -19,12 +20,12 @@ def run_repair(
     if outcome := open_beside_no_load(plan, checkpoint, control, "repair"):
         return outcome
     try:
-        for keys in _chunks(wanted, KEYS_PER_READ):
+        for keys in chunks(wanted, KEYS_PER_READ):
             read = Read(plan.lane, plan.target.key, only=keys)
             outcome = run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control).outcome
             if outcome is not Outcome.FINISHED:
                 return outcome
-        for keys in _chunks(extra, KEYS_PER_DELETE):
+        for keys in chunks(extra, KEYS_PER_DELETE):
             if outcome := _delete(plan, keys, checkpoint, control):
                 return outcome
     except Interrupted as interrupted:
@@ -49,7 +50,3 @@ def _delete(plan: Plan, keys: Sequence[Key], checkpoint: Checkpoint, control: Ru
     entry = Entry(Step.PROGRESS, started=control.batch_started)
     written, saved = commit_unit(opened, lambda unit: unit.delete(keys), checkpoint, entry)
     return control.after_batch(written.counts, saved)
-
-
-def _chunks(keys: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
-    return (keys[first : first + size] for first in range(0, len(keys), size))
