@@ -49,7 +49,7 @@ RUNNER_ONLY = {
     *("describe_run", "update_run_config", "open_state", "note_horizon", "open_generation", "save_state"),
     *("upsert_rejects", "close_rejects", "leave_generation", "insert_generation", "restore_generation"),
     *("prune_old_runs", "prune_excess_runs", "register_runner", "deregister_runner"),
-    *("save_run_log", "record_result"),
+    *("save_run_log", "record_result", "insert_reconciliation", "note_deletes_checked"),
 }
 
 
