@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -21,6 +22,8 @@ SEED = int(os.environ.get("VITRINE_TEST_SEED", "1"))
 QUIET = 4000
 """Rows that only the test changes; writers use other keys."""
 STEPS_BETWEEN = 20
+PATIENT_LEASE = timedelta(seconds=30)
+"""The writers leave little of a busy machine to heartbeats."""
 
 
 class World:
@@ -141,6 +144,7 @@ def _write(url: str, stop: threading.Event, first: int, slow: bool) -> None:
 def test_every_damaged_key_is_found_none_is_invented_and_repair_makes_both_equal(
     connection: Connection, settings: Settings, database_url: str
 ) -> None:
+    settings = settings.model_copy(update={"lease_ttl": PATIENT_LEASE})
     fill_events(connection, QUIET)
     create_target(connection)
     options = {"horizon_margin": "0s", "max_delete_ratio": 1.0}
