@@ -17,7 +17,7 @@ from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 
-STEPS = int(os.environ.get("VITRINE_TEST_STEPS", "600"))
+STEPS = int(os.environ.get("VITRINE_TEST_STEPS", "400"))
 SEED = int(os.environ.get("VITRINE_TEST_SEED", "1"))
 QUIET = 4000
 """Rows that only the test changes; writers use other keys."""
