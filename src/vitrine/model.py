@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NewType, Self
 from uuid import UUID
 
@@ -61,6 +62,7 @@ class TaskType(StrEnum):
     PYTHON = "PYTHON"
 
 
+@lru_cache(maxsize=1024)  # a list of pipelines has each default once per pipeline
 def format_duration(value: timedelta) -> str:
     """The shortest spelling that `parse_duration` reads back: 90s, 5m, 1h."""
     seconds = value.total_seconds()
@@ -311,19 +313,20 @@ class Definition(BaseModel):
     @classmethod
     def _options_of_connectors(cls, value: Any, info: ValidationInfo) -> Any:
         """Validated against the common options and those of the pipeline's two connectors."""
-        steps = _steps(info.data.get("tasks", ()), info.data.get("source_query"), info.data.get("python_task"))
-        reads = _reading_connector(steps, info.data.get("source_type", ""))
+        types = _types(info.data.get("tasks", ()), info.data.get("source_query"), info.data.get("python_task"))
+        reads = _reading_connector(types, info.data.get("source_type", ""))
         given = value.model_dump(exclude_unset=True) if isinstance(value, Options) else value
         target = _effective_target(info.data.get("tasks", ()), info.data.get("target_table", ""))
-        return plugins.options_model(Options, reads, target).model_validate(given)
+        model = plugins.options_model(Options, reads, target)
+        return _default_options(model) if given == {} else model.model_validate(given)
 
     @model_validator(mode="after")
     def _type_is_derived(self) -> Self:
-        kinds = {step.task_type for step in self.steps}
-        if self.type is not None and kinds and self.type not in kinds:
+        types = _types(self.tasks, self.source_query, self.python_task)
+        if self.type is not None and types and self.type not in types:
             raise ValueError(f"type {self.type} contradicts the steps, of which none is {self.type}; remove type")
         # frozen for all other code: the stored type is always the one of the steps
-        object.__setattr__(self, "type", TaskType.PYTHON if TaskType.PYTHON in kinds else TaskType.SQL)
+        object.__setattr__(self, "type", TaskType.PYTHON if TaskType.PYTHON in types else TaskType.SQL)
         return self
 
     @model_validator(mode="after")
@@ -368,7 +371,7 @@ class Definition(BaseModel):
     @property
     def source_connector(self) -> str:
         """Name of the connector that reads: registered readers have their own."""
-        return _reading_connector(self.steps, self.source_type)
+        return _reading_connector(_types(self.tasks, self.source_query, self.python_task), self.source_type)
 
     @property
     def tie_breaker(self) -> str | None:
@@ -391,21 +394,36 @@ class Definition(BaseModel):
         return schema
 
 
+@cache
+def _default_options(model: type[BaseModel]) -> BaseModel:
+    return model()
+
+
 def _steps(tasks: tuple[Step, ...], source_query: str | None, python_task: str | None) -> tuple[Step, ...]:
     if tasks:
-        return tuple(sorted(tasks, key=lambda step: step.order_index))
+        return _ordered(tasks)
     reading = (Step(order_index=0, task_type=TaskType.SQL, body=source_query),) if source_query else ()
     python = (Step(order_index=1, task_type=TaskType.PYTHON, body=python_task),) if python_task else ()
     return (*reading, *python)
 
 
+def _ordered(tasks: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple(sorted(tasks, key=lambda step: step.order_index))
+
+
+def _types(tasks: tuple[Step, ...], source_query: str | None, python_task: str | None) -> tuple[TaskType, ...]:
+    """The types of the steps in order."""
+    if tasks:
+        return tuple(step.task_type for step in _ordered(tasks))
+    return (*((TaskType.SQL,) if source_query else ()), *((TaskType.PYTHON,) if python_task else ()))
+
+
 def _effective_target(tasks: tuple[Step, ...], target_table: str) -> str:
-    last = next(reversed(_steps(tasks, None, None)), None)
-    return (last.target_table if last else None) or target_table
+    return (_ordered(tasks)[-1].target_table if tasks else None) or target_table
 
 
-def _reading_connector(steps: tuple[Step, ...], source_type: str) -> str:
-    return PYTHON_READER if steps and steps[0].task_type is TaskType.PYTHON else source_type
+def _reading_connector(types: tuple[TaskType, ...], source_type: str) -> str:
+    return PYTHON_READER if types and types[0] is TaskType.PYTHON else source_type
 
 
 def describe_connector_options(definition: dict[str, Any], options: dict[str, Any]) -> None:

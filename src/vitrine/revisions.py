@@ -19,9 +19,7 @@ from vitrine.status import LEASED
 from vitrine.store import generations, pipelines
 from vitrine.store import state as states
 from vitrine.store.database import transaction
-
-ALL = 100_000
-"""More pipelines than a store has."""
+from vitrine.store.pipelines import Stored
 
 # What is read: a new query may continue from the checkpoint if the user requests it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
@@ -50,14 +48,29 @@ def change(
     """Change some fields of a pipeline together with its state, or change nothing."""
     with transaction(connection):
         old = pipelines.lock(connection, key)
-        revision = _revise(connection, settings, old, fields, state, expected_version)
-        if revision is None:
-            return old
-        if revision.resets:
-            states.reset(connection, old.id)
-        if revision.is_another_mart:
-            generations.forget(connection, old.id)
-        return pipelines.update(connection, old.id, revision.definition, zone=settings.zone)
+        pipelines.refuse_other_version(old.name, old.config_version, expected_version)
+        return _store(connection, settings, old, merge(old.definition, fields), state)
+
+
+def replace(
+    connection: Connection, settings: Settings, key: str | UUID, definition: Definition, *, state: StateChoice | None
+) -> Pipeline:
+    """Change every field of a pipeline together with its state; the old definition need not be valid."""
+    with transaction(connection):
+        return _store(connection, settings, pipelines.lock_stored(connection, key), definition, state)
+
+
+def _store(
+    connection: Connection, settings: Settings, old: Stored, new: Definition, state: StateChoice | None
+) -> Pipeline:
+    revision = _revise(connection, settings, old, new, state)
+    if revision is None:
+        return pipelines.get(connection, old.id)
+    if revision.resets:
+        states.reset(connection, old.id)
+    if revision.is_another_mart:
+        generations.forget(connection, old.id)
+    return pipelines.update(connection, old.id, new, zone=settings.zone)
 
 
 def work_changed_by(
@@ -74,30 +87,25 @@ def work_changed_by(
     Refuses what `change` refuses, so that they are not asked in vain.
     """
     old = pipelines.get(connection, key)
-    revision = _revise(connection, settings, old, fields, state, expected_version)
-    return revision.definition if revision and changes_the_work(old.definition, revision.definition) else None
+    pipelines.refuse_other_version(old.name, old.config_version, expected_version)
+    new = merge(old.definition, fields)
+    revision = _revise(connection, settings, old, new, state)
+    return new if revision and changes_the_work(old.definition, new) else None
 
 
 @dataclass(frozen=True)
 class _Revision:
-    definition: Definition
     resets: bool
     is_another_mart: bool  # what was published before does not belong to it
 
 
 def _revise(
-    connection: Connection,
-    settings: Settings,
-    old: Pipeline,
-    fields: Mapping[str, Any],
-    state: StateChoice | None,
-    expected_version: int | None,
+    connection: Connection, settings: Settings, old: Stored, new: Definition, state: StateChoice | None
 ) -> _Revision | None:
-    """What a change stores; None if it changes nothing."""
-    pipelines.refuse_other_version(old.name, old.config_version, expected_version)
-    new = merge(old.definition, fields)
-    plan.check(new, settings)
-    changed = changed_fields(old.definition, new)
+    """What a new definition does to the state; None if it changes nothing."""
+    changed = _changed_since(old, new)
+    if not only_disables(changed, new):
+        plan.check(new, settings)
     if not changed and state != "reset":
         return None
     _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
@@ -105,7 +113,15 @@ def _revise(
     resets = must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
         bool(changed & FIXED_WHILE_RUNNING) and not stored.has_checkpoint  # a half-built load of the old definition
     )
-    return _Revision(new, resets, bool(changed & IDENTITY))
+    return _Revision(resets, bool(changed & IDENTITY))
+
+
+def _changed_since(old: Stored, new: Definition) -> frozenset[str]:
+    if isinstance(old, Pipeline):
+        return changed_fields(old.definition, new)
+    # the fields that the checkpoint belongs to may be as before: often only an option is not valid any more
+    fields = pipelines.plain_fields(new)
+    return frozenset(name for name, value in fields.items() if value != old.fields[name])
 
 
 def change_state(
@@ -231,6 +247,11 @@ def changed_fields(old: Definition, new: Definition) -> frozenset[str]:
     return frozenset(name for name in Definition.model_fields if getattr(old, name) != getattr(new, name))
 
 
+def only_disables(changed: frozenset[str], new: Definition) -> bool:
+    """Whether the change does nothing but disable: it is not refused if the settings no longer allow the rest."""
+    return not new.enabled and changed <= {"enabled"}
+
+
 def changes_the_work(old: Definition, new: Definition) -> bool:
     """Whether source or target may judge the new definition otherwise than the old one."""
     changed = changed_fields(with_throttle_of(new, old), new)
@@ -256,7 +277,7 @@ def must_reset(changed: frozenset[str], *, has_checkpoint: bool, state: StateCho
     return False
 
 
-def _refuse_while_running(pipeline: Pipeline, changed: frozenset[str]) -> None:
+def _refuse_while_running(pipeline: Stored, changed: frozenset[str]) -> None:
     if pipeline.status in LEASED and (fixed := changed & FIXED_WHILE_RUNNING):
         raise TransitionRefused(
             f"pipeline '{pipeline.name}' is {pipeline.status}; pause it before you change {', '.join(sorted(fixed))}",
@@ -266,7 +287,7 @@ def _refuse_while_running(pipeline: Pipeline, changed: frozenset[str]) -> None:
 
 def new_work(connection: Connection, documents: Sequence[Document]) -> list[tuple[Document, Definition]]:
     """The documents that source and target have not judged yet; invalid ones are left out."""
-    stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+    stored = {pipeline.name: pipeline for pipeline in pipelines.list_all(connection)}
     found: list[tuple[Document, Definition]] = []
     for document in documents:
         try:
@@ -274,15 +295,9 @@ def new_work(connection: Connection, documents: Sequence[Document]) -> list[tupl
         except ValidationError:
             continue  # reported when the documents are applied
         old = stored.get(definition.name)
-        if old is None or changes_the_work(old.definition, definition):
+        if not isinstance(old, Pipeline) or changes_the_work(old.definition, definition):
             found.append((document, definition))
     return found
-
-
-def list_others(connection: Connection, documents: Sequence[Document]) -> list[str]:
-    """The names of the stored pipelines that no document has."""
-    named = {str(document.fields.get("name")) for document in documents}
-    return [one.name for one in pipelines.list_page(connection, limit=ALL) if one.name not in named]
 
 
 @dataclass(frozen=True)
@@ -302,7 +317,7 @@ class Applied:
     outcome: Literal["created", "changed", "unchanged", "deleted"]
     differences: tuple[Difference, ...] = ()
     resets: bool = False  # the user asked for it
-    old: Pipeline | None = None  # None: it did not exist
+    old: Stored | None = None  # None: it did not exist
     new: Pipeline | None = None  # None: it does not exist any more
 
 
@@ -324,7 +339,8 @@ def apply_all(
     reasons = list(refused)
     applied: list[Applied] = []
     with transaction(connection):
-        stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+        pipelines.lock_apply(connection)
+        stored = {pipeline.name: pipeline for pipeline in pipelines.list_all(connection)}
         # first, because a document may take over the target of a deleted pipeline
         for name in delete:
             try:
@@ -351,20 +367,19 @@ def apply_all(
 
 
 def _apply(
-    connection: Connection, settings: Settings, document: Document, old: Pipeline | None, state: StateChoice | None
+    connection: Connection, settings: Settings, document: Document, old: Stored | None, state: StateChoice | None
 ) -> Applied:
     definition = document.definition
     if old is None:
         new = create(connection, settings, definition, _pipeline_id(document.fields))
         return Applied(definition.name, "created", new=new)
-    if old.definition == definition and state != "reset":
+    if isinstance(old, Pipeline) and old.definition == definition and state != "reset":
         return Applied(definition.name, "unchanged", old=old, new=old)
-    new = change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
-    changed = differences(old.definition, definition)
-    return Applied(definition.name, "changed", changed, resets=state == "reset", old=old, new=new)
+    new = replace(connection, settings, old.id, definition, state=state)
+    return Applied(definition.name, "changed", differences(old, new), resets=state == "reset", old=old, new=new)
 
 
-def differences(old: Definition, new: Definition) -> tuple[Difference, ...]:
+def differences(old: Stored, new: Stored) -> tuple[Difference, ...]:
     """Every field and option that has another value."""
     before, after = flat(old), flat(new)
     names = dict.fromkeys((*before, *after))
@@ -373,10 +388,15 @@ def differences(old: Definition, new: Definition) -> tuple[Difference, ...]:
     )
 
 
-def flat(definition: Definition) -> dict[str, Any]:
-    """Every field and option that has not its default."""
-    fields = definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
-    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+def flat(stored: Stored) -> dict[str, Any]:
+    """Every field and option of the definition that has not its default."""
+    if isinstance(stored, Pipeline):
+        fields = stored.definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
+        options = stored.definition.options.model_dump(mode="json", exclude_defaults=True)
+    else:
+        defaults = pipelines.plain_fields(Definition(name="none", target_table="")) | {"name": None}
+        fields = {name: value for name, value in stored.fields.items() if value != defaults[name]}
+        options = fields.pop("options", {})
     return fields | {f"options.{name}": value for name, value in options.items()}
 
 

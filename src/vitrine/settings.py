@@ -91,6 +91,19 @@ def _api_url(value: object) -> object:
         raise ValueError("give the address of an API such as https://vitrine.example.com")
     if parts.username or parts.password:
         raise ValueError("give no user or password in the address; the token belongs in VITRINE_TOKEN")
+    if parts.query or parts.fragment:
+        raise ValueError("give an address without ? and #; the token belongs in VITRINE_TOKEN")
+    return value
+
+
+def is_header_value(text: str) -> bool:
+    """Whether a secret can be sent in a header; a client library would quote one that cannot in its error."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _header_value(value: SecretStr) -> SecretStr:
+    if not is_header_value(value.get_secret_value()):
+        raise ValueError("give one line of ASCII characters without spaces")
     return value
 
 
@@ -131,6 +144,7 @@ Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDec
 ConnectionLimit = Annotated[int, Field(ge=CONNECTIONS_OF_A_RUN, le=10_000)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 ApiUrl = Annotated[str, BeforeValidator(_api_url)]
+HeaderSecret = Annotated[SecretStr, AfterValidator(_header_value)]
 
 
 _SOURCES = SettingsConfigDict(
@@ -225,7 +239,7 @@ class Settings(_FromFiles):
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
-    # names besides those of loopback under which clients reach the API
+    # names besides those of loopback under which clients reach the API, and the port of a runner
     allowed_hosts: Hosts = ()
     # PEM files; None: the API itself speaks no TLS
     tls_cert: Path | None = None
@@ -234,7 +248,7 @@ class Settings(_FromFiles):
     trusted_proxies: Networks = ()
     # None: commands work on the database; otherwise through the API at this address, with the token
     api_url: ApiUrl | None = None
-    token: SecretStr | None = None
+    token: HeaderSecret | None = None
     check_timeout: Duration = timedelta(seconds=10)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: Literal["auto", "json", "text"] = "auto"

@@ -37,6 +37,10 @@ CHECKPOINT = (
 """Columns of etl_state that `state: reset` clears."""
 
 
+AUDITED = ("actor", "role", "via", "address", "operation", "pipeline", "pipeline_id", "before", "after")
+"""Columns of etl_audit that a change records; number and time are given by the table, so no account can choose them."""
+
+
 @dataclass(frozen=True)
 class Rights:
     """Privileges on a whole table or sequence, and on single columns of a table."""
@@ -58,7 +62,7 @@ def _may(*whole: str, **columns: Sequence[str]) -> Rights:
 NOTHING = Rights()
 READ = _may("SELECT")
 EVERY_ROW = _may("SELECT", "INSERT", "UPDATE", "DELETE")
-APPEND = _may("SELECT", "INSERT")
+APPEND = _may("SELECT", insert=AUDITED)
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def logs(
     if log.dropped:
         output.show(f"({log.dropped:,} earlier line(s) are not kept)")
     for line in log.lines:
-        output.show(_log_line(line, backend.settings))
+        output.show_wrapped(_log_line(line, backend.settings), "  ")
     if not log.lines:
         output.show(f"run {log.run_id} of {log.pipeline} has no lines yet")
 

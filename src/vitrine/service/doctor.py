@@ -12,9 +12,10 @@ from vitrine.accounts.findings import check_accounts
 from vitrine.errors import ConfigError, VitrineError
 from vitrine.plugins import Diagnosis
 from vitrine.postgres import Connection, connect, translated
-from vitrine.service.bodies.doctor import DoctorReport
+from vitrine.service.bodies.doctor import DoctorReport, of_definitions
 from vitrine.settings import Settings
-from vitrine.store import migrate, runs
+from vitrine.store import migrate, pipelines, runs
+from vitrine.store.pipelines import Invalid
 
 OLDEST_POSTGRES = 15
 RUNNER_SEEN_WITHIN = timedelta(seconds=15)
@@ -154,6 +155,8 @@ def _of_store(connection: Connection, settings: Settings) -> Iterator[Diagnosis]
     for finding in check_accounts(connection, settings):
         text, _, remedy = finding.text.rpartition("; ")
         yield Diagnosis("accounts", "warning", text, remedy)
+    stored = pipelines.list_all(connection)
+    yield from of_definitions((one.name, one.reason) for one in stored if isinstance(one, Invalid))
     alive = runs.count_live_runners(connection, RUNNER_SEEN_WITHIN)
     if alive:
         yield Diagnosis("runners", "ok", f"{alive} active")

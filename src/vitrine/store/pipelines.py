@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -15,8 +16,15 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
-from vitrine import schedule
-from vitrine.errors import CheckpointMoved, ConfigError, DataError, NotFound, TransitionRefused
+from vitrine import input_errors, schedule
+from vitrine.errors import (
+    CheckpointMoved,
+    ConfigError,
+    DataError,
+    NotFound,
+    StoredDefinitionInvalid,
+    TransitionRefused,
+)
 from vitrine.model import (
     NAME,
     RETURNING,
@@ -64,11 +72,34 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 def get(connection: Connection, key: str | UUID) -> Pipeline:
     """The pipeline with this id or name; NotFound if there is none."""
-    return _required(fetch_one(connection, "get_pipeline", **_id_or_name(key)), key)
+    return of_row(_found(fetch_one(connection, "get_pipeline", **_id_or_name(key)), key))
 
 
-def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> list[Pipeline]:
-    return [of_row(row) for row in fetch_all(connection, "list_pipelines", after=after, limit=limit)]
+@dataclass(frozen=True)
+class Invalid:
+    """A pipeline whose stored definition is not valid: written without validation, or by a release that allowed it."""
+
+    id: PipelineId
+    name: str
+    status: Status
+    config_version: int
+    lease_owner: str | None
+    fields: Mapping[str, Any]  # of the definition, as `plain_fields` has them
+    reason: str  # every wrong field, with what it should be
+
+    def error(self) -> StoredDefinitionInvalid:
+        return StoredDefinitionInvalid(
+            f"the stored definition of '{self.name}' is not valid ({self.reason}); apply a valid one with `vitrine"
+            " apply`, or delete the pipeline"
+        )
+
+
+Stored = Pipeline | Invalid
+
+
+def list_all(connection: Connection) -> list[Stored]:
+    """Every pipeline, in the order of names."""
+    return [read_row(row) for row in fetch_all(connection, "list_pipelines")]
 
 
 def create(
@@ -88,13 +119,27 @@ def create(
 
 def lock(connection: Connection, key: str | UUID) -> Pipeline:
     """Lock the pipeline until the transaction ends: no other session changes, claims or deletes it."""
-    return _required(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
+    return of_row(_lock_row(connection, key))
+
+
+def lock_stored(connection: Connection, key: str | UUID) -> Stored:
+    """The same for a pipeline whose definition may not be valid."""
+    return read_row(_lock_row(connection, key))
+
+
+def lock_apply(connection: Connection) -> None:
+    """Wait until no other transaction applies documents, and make later ones wait for this one."""
+    fetch_one(connection, "lock_apply")
+
+
+def _lock_row(connection: Connection, key: str | UUID) -> DictRow:
+    return _found(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
 
 
 def update(connection: Connection, pipeline_id: PipelineId, definition: Definition, *, zone: tzinfo = UTC) -> Pipeline:
     """Store a changed definition. Disabling a running pipeline pauses it; enabling one again sets a new due time."""
     with transaction(connection):
-        lock(connection, pipeline_id)
+        _lock_row(connection, pipeline_id)
         due = first_due(connection, definition, zone)
         values = {"id": pipeline_id, "next_due_at": due, **_columns(definition)}
         _refuse_held_target(connection, definition, pipeline_id)
@@ -134,7 +179,7 @@ def delete(
     With `force` even then: the runner finds its lease lost and commits nothing more; its staging is removed later.
     """
     with transaction(connection):
-        row = _found(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
+        row = _lock_row(connection, key)
         refuse_other_version(row["name"], row["config_version"], expected_version)
         if fetch_one(connection, "delete_pipeline", id=row["id"], force=force) is None:
             raise TransitionRefused(
@@ -218,9 +263,12 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
 
 
 def request_pause(connection: Connection, key: str | UUID) -> Status:
-    """PAUSED immediately, or PAUSE_REQUESTED until the current batch is committed; a FAILED pipeline is refused."""
+    """PAUSED immediately, or PAUSE_REQUESTED until the current batch is committed; a FAILED pipeline is refused.
+
+    The definition need not be valid: a run that began before must be stoppable.
+    """
     with transaction(connection):
-        pipeline = lock(connection, key)
+        pipeline = lock_stored(connection, key)
         row = fetch_one(connection, "request_pause", id=pipeline.id, steps=STEPS)
     if row is None:
         raise TransitionRefused(
@@ -544,10 +592,6 @@ def _id_or_name(key: str | UUID) -> dict[str, Any]:
         return {"id": None, "name": name}
 
 
-def _required(row: DictRow | None, key: str | UUID) -> Pipeline:
-    return of_row(_found(row, key))
-
-
 def _found(row: DictRow | None, key: str | UUID) -> DictRow:
     if row is None:
         raise NotFound(f"there is no pipeline '{key}'; `vitrine list` shows all pipelines")
@@ -604,29 +648,47 @@ def _name_conflicts(definition: Definition) -> Generator[None]:
 _DEFINITION_FIELDS: Sequence[str] = tuple(name for name in Definition.model_fields if name != "type")
 
 
+def plain_fields(definition: Definition) -> dict[str, Any]:
+    """A definition as JSON has it, without the options that have their default."""
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    return definition.model_dump(mode="json", exclude={"type", "options"}) | {"options": options}
+
+
 def of_row(row: DictRow) -> Pipeline:
-    """ConfigError for a definition that was written to the table without validation, and is not valid."""
-    try:
-        return _of_row(row)
-    except ValidationError as exc:
-        raise ConfigError(
-            f"the stored definition of '{row['name']}' is not valid ({_invalid_fields(exc)}); correct the row in"
-            " etl.etl_pipelines, or delete the pipeline",
-            code="DEFINITION_INVALID",
-        ) from exc
+    """ConfigError if the stored definition is not valid."""
+    stored = read_row(row)
+    if isinstance(stored, Invalid):
+        raise stored.error()
+    return stored
 
 
-def _invalid_fields(exc: ValidationError) -> str:
-    return ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
-
-
-def _of_row(row: DictRow) -> Pipeline:
-    stored = {name: row[name] for name in _DEFINITION_FIELDS}
+def read_row(row: DictRow) -> Stored:
+    fields = {name: row[name] for name in _DEFINITION_FIELDS}
     if row["batch_size"] == AUTO_BATCH_SIZE and not row["batch_size_exact"]:
-        stored["batch_size"] = "auto"
+        fields["batch_size"] = "auto"
+    try:
+        return _of_row(row, Definition.model_validate(fields))
+    except ValidationError as exc:
+        return Invalid(
+            id=row["id"],
+            name=row["name"],
+            status=Status(row["status"]),
+            config_version=row["config_version"],
+            lease_owner=row["lease_owner"],
+            fields=fields,
+            reason="; ".join(error.sentence for error in input_errors.explain(exc.errors(), schema=_schema())),
+        )
+
+
+@cache
+def _schema() -> input_errors.Schema:
+    return input_errors.schema_of(Definition)
+
+
+def _of_row(row: DictRow, definition: Definition) -> Pipeline:
     return Pipeline(
         id=row["id"],
-        definition=Definition.model_validate(stored),
+        definition=definition,
         status=Status(row["status"]),
         config_version=row["config_version"],
         request=_request(row["request_id"], row["requested_kind"], row["requested_options"]),
@@ -668,29 +730,3 @@ def _request(request_id: UUID | None, kind: str | None, options: Mapping[str, An
 def list_failed(connection: Connection) -> list[str]:
     """Names of the enabled pipelines that are FAILED, in order."""
     return [row["name"] for row in fetch_all(connection, "list_failed")]
-
-
-@dataclass(frozen=True)
-class Listed:
-    """What a list shows of a pipeline and of its newest run."""
-
-    name: str
-    owner: str
-    tags: list[str]
-    status: str
-    enabled: bool
-    mode: str
-    target_table: str
-    schedule_interval: str | None
-    next_due_at: datetime | None
-    postponed: int
-    last_error_code: str | None  # None: the last run that ended was a success
-    last_error_message: str | None
-    run_status: str | None  # None, like the two after it: the pipeline has no run
-    rows_read: int | None
-    seconds: float | None  # None also while the run is active
-
-
-def list_with_newest_run(connection: Connection, tag: str | None = None) -> list[Listed]:
-    """Every pipeline, or those with a tag, in the order of names, by one statement; definitions are not validated."""
-    return [Listed(**row) for row in fetch_all(connection, "list_with_newest_run", tag=tag)]

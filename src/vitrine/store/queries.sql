@@ -113,13 +113,15 @@ SELECT p.*, clock_timestamp() AS read_at,
    FOR UPDATE OF p;
 
 -- list_pipelines --
--- One page of pipelines in the order of their names, after the given name
+-- Every pipeline in the order of their names
 SELECT p.*, clock_timestamp() AS read_at,
        -- include tasks
   FROM etl.etl_pipelines p
- WHERE p.name > %(after)s
- ORDER BY p.name
- LIMIT %(limit)s;
+ ORDER BY p.name;
+
+-- lock_apply --
+-- Documents are applied one set after another: two sets that change the same pipelines in another order would deadlock
+SELECT pg_advisory_xact_lock(hashtextextended('vitrine.apply', 0));
 
 -- list_selected --
 -- One page of the selected pipelines in the order of their names, after the given name, each with its newest run
@@ -872,16 +874,6 @@ SELECT name FROM etl.etl_pipelines WHERE status = 'FAILED' AND enabled ORDER BY 
 -- notify --
 -- Wakes up waiting runners early; polling does not depend on it
 SELECT pg_notify('vitrine', %(name)s);
-
--- list_with_newest_run --
--- Every pipeline with the tag, or every pipeline, in the order of names: what a list shows of it and of its newest run
-SELECT p.name, p.owner, p.tags, p.status, p.enabled, p.mode, p.target_table, p.schedule_interval, p.next_due_at, p.postponed,
-       p.last_error_code, p.last_error_message, r.status AS run_status, r.rows_read, extract(epoch FROM r.finished_at - r.started_at)::float8 AS seconds
-  FROM etl.etl_pipelines p
-  LEFT JOIN LATERAL (SELECT status, rows_read, started_at, finished_at
-                       FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT 1) r ON true
- WHERE %(tag)s::text IS NULL OR %(tag)s = ANY (p.tags)
- ORDER BY p.name;
 
 -- save_run_log --
 -- Replaces the last log lines of a run, unless the run was deleted. The commit is not waited for

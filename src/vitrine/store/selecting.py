@@ -9,12 +9,12 @@ from uuid import UUID
 from psycopg.rows import DictRow
 
 from vitrine import schedule
-from vitrine.errors import ConfigError
 from vitrine.model import Pipeline, PipelineId, RunId
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 from vitrine.store.database import fetch_all
+from vitrine.store.pipelines import Invalid
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,6 @@ class Listed:
     @property
     def name(self) -> str:
         return self.pipeline.name
-
-
-@dataclass(frozen=True)
-class Invalid:
-    """A pipeline whose definition was written to the table without validation, and is not valid."""
-
-    name: str
 
 
 def list_page(
@@ -108,10 +101,9 @@ def _is_stale(row: DictRow, zone: tzinfo) -> bool:
 
 
 def _listed(row: DictRow) -> Listed | Invalid:
-    try:
-        pipeline = pipelines.of_row(row)
-    except ConfigError:
-        return Invalid(row["name"])
+    pipeline = pipelines.read_row(row)
+    if isinstance(pipeline, Invalid):
+        return pipeline
     newest = (
         NewestRun(
             RunId(row["run_id"]),
