@@ -128,6 +128,10 @@ property: $(DEV) ## Tables of any shape under changes and crashes, STEPS=10000 S
 	VITRINE_TEST_STEPS=$(or $(STEPS),10000) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_any_table.py
 	VITRINE_TEST_STEPS=$$(($(or $(STEPS),10000) / 10)) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_mart_equals_source.py
 
+.PHONY: reconcile
+reconcile: $(DEV) ## Random damage to a mart and its source under writers, STEPS=10000 SEED=1: every key is found, none is invented
+	VITRINE_TEST_STEPS=$(or $(STEPS),10000) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/integration/test_reconcile_random.py
+
 .PHONY: chaos
 chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 SEED=1; every mart must be right
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))

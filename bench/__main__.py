@@ -21,6 +21,7 @@ from bench import (
     machine,
     quarantine,
     reads,
+    reconciling,
     report,
     search,
     server,
@@ -47,6 +48,7 @@ WORKLOADS: dict[str, Workload] = {
     "T1": lambda setup: [loads.row_transform(setup)],
     "T2": lambda setup: [loads.frame_transform(setup)],
     "B1": batches.default_batch,
+    "D1": reconciling.deep,  # and D2, which damages and repairs the same mart
     "Q1": lambda setup: [quarantine.rejects(setup)],
     "E1": search.documents,
     "S1": lambda setup: [latency.small_change(setup)],
@@ -55,6 +57,9 @@ WORKLOADS: dict[str, Workload] = {
     "R1": lambda setup: [control.request_to_running(setup)],
     "R2": control.small_pipelines,
 }
+
+WITH_ANOTHER = {"M1": "M2", "D1": "D2"}
+"""Workloads that measure a second row as well."""
 
 ROUNDS = 3
 """Of the benchmark beside psql."""
@@ -136,14 +141,14 @@ def compare_trees(console: Console, against: Path, scale: float, rounds: int, on
 
 
 def chosen(only: str, *, peers: bool) -> dict[str, Workload]:
-    wanted = _names(only, {*WORKLOADS, "M2", "P1"})
+    wanted = _names(only, {*WORKLOADS, *WITH_ANOTHER.values(), "P1"})
     if wanted == ["G1"]:
         return {"G1": lambda setup: growth.ten_times(setup, large=True)}
     # with the peers, S1 is measured beside ingestr
     return {
         name: workload
         for name, workload in WORKLOADS.items()
-        if (not wanted or name in wanted or (name == "M1" and "M2" in wanted)) and not (peers and name == "S1")
+        if (not wanted or name in wanted or WITH_ANOTHER.get(name) in wanted) and not (peers and name == "S1")
     }
 
 

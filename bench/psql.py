@@ -17,8 +17,8 @@ def find() -> str:
 
 
 def run(url: str, *statements: str) -> None:
-    """Run the statements in one session, each in its own transaction."""
-    subprocess.run([*_command(url, statements)], check=True)
+    """Run the statements in one session, each in its own transaction; their results are not shown."""
+    subprocess.run([*_command(url, statements), "--output=/dev/null"], check=True)
 
 
 def pipe(source: str, copy_out: str, target: str, statements: Sequence[str]) -> None:

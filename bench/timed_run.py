@@ -1,4 +1,7 @@
-"""`python -m bench.timed_run NAME`: one `vitrine run NAME` without the start of the interpreter."""
+"""`python -m bench.timed_run NAME`: one `vitrine run NAME` without the start of the interpreter.
+
+With further arguments, `vitrine ARGUMENT NAME ARGUMENTS` instead.
+"""
 
 import contextlib
 import json
@@ -15,21 +18,23 @@ def main() -> None:
     The Python of any tree executes this, so it imports nothing of Vitrine but the entry point of the command line. The
     run of NAME_warm_up imports all modules that the timed run needs.
     """
-    (name,) = sys.argv[1:]
+    name, *command = sys.argv[1:]
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        _run(f"{name}_warm_up")
+        _run(f"{name}_warm_up", "run")
+        if command:
+            _run(f"{name}_warm_up", *command)
         answers.write("ready\n")
         answers.flush()
         sys.stdin.readline()
         began, began_processor = time.perf_counter(), time.process_time()
-        _run(name)
+        _run(name, *(command or ["run"]))
         seconds, processor = time.perf_counter() - began, time.process_time() - began_processor
     json.dump({"seconds": seconds, "processor_seconds": processor, "peak_mb": peak_mb()}, answers)
 
 
-def _run(name: str) -> None:
-    sys.argv = ["vitrine", "run", name]
+def _run(name: str, command: str, *options: str) -> None:
+    sys.argv = ["vitrine", command, name, *options]
     try:
         vitrine()
     except SystemExit as exc:

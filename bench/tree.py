@@ -131,9 +131,12 @@ class Installation:
         """The same for a pipeline that `timed_run` is to run: it needs a second one for its warm-up."""
         self.apply(definition, warm_up_of(definition), reset=reset)
 
-    def timed_run(self, name: str, *, before: Callable[[], object] = lambda: None) -> Measurement:
-        """Run a pipeline in a process of its own; `before` is called when that process is ready to start the run."""
-        command = [str(self.tree.python), "-P", "-m", "bench.timed_run", name]
+    def timed_run(self, name: str, *arguments: str, before: Callable[[], object] = lambda: None) -> Measurement:
+        """Run a pipeline in a process of its own; `before` is called when that process is ready to start the run.
+
+        With arguments, another command and its options, such as `reconcile`, `--deep`.
+        """
+        command = [str(self.tree.python), "-P", "-m", "bench.timed_run", name, *arguments]
         with self.tree.start(command, self._environment()) as process:
             ready = process.stdout.readline() if process.stdout else ""
             if ready:

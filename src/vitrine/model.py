@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -133,7 +133,35 @@ class Options(BaseModel):
         default=0.5,
         ge=0,
         le=1,
-        description="The largest part of the mart that a full load may delete; a larger deletion fails the run.",
+        description="The largest part of the mart that a full load or a repair may delete; a larger deletion fails the"
+        " run.",
+    )
+    delete_mode: Literal["none", "soft_column", "reconcile_keys"] = Field(
+        default="none",
+        description="Rows that are deleted at the source, in mode incremental: `none` keeps them in the mart,"
+        " `soft_column` follows a column that marks them, `reconcile_keys` compares the keys of both sides and deletes"
+        " what vanished.",
+    )
+    delete_column: Column | None = Field(
+        default=None,
+        description="For `delete_mode: soft_column`: a row is deleted if this column is true, a number other than 0, or"
+        " any other value that is not NULL, such as a time.",
+    )
+    on_soft_delete: Literal["delete", "mark"] = Field(
+        default="delete",
+        description="For `delete_mode: soft_column`: delete the row from the mart, or write it with its mark.",
+    )
+    delete_interval: Duration = Field(
+        default=timedelta(0),
+        json_schema_extra=readable_default,
+        description="For `delete_mode: reconcile_keys`: a run compares the keys if the last comparison is older than"
+        " this. 0s: every run does.",
+    )
+    reconcile_interval: Duration | None = Field(
+        default=None,
+        ge=timedelta(minutes=1),
+        description="How often the mart is compared with its source down to the keys that differ, whenever the pipeline"
+        " is IDLE. null: only by request.",
     )
     max_staging_age: Duration = Field(
         default=timedelta(hours=1),
@@ -177,6 +205,19 @@ class Options(BaseModel):
         if value > timedelta(hours=1):
             raise ValueError("give at most 1h; for longer pauses use schedule_interval")
         return value
+
+    @model_validator(mode="after")
+    def _delete_options_match(self) -> Self:
+        if (self.delete_mode == "soft_column") is not (self.delete_column is not None):
+            raise ValueError("give delete_mode: soft_column and delete_column together")
+        if self.delete_interval and self.delete_mode != "reconcile_keys":
+            raise ValueError("delete_interval needs delete_mode: reconcile_keys")
+        return self
+
+    @property
+    def drops_marked_rows(self) -> bool:
+        """Whether rows that are marked as deleted do not belong into the mart."""
+        return self.delete_mode == "soft_column" and self.on_soft_delete == "delete"
 
 
 class Step(BaseModel):
@@ -323,6 +364,8 @@ class Definition(BaseModel):
             raise ValueError("mode incremental needs incremental_key, the column that grows with every change")
         if self.mode is Mode.INCREMENTAL and self.tie_breaker is None:
             raise ValueError("mode incremental needs incremental_id_key, the unique column that breaks ties")
+        if self.mode is Mode.FULL and self.options.delete_mode == "reconcile_keys":
+            raise ValueError("delete_mode: reconcile_keys is for mode incremental; a full load deletes what vanished")
         return self
 
     @property
@@ -453,10 +496,11 @@ class RequestKind(StrEnum):
     FULL = "full"  # once, an incremental pipeline reads everything and removes what vanished at the source
     ROLLBACK = "rollback"
     BACKFILL = "backfill"  # a range of the cursor is read and written again; the checkpoint stays
-    RECONCILE = "reconcile"  # the mart is compared with its source; nothing is written
+    RECONCILE = "reconcile"  # the mart is compared with its source, and what differs is repaired if that is asked for
+    REPLAY = "replay"  # the keys in quarantine are read and written again; the checkpoint stays
 
 
-RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE})
+RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY})
 """The kinds that leave the checkpoint alone: however they end, the pipeline returns to the status it had."""
 
 
@@ -467,10 +511,12 @@ class RunOptions:
     allow_shrink: bool = False
     backfill_from: str | None = None  # a backfill: the first value of the cursor
     backfill_to: str | None = None  # and the first one behind its last
+    deep: bool = False  # a reconcile: down to the keys that differ
+    repair: bool = False  # and these are corrected
 
     def stored(self) -> dict[str, object]:
         """As the store keeps them; options that are not given are left out, because an older runner knows fewer."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
 
 @dataclass(frozen=True)
@@ -486,6 +532,8 @@ class RunRequest:
         """The kind in a sentence."""
         if self.kind == RequestKind.BACKFILL:
             return f"backfill from {self.options.backfill_from} to {self.options.backfill_to}"
+        if self.kind == RequestKind.RECONCILE and (self.options.repair or self.options.deep):
+            return "repair" if self.options.repair else "deep reconcile"
         return "full run" if self.kind == RequestKind.FULL else self.kind
 
     def equals(self, other: "RunRequest") -> bool:
@@ -500,6 +548,21 @@ class LastError:
     code: str
     message: str
     at: datetime
+
+
+Verdict = Literal["equal", "different"]
+
+KEYS_KEPT = 100
+"""Keys of each kind of difference that a report names; of more, only the number is kept."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What deep reconciles have found."""
+
+    until: datetime | None = None  # the mart was proven equal to its source as of this time; None: never
+    verdict: Verdict | None = None  # of the last one; None: there was none since the target was chosen
+    at: datetime | None = None  # when that one ended
 
 
 @dataclass(frozen=True)
@@ -520,6 +583,7 @@ class Pipeline:
     postponed: int  # how many scheduled runs in a row were postponed
     last_error: LastError | None  # None: the last run that ended was a success
     fresh_as_of: datetime | None  # every change committed before it is in the mart; None before the first success
+    verification: "Verification"
     lease_owner: str | None
     lease_expires_at: datetime | None
     created_at: datetime
@@ -551,8 +615,9 @@ class Pipeline:
 
     @property
     def freshness_covers(self) -> FreshnessCovers:
-        """A deleted row has no cursor that a run could read."""
-        return "inserts and updates" if self.definition.mode is Mode.INCREMENTAL else "everything"
+        """A deleted row has no cursor that a run could read, unless it is only marked as deleted."""
+        is_complete = self.definition.mode is Mode.FULL or self.definition.options.delete_mode == "soft_column"
+        return "everything" if is_complete else "inserts and updates"
 
 
 def suspended_clock() -> float:
@@ -628,7 +693,7 @@ class Run:
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
-    result: dict[str, Any] | None  # what a reconcile has found; None: another kind, or it has not ended
+    result: dict[str, Any] | None  # what a reconcile or a replay has found; None: another kind, or it has not ended
     runner: str
     elapsed: float  # seconds by the database's clock; until now if the run is active
 

@@ -1,5 +1,6 @@
 """The command line: exit codes, messages, files."""
 
+import json
 import re
 import signal
 import subprocess
@@ -448,6 +449,34 @@ def test_reconcile_ends_with_0_for_a_correct_mart_and_2_for_a_changed_one(
     assert "rows 26 ≠ 25" in command("reconcile", "genres").stdout
     ok(command("run", "genres"))
     ok(command("reconcile", "genres"))
+
+
+@pytest.mark.promise("R1", "R5")
+def test_a_deep_reconcile_names_the_keys_and_a_repair_corrects_them(
+    command: Command, files: Path, connection: Connection
+) -> None:
+    ok(command("apply", str(files)))
+    ok(command("run", "genres"))
+    assert "genres: source = target (26 rows)" in ok(command("reconcile", "genres", "--deep"))
+    drama, comedy = (
+        str(row["id"])
+        for row in connection.execute(
+            "SELECT id FROM content.genre WHERE name IN ('Drama', 'Comedy') ORDER BY name DESC"
+        )
+    )
+    connection.execute("UPDATE analytics.genres SET name = 'changed' WHERE id = %s", [drama])
+    connection.execute("DELETE FROM analytics.genres WHERE id = %s", [comedy])
+    changed = command("reconcile", "genres", "--deep")
+    assert (changed.returncode, changed.stderr) == (2, "")
+    assert re.search(rf"different +{drama} +name", changed.stdout)
+    assert re.search(rf"missing +{comedy} +only the source has it", changed.stdout)
+    assert "genres: source ≠ target: 1 missing, 1 different" in changed.stdout
+    assert "different" in ok(command("list"))
+    repaired = json.loads(ok(command("reconcile", "genres", "--repair", "--json")))
+    assert (repaired["equal"], repaired["repaired"]["missing"]["keys"]) == (True, [comedy])
+    assert "proven equal to the source as of" in ok(command("status", "genres"))
+    wrong = command("reconcile", "genres", "--quick", "--deep")
+    assert (wrong.returncode, "without --deep" in wrong.stderr) == (2, True)
 
 
 def test_reconcile_reports_a_mart_that_was_never_built(command: Command, files: Path) -> None:

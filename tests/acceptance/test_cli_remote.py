@@ -82,6 +82,11 @@ def test_pipelines_are_applied_run_and_examined_through_an_api(
     connection.execute("DELETE FROM analytics.genres WHERE name = 'Drama'")
     different = remote("reconcile", "genres", "--quick")
     assert (different.returncode, "rows 26 ≠ 25" in different.stdout) == (2, True)
+    deep = remote("reconcile", "genres", "--deep")
+    assert (deep.returncode, "1 missing" in deep.stdout) == (2, True)
+    assert "repaired 1 missing; source = target" in ok(remote("reconcile", "genres", "--repair"))
+    assert "no row is in quarantine" in ok(remote("rejects", "genres", "--replay"))
+    connection.execute("DELETE FROM analytics.genres WHERE name = 'Drama'")
     assert "1 written" in ok(remote("run", "genres", "--full"))
     assert "rows read" in ok(remote("run", "genres", "--from", "1990-01-01", "--to", "2100-01-01"))
     assert ok(remote("pause", "genres")) == "genres: PAUSED\n"

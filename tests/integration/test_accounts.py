@@ -57,7 +57,7 @@ RUNNER_ONLY = {
     *("prune_old_runs", "prune_excess_runs", "register_runner", "deregister_runner"),
     *("save_run_log", "record_result", "record_upstream_success", "fire_chains"),
     *("open_alert", "close_alert", "record_rejects", "record_stale", "claim_notification", "record_sent"),
-    *("record_unsent", "prune_notifications"),
+    *("record_unsent", "prune_notifications", "insert_reconciliation", "note_deletes_checked"),
 }
 
 

@@ -13,7 +13,7 @@ from tests.helpers.events import create_filled
 from tests.helpers.running import create, run, succeed
 from tests.helpers.tasks import register
 from vitrine.api.app import create_app
-from vitrine.model import RequestKind
+from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.service import check_slots
@@ -219,6 +219,39 @@ def test_a_comparison_is_requested_as_a_run_and_its_result_is_in_the_request(
     assert (done["state"], done["run"]["kind"], done["run"]["result"]["equal"]) == ("succeeded", "reconcile", True)
 
 
+@pytest.mark.promise("R3", "R5")
+def test_a_deep_reconcile_and_a_repair_are_requested_and_their_reports_are_kept(
+    client: TestClient, connection: Connection, settings: Settings, events: str
+) -> None:
+    connection.execute("DELETE FROM analytics.events WHERE id = 7")
+    connection.execute("UPDATE analytics.events SET note = 'x' WHERE id = 8")
+    for body in ({"deep": True}, {"repair": True}):
+        asked = client.post(f"/pipelines/{events}/reconcile", json=body)
+        assert asked.status_code == 202, asked.text
+        options = RunOptions(deep=True, repair="repair" in body)
+        run(connection, settings, pipelines.get(connection, events), kind=RequestKind.RECONCILE, options=options)
+        assert client.get(f"/requests/{asked.json()['request_id']}").json()["state"] == "succeeded"
+    page = client.get(f"/pipelines/{events}/reconciliations?limit=1").json()
+    repaired, before = page["items"][0], page["next"]
+    assert (repaired["verdict"], repaired["report"]["repaired"]["missing"]["keys"]) == ("equal", ["7"])
+    (found,) = client.get(f"/pipelines/{events}/reconciliations?before={before}").json()["items"]
+    assert (found["verdict"], found["report"]["missing"]) == ("different", {"count": 1, "keys": ["7"]})
+    assert found["report"]["different"]["columns"] == {"8": ["note"]}
+    for path in ("", "/status"):
+        shown = client.get(f"/pipelines/{events}{path}").json()
+        assert (shown["verdict"], shown["verified_until"]) == ("equal", repaired["verified_until"])
+    assert 'vitrine_mart_differs{pipeline="under_test"} 0.0' in client.get("/metrics").text
+    operations = connection.execute(
+        "SELECT after FROM etl.etl_audit WHERE operation = 'pipelines.reconcile'"
+    ).fetchall()
+    assert [row["after"].get("repair") for row in operations] == [None, True]
+
+
+@pytest.mark.parametrize("body", [{"deep": "yes"}, {"allow_shrink": True}, {"depth": 3}])
+def test_a_wrong_request_for_a_reconcile_is_refused(client: TestClient, events: str, body: dict[str, Any]) -> None:
+    assert client.post(f"/pipelines/{events}/reconcile", json=body).status_code == 422
+
+
 # -- rejects --------------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +284,19 @@ def test_rejects_are_listed_in_pages_without_their_rows(client: TestClient, reje
 def test_the_rows_of_rejects_are_returned_only_on_request(client: TestClient, rejected: str) -> None:
     items = client.get(f"/pipelines/{rejected}/rejects?rows=true").json()["items"]
     assert items[0]["row"] == {"id": 1, "note": "S3CR3T1"}
+
+
+@pytest.mark.promise("R6")
+def test_a_replay_of_rejects_is_requested(
+    client: TestClient, connection: Connection, settings: Settings, rejected: str
+) -> None:
+    connection.execute("ALTER TABLE analytics.short ALTER note TYPE text")
+    asked = client.post(f"/pipelines/{rejected}/rejects/replay")
+    assert (asked.status_code, asked.json()["status"]) == (202, "RUN_REQUESTED")
+    run(connection, settings, pipelines.get(connection, rejected), kind=RequestKind.REPLAY)
+    done = client.get(f"/requests/{asked.json()['request_id']}").json()
+    assert (done["state"], done["run"]["result"]) == ("succeeded", {"replayed": 3, "closed": 3, "open": 0})
+    assert client.get(f"/pipelines/{rejected}/rejects").json()["items"] == []
 
 
 # -- requests -------------------------------------------------------------------------------------------------------

@@ -160,5 +160,7 @@ def test_a_request_that_leaves_the_checkpoint_alone_does_not_withdraw_a_requeste
 
 def test_only_options_that_are_given_are_stored() -> None:
     """A runner of an earlier release refuses a request with an option that it does not know."""
-    assert RunOptions().stored() == {"allow_shrink": False}
-    assert set(KINDS["backfill"][1].stored()) == {"allow_shrink", "backfill_from", "backfill_to"}
+    assert RunOptions().stored() == {}
+    assert RunOptions(allow_shrink=True).stored() == {"allow_shrink": True}
+    assert RunOptions(deep=True).stored() == {"deep": True}
+    assert set(KINDS["backfill"][1].stored()) == {"backfill_from", "backfill_to"}

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from vitrine.model import Definition, LastError, Pipeline, PipelineId, RequestId, RunRequest
+from vitrine.model import Definition, LastError, Pipeline, PipelineId, RequestId, RunRequest, Verification
 from vitrine.service.waiting import Surroundings, why_it_waits
 from vitrine.status import LEASED, Status
 
@@ -31,6 +31,7 @@ def pipeline(status: Status, *, enabled: bool = True, **fields: Any) -> Pipeline
         "postponed": 0,
         "last_error": None,
         "fresh_as_of": None,
+        "verification": Verification(),
         "lease_owner": "worker-1" if leased else None,
         "lease_expires_at": NOW + timedelta(seconds=30) if leased else None,
         "created_at": NOW,

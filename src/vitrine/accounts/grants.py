@@ -26,6 +26,7 @@ REQUEST = (
     *("requested_due_at", "promised_at", "returns_to", "rerun", "rerun_request_id", "rerun_kind", "rerun_options"),
     *("rerun_held", "status_since"),
     *("attempt", "next_attempt_at", "next_due_at", "regular_due_at", "fresh_as_of", "reload_version", "updated_at"),
+    *("verified_until", "verdict", "verdict_at", "next_reconcile_at"),
 )
 """Columns that both change: the API and the CLI make requests, and a runner makes them from schedules and ends them."""
 
@@ -85,6 +86,7 @@ TABLES: Mapping[str, TableGrants] = {
     "etl_state": TableGrants(runner=_may("SELECT", "INSERT", "UPDATE"), api=_may("SELECT", update=CHECKPOINT)),
     "etl_runs": TableGrants(runner=EVERY_ROW, api=READ),
     "etl_run_logs": TableGrants(runner=EVERY_ROW, api=READ),
+    "etl_reconciliations": TableGrants(runner=_may("SELECT", "INSERT", "DELETE"), api=READ),
     "etl_rejects": TableGrants(runner=_may("SELECT", "INSERT", "UPDATE"), api=READ),
     "etl_generations": TableGrants(runner=EVERY_ROW, api=_may("SELECT", "DELETE")),
     "etl_runners": TableGrants(runner=EVERY_ROW, api=READ),

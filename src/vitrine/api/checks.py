@@ -8,10 +8,11 @@ from vitrine.api.connections import Service
 from vitrine.api.parameters import Key, Limit
 from vitrine.api.problems import documented
 from vitrine.model import Definition
-from vitrine.service import checks, control
+from vitrine.service import checks, control, history
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
 from vitrine.service.bodies.control import Requested
 from vitrine.service.bodies.examples import DEFINITION_EXAMPLE, INCREMENTAL_EXAMPLE
+from vitrine.service.bodies.reconciliation import ReconcileBody, ReportPage
 from vitrine.store import runs
 
 router = APIRouter(tags=["checks"])
@@ -75,13 +76,42 @@ def compare_pipeline(service: Service, key: Key) -> ComparisonBody:
 
 
 @router.post(
-    "/pipelines/{id}/reconcile", status_code=202, summary="Request a comparison", responses=documented(404, 409)
+    "/pipelines/{id}/reconcile",
+    status_code=202,
+    summary="Request a comparison or a repair",
+    responses=documented(400, 404, 409, 413, 415, 422),
 )
-def request_comparison(service: Service, key: Key) -> Requested:
+def request_comparison(service: Service, key: Key, body: ReconcileBody | None = None) -> Requested:
     """The next free runner compares every value of the mart with its source, under the pipeline's lease. The result is
     stored with the run; `GET /requests/{request_id}` returns it. Nothing is written, and the pipeline returns to the
-    status it had, with its last error."""
-    return control.request_reconcile(service, key)
+    status it had, with its last error. `deep` finds the keys that differ and keeps the report; `repair` also corrects
+    them through the pipeline's own query, transforms and target, without moving the checkpoint, and compares them once
+    more."""
+    return control.request_reconcile(service, key, body)
+
+
+@router.get(
+    "/pipelines/{id}/reconciliations", summary="List reports of deep reconciles", responses=documented(404, 422)
+)
+def list_reconciliations(
+    service: Service,
+    key: Key,
+    limit: Limit = 20,
+    before: Annotated[
+        int | None, Query(ge=1, le=runs.NEWEST, description="Start before this id: `next` of the previous page.")
+    ] = None,
+) -> ReportPage:
+    """The reports, newest first; the last 50 are kept. Each names at most 100 keys of every kind of difference."""
+    return history.list_reconciliations(service, key, before=before, limit=limit)
+
+
+@router.post(
+    "/pipelines/{id}/rejects/replay", status_code=202, summary="Replay rejects", responses=documented(404, 409)
+)
+def replay_rejects(service: Service, key: Key) -> Requested:
+    """The next free runner reads the keys in quarantine once more and writes the rows that fit now, which closes their
+    rejects. The checkpoint stays, and the pipeline returns to the status it had."""
+    return control.replay_rejects(service, key)
 
 
 @router.get("/pipelines/{id}/rejects", summary="List rejects", responses=documented(404, 422))

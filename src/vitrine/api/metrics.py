@@ -73,6 +73,8 @@ def _by_pipeline(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
         ("schedule_interval_seconds", "Interval between due times, of pipelines with an interval.", "schedule"),
         ("heartbeat_age_seconds", "Time since the last heartbeat of the runner that holds the lease.", "heartbeat_age"),
         ("horizon_lag_seconds", "Age of the transaction that held back the checkpoint in the last run.", "horizon_lag"),
+        ("verified_age_seconds", "Time since which the mart is not proven equal to its source.", "verified_age"),
+        ("mart_differs", "1 if the last deep reconcile found a difference, 0 if none.", "differs"),
         ("pipeline_failed", "1 while the pipeline is FAILED.", "failed"),
         ("pipeline_postponed", "Scheduled runs in a row that were postponed; 0 after a success.", "postponed"),
     ):

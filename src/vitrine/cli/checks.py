@@ -1,4 +1,4 @@
-"""Commands that ask source and target and change nothing: validate, preview, reconcile, rejects."""
+"""Commands that ask source and target and change nothing: validate, preview."""
 
 import sys
 from dataclasses import asdict
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrine.cli import backends, exit_codes, output
-from vitrine.cli.arguments import AsJson, Env, Name, NameOrFile
+from vitrine.cli.arguments import AsJson, Env, NameOrFile
 
 if TYPE_CHECKING:
     from vitrine.errors import VitrineError
     from vitrine.model import Definition
-    from vitrine.service.bodies.checks import ComparisonBody, ReportBody
+    from vitrine.service.bodies.checks import ReportBody
     from vitrine.settings import Settings
 
 
@@ -103,69 +103,3 @@ def _show_records(columns: list[str], rows: list[list[str]]) -> None:
         output.show(f"row {number}")
         for column, value in zip(columns, row, strict=True):
             output.show_wrapped(f"  {column:<{width}}  {value}", " " * (width + 4))
-
-
-def reconcile(
-    name: Name,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Compare only the number of rows and the control column, not every value.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare a mart with its source.
-
-    What is left out is named. Exit code 0 equal, 2 different. With --api, a runner compares every value; --quick is
-    answered by the API itself.
-    """
-    with backends.opened() as backend:
-        comparison = backend.checks.compare(name, quick=quick)
-    if as_json:
-        output.show_body(comparison)
-    else:
-        _show_comparison(name, comparison)
-    sys.exit(exit_codes.DONE if comparison.equal else exit_codes.DIFFERENT)
-
-
-def _show_comparison(name: str, comparison: "ComparisonBody") -> None:
-    from vitrine.tables import red
-
-    fields = {
-        "rows": "rows",
-        "lowest": f"lowest {comparison.control}",
-        "highest": f"highest {comparison.control}",
-        "hash": f"hash over {len(comparison.columns)} column(s)",
-    }
-    rows: list[tuple[str, str, str]] = []
-    for field, label in fields.items():
-        source, target = getattr(comparison.source, field), getattr(comparison.target, field)
-        rows.append((label, str(source), str(target) if source == target else red(target)))
-    output.show_table(("", "source", "target"), rows, wrap=("source", "target"))
-    for sentence in comparison.left_out:
-        output.show_wrapped(f"left out: {sentence}", "  ")
-    output.show_wrapped(f"{name}: {comparison.sentence}", "  ")
-
-
-def rejects(
-    name: Name,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=200, help="How many rows, oldest first.")] = 100,
-    rows: Annotated[bool, typer.Option("--rows", help="With --json: the rejected rows themselves as well.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the rows in quarantine, with the reasons."""
-    if rows and not as_json:
-        raise typer.BadParameter("--rows needs --json")
-    with backends.opened() as backend:
-        page = backend.checks.rejects(name, limit=limit, with_rows=rows)
-    if as_json:
-        output.show_body(page)
-        return
-    if not page.items:
-        output.show(f"{name}: no row is in quarantine")
-        return
-    shown = [
-        (one.key, one.column or "", one.code, one.reason, str(one.run_id), f"{one.created_at:%Y-%m-%d %H:%M:%S}")
-        for one in page.items
-    ]
-    output.show_table(("key", "column", "code", "reason", "run", "since"), shown, wrap=("key", "column", "reason"))
-    if page.next is not None:
-        output.show("there are more; --limit shows up to 200, and the API all of them")

@@ -75,6 +75,11 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
         shown = "the source" if covers == "everything" else f"{covers} of the source"
         late = "; that is older than its freshness or schedule allows" if current.stale else ""
         output.show(f"the mart shows {shown} as of {output.local_time(current.fresh_as_of, settings)}{late}")
+    if current.verdict_at:
+        at = output.local_time(current.verdict_at, settings)
+        output.show(f"last deep reconcile, at {at}: {current.verdict}")
+    if current.verified_until:
+        output.show(f"proven equal to the source as of {output.local_time(current.verified_until, settings)}")
     if current.next_due_at:
         due = output.local_time(current.next_due_at, settings)
         times = f"postponed {current.postponed} time(s), " if current.postponed else ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vitrine.settings import Settings
 
 NUMBERS = ("rows", "seconds")
-GROUPS = ("owner", "tags")
+GROUPS = ("verdict", "owner", "tags")
 WIDE_ONLY = ("mode", "target", "schedule", *GROUPS)
 
 Shown = TypeVar("Shown")
@@ -126,6 +126,7 @@ def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
             "pipeline": one.name,
             "status": red(_status(one)) if one.status == "FAILED" else _status(one),
             "age": red(f"{age} !") if one.stale else age,
+            "verdict": _verdict(one),
             "mode": str(one.mode),
             "target": one.target_table,
             "schedule": _schedule(one),
@@ -145,6 +146,12 @@ def _schedule(one: "ListedPipelineBody") -> str:
     """What starts its runs."""
     after = f"after {', '.join(one.after)}" if one.after else ""
     return ", ".join(filter(None, (one.schedule_interval, after)))
+
+
+def _verdict(one: "ListedPipelineBody") -> str:
+    from vitrine.tables import red
+
+    return red(one.verdict) if one.verdict == "different" else one.verdict or ""
 
 
 def _status(one: "ListedPipelineBody") -> str:

@@ -1,13 +1,13 @@
 """The command `rollback`."""
 
 import sys
-import threading
 from typing import TYPE_CHECKING
 
-from vitrine.cli import building, exit_codes, output, process
+from vitrine.cli import carrying_out, exit_codes, output, process
 from vitrine.cli.arguments import Name
 
 if TYPE_CHECKING:
+    from vitrine.service.bodies.control import Requested
     from vitrine.service.bodies.runs import RequestBody
 
 
@@ -17,46 +17,12 @@ def rollback(name: Name) -> None:
     With its checkpoint; the pipeline is paused. Carried out by the first runner that is free, or by this process. Exit
     code 0 done, 1 refused or failed, 3 paused or interrupted before it was done.
     """
-    from vitrine.cli import backends
-    from vitrine.service.bodies.runs import RequestBody
-    from vitrine.store import pipelines
-
-    stop = threading.Event()
-    if building.uses_api():
-        _through_api(name, stop)
-        return
-    from vitrine.cli.foreground import Foreground
-
-    settings = building.service_settings()
-    with building.connect_store(settings) as store, backends.opened() as backend:
-        pipelines.expire_leases(store)
-        pipeline = pipelines.get(store, name)
-        requested = backend.control.roll_back(name)
-        _announce(requested.status, pipeline.name, pipeline.lease_owner)
-        process.on_stop_signals(stop.set)
-        request = Foreground(store, settings, stop).carry_out(pipeline, requested.request_id)
-        _report(RequestBody.of(request, pipeline))
+    _report(carrying_out.request(name, lambda control: control.roll_back(name), _announce))
 
 
-def _through_api(name: str, stop: threading.Event) -> None:
-    from datetime import timedelta
-
-    from vitrine.cli import backends, waiting
-
-    with backends.opened() as backend:
-        requested = backend.control.roll_back(name)
-        current = backend.history.status(name)
-        _announce(requested.status, requested.pipeline, current.lease_owner)
-        process.on_stop_signals(stop.set)
-        step = timedelta(seconds=10)
-        _report(
-            waiting.until_stopped(backend.history, requested.request_id, stop, step=step, progress=lambda found: None)
-        )
-
-
-def _announce(status: str, name: str, owner: str | None) -> None:
-    if status == "RUNNING":
-        output.show(f"{name} is RUNNING on {owner}; the rollback follows that run")
+def _announce(requested: "Requested", owner: str | None) -> None:
+    if requested.status == "RUNNING":
+        output.show(f"{requested.pipeline} is RUNNING on {owner}; the rollback follows that run")
 
 
 def _report(request: "RequestBody") -> None:

@@ -347,6 +347,13 @@ def _planned(
     definition, options = checked.definition, checked.definition.options
     order = _order(definition, target.key)
     types = _types_of(order, source.columns)
+    names = [column.name for column in source.columns]
+    if options.delete_column is not None and not checked.tasks and options.delete_column not in names:
+        raise ConfigError(
+            f"options.delete_column '{options.delete_column}' is not a column of the source, which has:"
+            f" {', '.join(names)}",
+            code="DELETE_COLUMN",
+        )
     cursor_types = ", ".join(f"{name} {types[name]}" for name in order)
     read_lane, lane, steps = _route(checked, source.lanes, target.lanes, target.key)
     plan = Plan(
@@ -397,7 +404,9 @@ def _fingerprint(checked: CheckedDefinition, source: SourceInfo, key: Sequence[s
     """Equal while staged rows remain valid: the same query, transforms, columns, key, order and target."""
     columns = (f"{column.name} {column.type}" for column in source.columns)
     work = (source.fingerprint, *(task.fingerprint() for task in checked.tasks))
-    parts = (*work, checked.definition.source, str(checked.target), *columns, *key, cursor_types)
+    options = checked.definition.options
+    drops = (f"without {options.delete_column}",) if options.drops_marked_rows else ()
+    parts = (*work, checked.definition.source, str(checked.target), *columns, *key, cursor_types, *drops)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -405,8 +414,9 @@ def _route(
     checked: CheckedDefinition, source: Sequence[Lane], sink: Sequence[Lane], key: tuple[str, ...]
 ) -> tuple[Lane, Lane, list[Transformer]]:
     """The lane in which rows are read, the one in which the sink receives them, and the steps between."""
-    tasks, show_keys = checked.tasks, checked.show_keys
-    if not tasks and (shared := [lane for lane in sink if lane in source]):
+    tasks, show_keys, options = checked.tasks, checked.show_keys, checked.definition.options
+    drops = options.drops_marked_rows
+    if not (tasks or drops) and (shared := [lane for lane in sink if lane in source]):
         return shared[0], shared[0], []
     from vitrine.engine.steps import conversion, step_of  # most runs need no step
 
@@ -414,6 +424,10 @@ def _route(
     read = next((lane for lane in (first, Lane.TEXT, Lane.ROWS, Lane.FRAMES) if lane in source), None)
     steps = [step_of(task, key, show_keys=show_keys) for task in tasks]
     last = (Lane.FRAMES if tasks[-1].task.kind is Kind.FRAME else Lane.ROWS) if tasks else read
+    if drops and options.delete_column is not None:
+        from vitrine.engine.marked_rows import drop_marked
+
+        steps, last = [*steps, drop_marked(options.delete_column, key)], Lane.TEXT
     if last not in sink:
         last = next((lane for lane in sink if lane is not Lane.COPY), None)
         steps += [conversion(last)] if last else []

@@ -62,7 +62,7 @@ def inspect(checked: CheckedDefinition) -> Report:
             key=built.plan.target.key,
             target_exists=built.plan.target.exists,
             rows_expected=built.source.rows_expected,
-            findings=tuple(_findings(built)),
+            findings=tuple(_findings(checked.definition, built)),
         )
     finally:
         built.close()
@@ -89,7 +89,7 @@ def _not_validated(reason: str) -> Finding:
 def _find(checked: CheckedDefinition) -> tuple[Finding, ...]:
     built = plan.prepare(checked)
     try:
-        return tuple(_findings(built))
+        return tuple(_findings(checked.definition, built))
     finally:
         built.close()
 
@@ -114,14 +114,18 @@ def _first_due(definition: Definition, settings: Settings) -> datetime | None:
         return pipelines.first_due(store, definition, settings.zone)
 
 
-def _findings(built: Prepared) -> list[Finding]:
-    return [*built.plan.target.findings, *built.source.findings, *_of_watermark(built), *_of_deletes(built)]
+def _findings(definition: Definition, built: Prepared) -> list[Finding]:
+    found = [*built.plan.target.findings, *built.source.findings, *_of_watermark(built)]
+    return found + _of_deletes(definition, built)
 
 
-def _of_deletes(built: Prepared) -> list[Finding]:
-    if not built.plan.incremental:
+def _of_deletes(definition: Definition, built: Prepared) -> list[Finding]:
+    if not built.plan.incremental or definition.options.delete_mode != "none":
         return []
-    text = "rows that are deleted at the source stay in the mart: an incremental run reads only rows that exist"
+    text = (
+        "rows that are deleted at the source stay in the mart: an incremental run reads only rows that exist; set"
+        " options.delete_mode to soft_column or reconcile_keys, or ask for full runs"
+    )
     return [Finding("DELETES", text, note=True)]
 
 

@@ -6,11 +6,27 @@ from vitrine.flow.protocols import Checkpoint, Interrupted, Outcome, Phase, Plan
 from vitrine.flow.rows import CursorRange, Position, Read, Step
 
 LOAD_OPEN = "LOAD_OPEN"
-"""The code of a backfill beside a load that is not published."""
+"""The code of a request beside a load that is not published."""
 
 
 def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, control: RunControl) -> Outcome:
     """Upsert the rows of the range, in batches; continues after the last one that an earlier attempt has written."""
+    if outcome := open_beside_no_load(plan, checkpoint, control, "backfill"):
+        return outcome
+    after = Position(checkpoint.state.backfill or (wanted.start,))
+    # `$1` does not follow the batches: a query with `> $1` would skip rows that have the cursor of the last one
+    read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=wanted.end, filter_at=wanted.below)
+    try:
+        return run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control).outcome
+    except Interrupted as interrupted:
+        return interrupted.outcome
+
+
+def open_beside_no_load(plan: Plan, checkpoint: Checkpoint, control: RunControl, work: str) -> Outcome | None:
+    """Open the state for work on the visible target; RequestRefused if a load would replace its rows by older ones.
+
+    PAUSED or RELEASED if the run should end here.
+    """
     state = checkpoint.open(plan.cursor_types)
     control.enter(Phase.READ, state.totals)
     if outcome := control.interrupted():  # much time may have passed since the claim
@@ -18,14 +34,8 @@ def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, contro
     check_state(plan, state)
     if state.generation is not None:
         raise RequestRefused(
-            f"{plan.target_name} has a load that is not published yet: it would replace the rows of a backfill by older"
+            f"{plan.target_name} has a load that is not published yet: it would replace the rows of a {work} by older"
             " ones; run the pipeline first",
             code=LOAD_OPEN,
         )
-    after = Position(state.backfill or (wanted.start,))
-    # `$1` does not follow the batches: a query with `> $1` would skip rows that have the cursor of the last one
-    read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=wanted.end, filter_at=wanted.below)
-    try:
-        return run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control).outcome
-    except Interrupted as interrupted:
-        return interrupted.outcome
+    return None

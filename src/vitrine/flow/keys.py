@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import cast
 
 from vitrine.flow.rows import NUMBERS, Column, Key, KeyRange
@@ -21,9 +21,21 @@ def rank(key: Key, columns: Sequence[Column]) -> Rank:
 
 
 def _number(text: str) -> Number:
-    """PostgreSQL orders NaN above all other numbers; Decimal orders it nowhere."""
-    value = Decimal(text)
+    """PostgreSQL orders NaN above all other numbers; Decimal orders it nowhere. So is what is no number at all."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:  # stored by hand, in a system that does not check it
+        return True, Decimal(0)
     return (True, Decimal(0)) if value.is_nan() else (False, value)
+
+
+def next_key(key: Key, columns: Sequence[Column]) -> Key:
+    """A key above the given one."""
+    last, text = columns[-1], key[-1]
+    if last.kind not in NUMBERS:
+        return (*key[:-1], text + "\0")
+    above, value = _number(text)
+    return (*key[:-1], "NaN" if above else str(value + 1))
 
 
 def is_within(key: Key, keys: KeyRange, columns: Sequence[Column]) -> bool:
@@ -31,6 +43,11 @@ def is_within(key: Key, keys: KeyRange, columns: Sequence[Column]) -> bool:
     if keys.low is not None and place < rank(keys.low, columns):
         return False
     return keys.high is None or place < rank(keys.high, columns)
+
+
+def chunks(keys: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
+    """The keys, some at a time."""
+    return (keys[first : first + size] for first in range(0, len(keys), size))
 
 
 def row_hash(texts: Iterable[str | None]) -> int:

@@ -17,10 +17,12 @@ from vitrine.flow.protocols import (
     Phase,
     Plan,
     RunControl,
+    Unit,
     Work,
     Writer,
 )
 from vitrine.flow.rows import (
+    Batch,
     Entry,
     Generation,
     LoadInfo,
@@ -94,11 +96,18 @@ def run_batches(
             started = control.batch_started
             entry = Entry(step, batch.end, batch.position, batch.read, started, refused=batch.refused)
             opened = writer.unit(checkpoint.stamp())
-            written, saved = commit_unit(opened, lambda unit, batch=batch: unit.write(batch), checkpoint, entry)
+            written, saved = commit_unit(opened, lambda unit, batch=batch: _apply(unit, batch, step), checkpoint, entry)
             snapshots = batch.snapshot
             if outcome := control.after_batch(written.counts, saved):
                 return Moved(outcome, snapshots)
     return Moved(batches.interrupted or Outcome.FINISHED, snapshots)
+
+
+def _apply(unit: Unit, batch: Batch, step: Step) -> None:
+    unit.write(batch)
+    # a load does not stage rows that are marked as deleted; what was staged before is read again after the publish
+    if batch.deleted and step is not Step.STAGED:
+        unit.delete(batch.deleted)
 
 
 def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome:

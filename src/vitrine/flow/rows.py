@@ -219,6 +219,7 @@ class Batch:
     position: Position
     snapshot: int = 1  # the read's snapshots are numbered from 1: a later one may repeat rows of an earlier
     read: int = 0
+    deleted: tuple[Key, ...] = ()  # of rows that are marked as deleted, and are not in `payload`: to be deleted
     refused: "tuple[Reject, ...]" = ()
 
     @property
@@ -494,11 +495,10 @@ class CommonForm(StrEnum):
 
 @dataclass(frozen=True)
 class Compare:
-    """What a digest covers: these columns, in the types of the source, by ranges of the key.
+    """What a digest covers: these columns, in the types of the source, by ranges of the key, which do not overlap.
 
     Each range is cut into at most `parts` of similar size. `control` names a column whose lowest and highest value are
-    reported. Rows whose value in the first column of `below` is not less than the second are skipped, and so are rows
-    with a key in `skipped`.
+    reported. Rows with a key in `skipped` are skipped. Keys are given in the common forms of their columns.
     """
 
     key: tuple[Column, ...]
@@ -506,9 +506,11 @@ class Compare:
     ranges: tuple[KeyRange, ...] = (ALL_KEYS,)
     parts: int = 1
     control: Column | None = None
-    below: tuple[str, str] | None = None
     forms: Mapping[str, CommonForm] = field(default_factory=dict[str, CommonForm])  # by column; others are SAME
-    skipped: tuple[Key, ...] = ()  # in the common forms of the key
+    skipped: tuple[Key, ...] = ()
+    marked: Column | None = None  # rows that this column marks as deleted are skipped
+    only: tuple[Key, ...] | None = None  # these keys; None: every key of the ranges
+    by_key: bool = False  # one digest for each key, with the hash of each column
 
     def form_of(self, column: Column) -> CommonForm:
         return self.forms.get(column.name, CommonForm.SAME)
@@ -518,8 +520,9 @@ class Compare:
 class Digest:
     """Count, hash and bounds of a range of rows; independent of their order."""
 
-    range: KeyRange
+    range: KeyRange  # by key: it begins with the key
     rows: int
     hash: int
     lowest: str | None = None  # of the control column
     highest: str | None = None
+    columns: tuple[int, ...] = ()  # by key: the hash of each compared column

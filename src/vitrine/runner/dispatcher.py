@@ -72,6 +72,7 @@ FINISHES = {
     RequestKind.ROLLBACK: Event.FINISH_PAUSED,
     RequestKind.BACKFILL: Event.RETURN_IDLE,
     RequestKind.RECONCILE: Event.RETURN_IDLE,
+    RequestKind.REPLAY: Event.RETURN_IDLE,
 }
 """The event that ends a successful request of each kind. No schedule may replace what a rollback has restored."""
 

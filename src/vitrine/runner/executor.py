@@ -9,10 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from vitrine import metrics
-from vitrine.engine import plan
 from vitrine.engine.backfill import range_of
-from vitrine.engine.plan import Known
-from vitrine.engine.reconcile import compare_claimed
 from vitrine.engine.rollback import roll_back
 from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
 from vitrine.flow.backfill import run_backfill
@@ -21,11 +18,12 @@ from vitrine.flow.protocols import Interrupted, Outcome
 from vitrine.flow.rows import Counts
 from vitrine.model import Claim, RequestKind
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
+from vitrine.runner.deleting import delete_vanished
+from vitrine.runner.planning import planned
+from vitrine.runner.reconciling import reconcile, replay
 from vitrine.settings import Settings
-from vitrine.store import runs
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
-from vitrine.store.runs import RunContext
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +84,7 @@ class PipelineExecutor:
         outcome = ended if isinstance(ended, Outcome) else None
         progress = control.progress
         seconds = time.monotonic() - started
-        # a comparison does not open the checkpoint
-        saves = outcome is Outcome.FINISHED and claim.kind is not RequestKind.RECONCILE
-        batch_seq = checkpoint.sequence if saves else None
+        batch_seq = checkpoint.sequence if outcome is Outcome.FINISHED else None
         return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0, batch_seq)
 
     def _run(
@@ -124,40 +120,27 @@ class PipelineExecutor:
         """Do all remaining work, up to the next interruption."""
         if outcome := control.interrupted():  # much time may have passed since the claim
             return outcome
-        connection = store.connection()
-        if claim.kind is RequestKind.ROLLBACK:
-            return roll_back(claim, self._settings, connection, checkpoint, control)
-        context = runs.context(connection, claim.pipeline_id)
-        if claim.kind is RequestKind.RECONCILE:
-            return self._reconcile(claim, store, context, control)
-        known = Known(context.installation, context.open_rejects, context.facts)
         try:
-            prepared = plan.build(claim, self._settings, control, known, preparing=control.preparing)
+            match claim.kind:
+                case RequestKind.ROLLBACK:
+                    return roll_back(claim, self._settings, store.connection(), checkpoint, control)
+                case RequestKind.RECONCILE:
+                    return reconcile(claim, self._settings, store, checkpoint, control)
+                case RequestKind.REPLAY:
+                    return replay(claim, self._settings, store, checkpoint, control)
+                case RequestKind.BACKFILL:
+                    with planned(claim, self._settings, store, control) as prepared:
+                        options = claim.options
+                        wanted = range_of(prepared, claim.definition, options.backfill_from, options.backfill_to)
+                        return run_backfill(prepared.plan, wanted, checkpoint, control)
+                case RequestKind.RUN | RequestKind.FULL:
+                    with planned(claim, self._settings, store, control) as prepared:
+                        outcome = run_plan(prepared.plan, checkpoint, control)
+                    if outcome is not Outcome.FINISHED or claim.kind is RequestKind.FULL:
+                        return outcome  # a full run has deleted what vanished
+                    return delete_vanished(claim, self._settings, store, checkpoint, control)
         except Interrupted as interrupted:
             return interrupted.outcome
-        try:
-            # the estimate is that of the whole query
-            rows = None if claim.kind is RequestKind.BACKFILL else prepared.source.rows_expected
-            runs.describe(connection, claim, lane=prepared.lane, rows=rows)
-            control.use_plan(prepared, rows)
-            if claim.kind is RequestKind.BACKFILL:
-                options = claim.options
-                wanted = range_of(prepared, claim.definition, options.backfill_from, options.backfill_to)
-                return run_backfill(prepared.plan, wanted, checkpoint, control)
-            return run_plan(prepared.plan, checkpoint, control)
-        finally:
-            prepared.close()
-
-    def _reconcile(self, claim: Claim, store: Link, context: RunContext, control: RunnerControl) -> Outcome:
-        compared = compare_claimed(claim, self._settings, context.open_rejects, control)
-        if isinstance(compared, Outcome):
-            return compared
-        runs.record_result(store.connection(), claim, compared.figures())
-        # not the sentence: it has values of the control column
-        fields = {"source_rows": compared.source.rows, "target_rows": compared.target.rows, **claim.log_fields()}
-        result = "equals" if compared.equal else "differs from"
-        log.info("the mart %s its source", result, extra={"action": "compared", **fields})
-        return Outcome.FINISHED
 
 
 Result = TypeVar("Result")

@@ -142,6 +142,8 @@ class PipelineManager:
         self._register(store)
         for name in pipelines.fire_schedules(store, self._settings.zone):
             log.info("run due", extra={"action": "run_due", "pipeline": name, "status": Status.RUN_REQUESTED})
+        for name in pipelines.fire_reconciles(store):
+            log.info("reconcile due", extra={"action": "reconcile_due", "pipeline": name})
         for row in pipelines.expire_leases(store):
             metrics.lease_expired(row["name"], crash_loop=row["crash_loop"])
             log.warning(

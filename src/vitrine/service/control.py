@@ -1,4 +1,4 @@
-"""Control of pipelines: run one or many, resume, roll back, pause, reload."""
+"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, pause, reload."""
 
 import logging
 from dataclasses import asdict
@@ -22,6 +22,7 @@ from vitrine.service.bodies.control import (
     RunOptionsBody,
     RunRequestBody,
 )
+from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
@@ -91,10 +92,18 @@ def roll_back(context: Context, key: str) -> Requested:
 
 
 @allowed(Role.OPERATOR)
-def request_reconcile(context: Context, key: str) -> Requested:
-    """The comparison of every value as a run; its result is stored with the run, and returned with the request."""
+def request_reconcile(context: Context, key: str, body: ReconcileBody | None = None) -> Requested:
+    """The comparison of every value as a run, or a repair; the result is stored with the run, and with the request."""
+    options = body.options() if body else None
     with context.connection() as connection:
-        return _request(context, connection, key, None, kind=RequestKind.RECONCILE)
+        return _request(context, connection, key, options, kind=RequestKind.RECONCILE)
+
+
+@allowed(Role.OPERATOR)
+def replay_rejects(context: Context, key: str) -> Requested:
+    """Read and write the keys in quarantine once more."""
+    with context.connection() as connection:
+        return _request(context, connection, key, None, kind=RequestKind.REPLAY)
 
 
 def _request_backfill(context: Context, key: str, wanted: BackfillBody) -> Requested:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from vitrine.model import RunId
 from vitrine.service import audit
+from vitrine.service.bodies.reconciliation import ReportPage, StoredReportBody
 from vitrine.service.bodies.runs import LogLineBody, RequestBody, RunBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.state import StateBody, StateChange
 from vitrine.service.bodies.statistics import Statistics
@@ -15,7 +16,7 @@ from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.service.waiting import Surroundings, why_it_waits
 from vitrine.status import Status
-from vitrine.store import chains, pipelines, run_logs, runs
+from vitrine.store import chains, pipelines, reconciliations, run_logs, runs
 from vitrine.store import state as states
 
 POLL_SECONDS = 0.25
@@ -74,6 +75,18 @@ def list_runs(context: Context, key: str, *, before: int | None = None, limit: i
         found = runs.list_page(connection, pipeline.id, limit=limit + 1, before=RunId(before or runs.NEWEST))
     items = [RunBody.of(run) for run in found[:limit]]
     return RunPage(items=items, next=items[-1].id if len(found) > limit else None)
+
+
+@allowed(Role.VIEWER)
+def list_reconciliations(context: Context, key: str, *, before: int | None = None, limit: int = 20) -> ReportPage:
+    """One page of the reports of deep reconciles, newest first."""
+    with context.connection() as connection:
+        pipeline = pipelines.get(connection, key)
+        found = reconciliations.list_page(
+            connection, pipeline.id, before=before or reconciliations.NEWEST, limit=limit + 1
+        )
+    items = [StoredReportBody.of(one) for one in found[:limit]]
+    return ReportPage(items=items, next=items[-1].id if len(found) > limit else None)
 
 
 @allowed(Role.VIEWER)

@@ -104,6 +104,7 @@ class StoreCheckpoint:
         self._state = State()
         self._cursor_types = ""
         self._backfill_key = claim.backfill_key if claim.kind is RequestKind.BACKFILL else None
+        self._is_open = False
         self._sequence = 0  # batch_seq as of the last open or save
         self._units = 0  # started under this token
         self._unconfirmed: _Unconfirmed | None = None
@@ -114,9 +115,9 @@ class StoreCheckpoint:
         return self._state
 
     @property
-    def sequence(self) -> int:
-        """The batch_seq that the state must have when the run ends."""
-        return self._sequence
+    def sequence(self) -> int | None:
+        """The batch_seq that the state must have when the run ends; None: the run did not open the state."""
+        return self._sequence if self._is_open else None
 
     def open(self, cursor_types: str) -> State:
         self._cursor_types = cursor_types
@@ -229,7 +230,7 @@ class StoreCheckpoint:
     def _load(self, row: DictRow) -> State:
         """The state as stored; fields that belong to the claim are kept."""
         stored = states.of_row(row)
-        self._sequence = stored.batch_seq
+        self._sequence, self._is_open = stored.batch_seq, True
         self._state = replace(
             self._state,
             position=stored.position,

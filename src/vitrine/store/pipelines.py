@@ -38,6 +38,7 @@ from vitrine.model import (
     RunId,
     RunOptions,
     RunRequest,
+    Verification,
     suspended_clock,
 )
 from vitrine.postgres import Connection
@@ -304,6 +305,13 @@ def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
     if fired:
         execute(connection, "notify", name=fired[0])  # one notification wakes up every runner
     return fired
+
+
+def fire_reconciles(connection: Connection) -> list[str]:
+    """Request a deep reconcile of every idle pipeline whose `reconcile_interval` has passed; their names."""
+    options = Jsonb(RunOptions(deep=True).stored())
+    rows = fetch_all(connection, "fire_reconciles", kind=RequestKind.RECONCILE, options=options, steps=STEPS)
+    return [row["name"] for row in rows]
 
 
 def _next_due(row: DictRow, zone: tzinfo) -> datetime | None:
@@ -738,6 +746,7 @@ def _of_row(row: DictRow, definition: Definition) -> Pipeline:
         postponed=row["postponed"],
         last_error=_last_error(row),
         fresh_as_of=row["fresh_as_of"],
+        verification=Verification(row["verified_until"], row["verdict"], row["verdict_at"]),
         lease_owner=row["lease_owner"],
         lease_expires_at=row["lease_expires_at"],
         created_at=row["created_at"],

@@ -77,6 +77,11 @@ next_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS DISTINCT FROM (%(ena
 regular_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS NOT DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
                       THEN p.regular_due_at END,
 fresh_as_of = CASE WHEN p.target_table = %(target_table)s THEN p.fresh_as_of END,
+verified_until = CASE WHEN p.target_table = %(target_table)s THEN p.verified_until END,
+verdict = CASE WHEN p.target_table = %(target_table)s THEN p.verdict END,
+verdict_at = CASE WHEN p.target_table = %(target_table)s THEN p.verdict_at END,
+next_reconcile_at = CASE WHEN p.options ->> 'reconcile_interval' IS NOT DISTINCT FROM %(options)s::jsonb ->> 'reconcile_interval'
+                         THEN p.next_reconcile_at END,
 config_version = p.config_version + 1
 
 -- fragment stale --
@@ -368,6 +373,25 @@ WITH marked AS (
 )
 SELECT id FROM moved;
 
+-- fire_reconciles --
+-- `schedule`: requests a deep reconcile of pipelines that are IDLE and whose interval has passed. The due times of their
+-- schedules stay. A mart that was never built is not compared
+WITH chosen AS (
+    SELECT id, status, rerun, (options ->> 'reconcile_interval')::interval AS pause, 'schedule' AS event
+      FROM etl.etl_pipelines
+     WHERE options ->> 'reconcile_interval' IS NOT NULL AND options ->> 'reconcile_interval' ~ '^[0-9.]+[smhd]$'
+       AND enabled AND status = 'IDLE' AND fresh_as_of IS NOT NULL
+       AND (next_reconcile_at IS NULL OR next_reconcile_at <= now())
+       FOR UPDATE SKIP LOCKED
+)
+-- include move
+       next_reconcile_at = now() + chosen.pause,
+       request_id = gen_random_uuid(), requested_at = now(),
+       requested_kind = %(kind)s, requested_options = %(options)s, requested_trigger = 'schedule',
+       requested_due_at = NULL, returns_to = chosen.status, attempt = 0, next_attempt_at = NULL
+-- include guard
+RETURNING p.name;
+
 -- seconds_until_due --
 -- Seconds until the next due time; no row if no pipeline is scheduled
 SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FROM etl.etl_pipelines
@@ -603,8 +627,40 @@ WITH
 UPDATE etl.etl_runs SET rows_expected = %(rows)s, lane = %(lane)s
  WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
 
+-- insert_reconciliation --
+-- Stores the report of a deep reconcile, with the verdict of its pipeline; no row means that the lease is lost. A mart
+-- without differences equals its source as of the start of the run; if keys wait for the next run, as of its own freshness.
+-- Of the reports of a pipeline, the newest are kept
+WITH
+-- include fence
+, inserted AS (
+    INSERT INTO etl.etl_reconciliations (pipeline_id, run_id, started_at, verdict, verified_until, missing, extra, different,
+           waiting, repaired, report)
+    SELECT p.id, r.id, r.started_at, %(verdict)s,
+           CASE WHEN %(verdict)s = 'equal' THEN CASE WHEN %(waiting)s = 0 THEN r.started_at ELSE p.fresh_as_of END END,
+           %(missing)s, %(extra)s, %(different)s, %(waiting)s, %(repaired)s, %(report)s
+      FROM held, etl.etl_pipelines p JOIN etl.etl_runs r ON r.id = %(run_id)s
+     WHERE p.id = %(id)s
+    RETURNING pipeline_id, verdict, verified_until, finished_at
+), shown AS (
+    UPDATE etl.etl_pipelines p
+       SET verdict = inserted.verdict, verdict_at = inserted.finished_at,
+           verified_until = coalesce(inserted.verified_until, p.verified_until)
+      FROM inserted WHERE p.id = inserted.pipeline_id
+    RETURNING p.id
+), forgotten AS (
+    DELETE FROM etl.etl_reconciliations WHERE id IN (
+        SELECT id FROM etl.etl_reconciliations WHERE pipeline_id = %(id)s ORDER BY id DESC OFFSET %(others)s)
+)
+SELECT id FROM shown;
+
+-- list_reconciliations --
+-- One page of the reports of a pipeline, newest first
+SELECT id, run_id, started_at, finished_at, verdict, verified_until, report
+  FROM etl.etl_reconciliations WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
+
 -- record_result --
--- Records what a reconcile has found; no row means that the lease is lost
+-- Records what a reconcile or a replay has found; no row means that the lease is lost
 WITH
 -- include fence
 UPDATE etl.etl_runs SET result = %(result)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
@@ -635,6 +691,17 @@ WITH
 UPDATE etl.etl_state SET horizon_lag_seconds = %(lag)s, horizon_blocker = %(blocker)s
  WHERE pipeline_id = %(id)s AND EXISTS (SELECT FROM held)
    AND (horizon_lag_seconds, horizon_blocker) IS DISTINCT FROM (%(lag)s::float8, %(blocker)s::text);
+
+-- are_deletes_due --
+-- Whether the keys of source and mart must be compared again
+SELECT deletes_checked_at IS NULL OR deletes_checked_at + %(interval)s::interval <= clock_timestamp() AS due
+  FROM etl.etl_state WHERE pipeline_id = %(id)s;
+
+-- note_deletes_checked --
+-- Records that the keys of source and mart were compared
+WITH
+-- include fence
+UPDATE etl.etl_state SET deletes_checked_at = clock_timestamp() WHERE pipeline_id = %(id)s AND EXISTS (SELECT FROM held);
 
 -- open_generation --
 -- Starts a load: the next generation, with no rows staged. The fence must be held
@@ -737,7 +804,8 @@ WITH restored AS (
      WHERE pipeline_id = %(id)s AND generation = %(generation)s
     RETURNING pipeline_id, fresh_as_of
 )
-UPDATE etl.etl_pipelines p SET fresh_as_of = restored.fresh_as_of
+UPDATE etl.etl_pipelines p
+   SET fresh_as_of = restored.fresh_as_of, verified_until = NULL, verdict = NULL, verdict_at = NULL
   FROM restored WHERE p.id = restored.pipeline_id
 RETURNING p.id;
 
@@ -908,7 +976,9 @@ SELECT p.name, p.enabled, p.status,
             THEN extract(epoch FROM p.schedule_interval::interval)::float8 END AS schedule,
        s.horizon_lag_seconds AS horizon_lag, p.postponed, p.last_error_code,
        -- include stale
-       AS stale
+       AS stale,
+       extract(epoch FROM clock_timestamp() - p.verified_until)::float8 AS verified_age,
+       CASE p.verdict WHEN 'different' THEN 1 WHEN 'equal' THEN 0 END AS differs
   FROM etl.etl_pipelines p LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
  ORDER BY p.name;
 

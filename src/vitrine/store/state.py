@@ -78,6 +78,17 @@ def note_watermark(connection: Connection, claim: Claim, lag: timedelta | None, 
     execute(connection, "note_horizon", id=claim.pipeline_id, token=claim.token, lag=seconds, blocker=blocker)
 
 
+def are_deletes_due(connection: Connection, pipeline_id: PipelineId, interval: timedelta) -> bool:
+    """Whether the last comparison of keys is older than the interval, or there was none."""
+    row = fetch_one(connection, "are_deletes_due", id=pipeline_id, interval=interval)
+    return bool(row and row["due"])
+
+
+def note_deletes_checked(connection: Connection, claim: Claim) -> None:
+    """Record that the keys of both sides were compared now."""
+    execute(connection, "note_deletes_checked", id=claim.pipeline_id, token=claim.token)
+
+
 def known_generations(connection: Connection) -> frozenset[tuple[PipelineId, int]]:
     """Every load under construction, and every generation that a rollback can restore."""
     rows = fetch_all(connection, "list_known_generations")

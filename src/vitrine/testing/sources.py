@@ -275,6 +275,11 @@ class SourceConformance:
                 pytest.skip("the source computes no digest")
             streamed = [bench.canonical(batch) for batch in read_all(source, 100, order=BY_KEY)]
             assert list(computed) == digest_rows(streamed, compare)
+            by_key = replace(compare, by_key=True)
+            found = source.digest(by_key) or ()
+            assert {one.range.low: one for one in found} == {
+                one.range.low: one for one in digest_rows(streamed, by_key)
+            }
 
     # -- (10) the throttle ----------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
     from vitrine.service.bodies.filters import Filters
     from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+    from vitrine.service.bodies.reconciliation import ReconcileBody
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
     from vitrine.service.bodies.sources import TablePage, TransformList
     from vitrine.service.bodies.state import StateBody, StateChange
@@ -107,6 +108,16 @@ class LocalControl:
         from vitrine.service import control
 
         return control.roll_back(self._context, key)
+
+    def reconcile(self, key: str, body: "ReconcileBody") -> "Requested":
+        from vitrine.service import control
+
+        return control.request_reconcile(self._context, key, body)
+
+    def replay_rejects(self, key: str) -> "Requested":
+        from vitrine.service import control
+
+        return control.replay_rejects(self._context, key)
 
     def pause(self, key: str) -> "Paused":
         from vitrine.service import control

@@ -13,6 +13,7 @@ from vitrine.service.bodies.control import Paused, Reloaded, Requested, Requeste
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
@@ -45,6 +46,10 @@ class Control(Protocol):
     def resume(self, key: str) -> Requested: ...
 
     def roll_back(self, key: str) -> Requested: ...
+
+    def reconcile(self, key: str, body: ReconcileBody) -> Requested: ...
+
+    def replay_rejects(self, key: str) -> Requested: ...
 
     def pause(self, key: str) -> Paused: ...
 

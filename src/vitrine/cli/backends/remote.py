@@ -18,6 +18,7 @@ from vitrine.service.bodies.control import Paused, Reloaded, Requested, Requeste
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
+from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
@@ -91,6 +92,12 @@ class RemoteControl:
     def roll_back(self, key: str) -> Requested:
         return self._client.send("POST", _pipeline(key, "rollback"), Requested)
 
+    def reconcile(self, key: str, body: ReconcileBody) -> Requested:
+        return self._client.send("POST", _pipeline(key, "reconcile"), Requested, body)
+
+    def replay_rejects(self, key: str) -> Requested:
+        return self._client.send("POST", _pipeline(key, "rejects", "replay"), Requested)
+
     def pause(self, key: str) -> Paused:
         return self._client.send("POST", _pipeline(key, "pause"), Paused)
 
@@ -151,7 +158,7 @@ class RemoteChecks:
         history = RemoteHistory(self._client)
         while True:
             found = history.request(requested.request_id, LONGEST_WAIT)
-            if found.state == "succeeded" and found.run is not None and found.run.result is not None:
+            if found.state == "succeeded" and found.run is not None and isinstance(found.run.result, ComparisonBody):
                 return found.run.result
             if found.state not in ("pending", "running"):
                 raise _failed(found)

@@ -1,168 +1,138 @@
 """Digests of a relation, computed inside PostgreSQL; the hash equals `flow.keys.row_hash`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 from psycopg.rows import DictRow
 
 from vitrine.connectors.postgres import formats, ranges
-from vitrine.flow.rows import NUMBERS, Column, CommonForm, Compare, Digest, Key, KeyRange, Kind
-from vitrine.postgres import Connection, raw
-
-_LAST_DATE = "294276-12-31"
-"""A later date has no timestamp."""
-
-
-@dataclass(frozen=True)
-class Relation:
-    """Rows to digest: a table, or a query in parentheses."""
-
-    rows: sql.Composable
-    types: Mapping[str, str] = field(
-        default_factory=dict[str, str]
-    )  # its own; other columns have the type of the comparison
-    own_settings: bool = False  # the query must run under the session's settings, which format times differently
-
-    def type_of(self, column: Column) -> str:
-        return self.types.get(column.name, column.type)
+from vitrine.connectors.postgres.common_forms import cast
+from vitrine.connectors.postgres.key_places import KeyPlaces, Relation
+from vitrine.flow.rows import ALL_KEYS, Column, CommonForm, Compare, Digest, Key, KeyRange, Kind
+from vitrine.postgres import Connection
 
 
 def digest(connection: Connection, relation: Relation, compare: Compare) -> list[Digest]:
-    """Digests of every range of the relation, each divided into at most `compare.parts` of similar size."""
-    found: list[Digest] = []
-    for keys in compare.ranges:
-        rows = _fetch(connection, _Statement(relation, compare).text(keys))
-        found += _digests(rows, keys, compare)
-    return found
+    """Digests of every range of the relation, each cut into at most `compare.parts` of similar size, or of every key.
+
+    One statement reads the relation once, however many ranges there are; cutting takes one more for each range.
+    """
+    if compare.only == ():
+        return [] if compare.by_key else [Digest(keys, 0, 0) for keys in compare.ranges]
+    if compare.parts > 1:
+        cut = tuple(part for keys in compare.ranges for part in _cut(connection, relation, compare, keys))
+        compare = replace(compare, ranges=cut, parts=1)
+    statement = _Statement(relation, compare)
+    if compare.by_key:
+        return [_digest_of_key(row, compare) for row in _fetch(connection, statement.by_key())]
+    found = {row["bucket"]: row for row in _fetch(connection, statement.by_range())}
+    bounds = _Bounds.of(compare)
+    return [_digest_of(found.get(statement.places.bucket_of(keys)), keys, bounds) for keys in compare.ranges]
+
+
+def _cut(connection: Connection, relation: Relation, compare: Compare, keys: KeyRange) -> Iterator[KeyRange]:
+    """A part begins at its first key and ends where the next one begins; the outer ends are those of the range."""
+    sampled = relation if keys == ALL_KEYS else replace(relation, sample=None)
+    rows = _fetch(connection, _Statement(sampled, replace(compare, ranges=(keys,))).first_keys())
+    firsts = list(dict.fromkeys(_key(row, compare) for row in rows))[1:]
+    lows, highs = [keys.low, *firsts], [*firsts, keys.high]
+    return (KeyRange(low, high) for low, high in zip(lows, highs, strict=True))
 
 
 class _Statement:
-    """The statement that computes the digests of one relation."""
+    """The statements that compute the digests of one relation."""
 
     def __init__(self, relation: Relation, compare: Compare) -> None:
+        self.places = KeyPlaces(relation, compare)
         self._relation = relation
         self._compare = compare
 
-    def text(self, keys: KeyRange) -> sql.Composed:
-        relation, control = self._relation, _Bounds.of(self._compare)
-        columns, grouped, ending = self._parts() if self._compare.parts > 1 else _ONE_PART
-        first, rows = sql.SQL(""), relation.rows
-        if relation.own_settings:
-            first, rows = formats.computed(rows), sql.Identifier("q")
+    def by_range(self) -> sql.Composed:
+        control = _Bounds.of(self._compare)
+        columns = sql.SQL("{} AS bucket, {} AS image, {} AS control").format(
+            self.places.bucket, self._image(self._compare.columns), self._control(control)
+        )
         return sql.SQL(
-            "{first} SELECT {grouped}, count(*) AS rows, coalesce(sum(image), 0)::text AS hash,"
-            " {lowest} AS lowest, {highest} AS highest"
-            " FROM (SELECT {columns}, {image} AS image, {control} AS control FROM {rows} AS q WHERE {where}) AS r"
-            " {ending}"
+            "{first} SELECT bucket, count(*) AS rows, coalesce(sum(image), 0)::text AS hash,"
+            " {lowest} AS lowest, {highest} AS highest FROM ({rows}) AS r GROUP BY bucket"
         ).format(
-            first=first,
-            grouped=grouped,
+            first=self._first(),
             lowest=control.shown(sql.SQL("min(control)")),
             highest=control.shown(sql.SQL("max(control)")),
-            columns=columns,
-            image=self._image(),
-            control=self._control(control),
-            rows=rows,
-            where=sql.SQL(" AND ").join(self._conditions(keys)),
-            ending=ending,
+            rows=self._selected(columns),
         )
 
-    def _parts(self) -> tuple[sql.Composable, sql.Composable, sql.Composable]:
-        key, order = self._compare.key, sql.SQL(", ").join(self._places())
-        key_texts = sql.SQL(", ").join(
-            sql.SQL("{} AS {}").format(self._form(column), sql.Identifier(f"key {at}")) for at, column in enumerate(key)
-        )
-        lowest_keys = sql.SQL(", ").join(
-            sql.SQL("(array_agg({0} ORDER BY place))[1] AS {0}").format(sql.Identifier(f"key {at}"))
-            for at in range(len(key))
-        )
-        cut = sql.SQL("ntile({}) OVER (ORDER BY {})").format(sql.Literal(self._compare.parts), order)
-        place = sql.SQL("row_number() OVER (ORDER BY {})").format(order)
-        columns = sql.SQL("{}, {} AS part, {} AS place").format(key_texts, cut, place)
-        return columns, sql.SQL("{}, part").format(lowest_keys), sql.SQL("GROUP BY part ORDER BY part")
+    def by_key(self) -> sql.Composed:
+        columns = self._compare.columns
+        images = [sql.SQL("{} AS {}").format(self._image([one]), _image_name(at)) for at, one in enumerate(columns)]
+        selected = sql.SQL(", ").join([self._keys(), sql.SQL("{} AS image").format(self._image(columns)), *images])
+        sums = [sql.SQL("sum({})::text").format(_image_name(at)) for at in range(len(columns))]
+        names = sql.SQL(", ").join(_key_name(at) for at in range(len(self._compare.key)))
+        return sql.SQL(
+            "{first} SELECT {names}, count(*) AS rows, sum(image)::text AS hash, ARRAY[{sums}]::text[] AS columns"
+            " FROM ({rows}) AS r GROUP BY {names}"
+        ).format(first=self._first(), names=names, sums=sql.SQL(", ").join(sums), rows=self._selected(selected))
 
-    def _places(self) -> list[sql.Composable]:
-        """What the key is ordered by; its common form, so that the ranges of one side fit the other."""
-        return [
-            ranges.number(self._form(column), "text") if column.kind in NUMBERS else ranges.utf8(self._form(column))
-            for column in self._compare.key
-        ]
+    def first_keys(self) -> sql.Composed:
+        """The first key of each part."""
+        order = self.places.order
+        numbered = sql.SQL("ntile({}) OVER w AS part, row_number() OVER w AS place").format(
+            sql.Literal(self._compare.parts)
+        )
+        columns = sql.SQL("{}, {}").format(self._keys(), numbered)
+        names = [_key_name(at) for at in range(len(self._compare.key))]
+        present = sql.SQL(" AND ").join(sql.SQL("{} IS NOT NULL").format(name) for name in names)
+        return sql.SQL(
+            "{first} SELECT DISTINCT ON (part) {names} FROM ({rows} WINDOW w AS (ORDER BY {order})) AS r"
+            " WHERE {present} ORDER BY part, place"
+        ).format(
+            first=self._first(),
+            names=sql.SQL(", ").join(names),
+            rows=self._selected(columns, sampled=True),
+            order=order,
+            present=present,
+        )
 
-    def _image(self) -> sql.Composed:
+    def _first(self) -> sql.Composable:
+        return formats.computed(self._relation.rows) if self._relation.own_settings else sql.SQL("")
+
+    def _selected(self, columns: sql.Composable, *, sampled: bool = False) -> sql.Composed:
+        relation = self._relation
+        conditions = [formats.APPLIED] if relation.own_settings else []
+        return sql.SQL("SELECT {} FROM {} AS q {} WHERE {}").format(
+            columns,
+            sql.Identifier("q") if relation.own_settings else relation.rows,
+            relation.sample if sampled and relation.sample else sql.SQL(""),
+            sql.SQL(" AND ").join([*conditions, *self.places.conditions()] or [sql.SQL("true")]),
+        )
+
+    def _keys(self) -> sql.Composed:
+        return sql.SQL(", ").join(
+            sql.SQL("{} AS {}").format(self.places.form(column), _key_name(at))
+            for at, column in enumerate(self._compare.key)
+        )
+
+    def _image(self, columns: Sequence[Column]) -> sql.Composed:
         """The first 64 bits of MD5 over the row's texts, as a number; bytes of UTF-8 in every database."""
-        texts = sql.SQL(", ").join(self._form(column) for column in self._compare.columns)
+        texts = sql.SQL(", ").join(self.places.form(column) for column in columns)
         image = ranges.utf8(sql.SQL("json_build_array({})::text").format(texts))
         return sql.SQL("CAST(CAST('x' || left(md5({}), 16) AS bit(64)) AS bigint)").format(image)
-
-    def _form(self, column: Column) -> sql.Composable:
-        """The text of a value in the form that both sides have in common."""
-        value, form = sql.Identifier("q", column.name), self._compare.form_of(column)
-        return _in_form(value, self._relation.type_of(column), form, column)
 
     def _control(self, bounds: "_Bounds") -> sql.Composable:
         column = self._compare.control
         if column is None:
             return sql.SQL("NULL::text")
         value = sql.Identifier("q", column.name)
-        return bounds.compared(value, self._relation.type_of(column), self._form(column))
-
-    def _conditions(self, keys: KeyRange) -> list[sql.Composable]:
-        compare = self._compare
-        conditions: list[sql.Composable] = []
-        if self._relation.own_settings:
-            conditions.append(formats.APPLIED)
-        conditions.append(ranges.within(self._places(), compare.key, keys))
-        if compare.below is not None:
-            name, bound = compare.below
-            conditions.append(sql.SQL("{} < {}").format(sql.Identifier("q", name), sql.Literal(bound)))
-        if compare.skipped:
-            conditions.append(self._is_not_skipped())
-        return conditions
-
-    def _is_not_skipped(self) -> sql.Composed:
-        """By bytes: the encoding of the database may lack a character of the key."""
-        key = sql.SQL(", ").join(ranges.utf8(self._form(column)) for column in self._compare.key)
-        lists = [[one[at].encode() for one in self._compare.skipped] for at in range(len(self._compare.key))]
-        wanted = sql.SQL(", ").join(sql.SQL("{}::bytea[]").format(sql.Literal(values)) for values in lists)
-        return sql.SQL("((({}) IN (SELECT * FROM unnest({}))) IS NOT TRUE)").format(key, wanted)
+        return bounds.compared(value, self._relation.type_of(column), self.places.form(column))
 
 
-_ONE_PART = sql.SQL("1 AS part"), sql.SQL("1 AS part"), sql.SQL("")  # needs neither a sort nor its keys
+def _key_name(at: int) -> sql.Identifier:
+    return sql.Identifier(f"key {at}")
 
 
-def _in_form(value: sql.Composable, type_name: str, form: CommonForm, column: Column) -> sql.Composable:
-    match form:
-        case CommonForm.SAME | CommonForm.OUTPUT:
-            return ranges.text(value, type_name)
-        case CommonForm.NUMBER:
-            return sql.SQL("CAST(trim_scale({}) AS text)").format(ranges.number(value, type_name))
-        case CommonForm.FLOAT:
-            return sql.SQL("CAST({} AS text)").format(_cast(value, "double precision"))
-        case CommonForm.MOMENT:
-            return _moment(value, type_name)
-        case CommonForm.TIME:
-            return sql.SQL("CAST({} AS text)").format(_cast(value, "time with time zone"))
-        case CommonForm.TEXT:
-            return _cast(value, "text")
-        case CommonForm.PADDED:
-            return sql.SQL("rtrim({}, ' ')").format(_cast(value, "text"))
-        case CommonForm.JSON:
-            return sql.SQL("CAST({} AS text)").format(_cast(value, "jsonb"))
-        case CommonForm.PARSED:
-            return ranges.text(_cast(value, column.type), column.type)
-
-
-def _moment(value: sql.Composable, type_name: str) -> sql.Composable:
-    moment = sql.SQL("CAST({} AS text)").format(_cast(value, "timestamp with time zone"))
-    if type_name != "date":
-        return moment
-    beyond = sql.SQL("{0} > {1} AND isfinite({0})").format(value, _cast(sql.Literal(_LAST_DATE), "date"))
-    return sql.SQL("CASE WHEN {} THEN CAST({} AS text) ELSE {} END").format(beyond, value, moment)
-
-
-def _cast(value: sql.Composable, type_name: str) -> sql.Composed:
-    return sql.SQL("CAST({} AS {})").format(value, raw(type_name))
+def _image_name(at: int) -> sql.Identifier:
+    return sql.Identifier(f"image {at}")
 
 
 @dataclass(frozen=True)
@@ -193,7 +163,7 @@ class _Bounds:
             return sql.SQL("encode({}, 'hex') COLLATE \"C\"").format(ranges.utf8(form))
         if self.as_type == "numeric":
             return ranges.number(value, type_name)
-        return _cast(value, self.as_type) if self.as_type else value
+        return cast(value, self.as_type) if self.as_type else value
 
     def shown(self, bound: sql.Composable) -> sql.Composable:
         # equal numbers may have more or fewer zeros at the end
@@ -209,21 +179,16 @@ def _fetch(connection: Connection, statement: sql.Composed) -> list[DictRow]:
         return cursor.execute(statement).fetchall()
 
 
-def _digests(rows: Sequence[DictRow], keys: KeyRange, compare: Compare) -> list[Digest]:
-    """A part begins at its first key and ends where the next one begins; the outer ends are those of the range."""
-    bounds = _Bounds.of(compare)
-    if len(rows) <= 1:
-        return [_digest_of(row, keys, bounds) for row in rows] or [Digest(keys, 0, 0)]
-    firsts = [_key(row, len(compare.key)) for row in rows]
-    lows = [keys.low, *firsts[1:]]
-    highs = [*firsts[1:], keys.high]
-    cut = zip(rows, lows, highs, strict=True)
-    return [_digest_of(row, KeyRange(low, high), bounds) for row, low, high in cut]
+def _key(row: DictRow, compare: Compare) -> Key:
+    return tuple(row[f"key {at}"] or "" for at in range(len(compare.key)))
 
 
-def _key(row: DictRow, width: int) -> Key:
-    return tuple(row[f"key {at}"] for at in range(width))
-
-
-def _digest_of(row: DictRow, keys: KeyRange, bounds: _Bounds) -> Digest:
+def _digest_of(row: DictRow | None, keys: KeyRange, bounds: _Bounds) -> Digest:
+    if row is None:
+        return Digest(keys, 0, 0)
     return Digest(keys, row["rows"], int(row["hash"]), bounds.read(row["lowest"]), bounds.read(row["highest"]))
+
+
+def _digest_of_key(row: DictRow, compare: Compare) -> Digest:
+    images = tuple(int(image) for image in row["columns"])
+    return Digest(KeyRange(_key(row, compare)), row["rows"], int(row["hash"]), columns=images)

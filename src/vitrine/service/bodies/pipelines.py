@@ -7,14 +7,15 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 
 from vitrine.flow.rows import Finding
-from vitrine.model import Definition, FreshnessCovers, LastError, Pipeline
+from vitrine.model import Definition, FreshnessCovers, LastError, Pipeline, Verdict
 from vitrine.places import Place
 from vitrine.service.bodies.examples import FINDING_EXAMPLE, NEWEST_RUN_EXAMPLE, PIPELINE_EXAMPLE, example
 from vitrine.service.bodies.filters import STALE
+from vitrine.service.bodies.reconciliation import VERDICT, VERIFIED_UNTIL
 from vitrine.status import RunStatus, Status
 from vitrine.store.selecting import NewestRun
 
-COVERS = "An incremental pipeline does not see deleted rows: its mart keeps them until the state is reset."
+COVERS = "An incremental pipeline does not see deleted rows, unless a column marks them; see options.delete_mode."
 
 
 POSTPONED = "How many scheduled runs in a row failed for a transient reason and were postponed; 0 after a success."
@@ -81,6 +82,9 @@ class PipelineBody(Definition):
     )
     freshness_covers: FreshnessCovers = Field(description=COVERS)
     stale: bool = Field(description=STALE)
+    verified_until: datetime | None = Field(description=VERIFIED_UNTIL)
+    verdict: Verdict | None = Field(description=VERDICT)
+    verdict_at: datetime | None = Field(description="When that one ended.")
     next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     postponed: int = Field(description=POSTPONED)
     last_error: ErrorBody | None = Field(description=LAST_ERROR)
@@ -98,6 +102,9 @@ class PipelineBody(Definition):
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             stale=pipeline.is_stale(zone),
+            verified_until=pipeline.verification.until,
+            verdict=pipeline.verification.verdict,
+            verdict_at=pipeline.verification.at,
             next_due_at=pipeline.next_due_at,
             postponed=pipeline.postponed,
             last_error=ErrorBody.of(pipeline.last_error),

@@ -7,11 +7,18 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from vitrine.model import FreshnessCovers, Pipeline, Run
+from vitrine.model import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.service.bodies.checks import ComparisonBody
 from vitrine.service.bodies.examples import ID, REQUEST_ID, RUN_EXAMPLE, example
 from vitrine.service.bodies.filters import STALE
 from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
+from vitrine.service.bodies.reconciliation import (
+    VERDICT,
+    VERIFIED_UNTIL,
+    KeyComparisonBody,
+    ReconciliationBody,
+    ReplayBody,
+)
 from vitrine.status import RunStatus, Status
 from vitrine.store.chains import Upstream
 from vitrine.store.runs import Request, RequestState
@@ -27,7 +34,9 @@ class RunBody(BaseModel):
     attempt: int
     trigger: str = Field(description="api, cli, schedule or chain.")
     due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
-    kind: str = Field(description="full or incremental, by the pipeline's mode; or rollback, backfill or reconcile.")
+    kind: str = Field(
+        description="full or incremental, by the pipeline's mode; or rollback, backfill, reconcile or replay."
+    )
     status: RunStatus
     started_at: datetime
     finished_at: datetime | None = Field(description="null during the run.")
@@ -46,17 +55,25 @@ class RunBody(BaseModel):
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
-    result: ComparisonBody | None = Field(
-        description="What a reconcile has found; null for another kind, and until it has ended."
+    result: ComparisonBody | ReconciliationBody | ReplayBody | KeyComparisonBody | None = Field(
+        description="What a reconcile, a replay or a comparison of keys has found; null for other runs, and until then."
     )
     runner: str
 
     @classmethod
     def of(cls, run: Run) -> Self:
         # without validation: a page has up to 200 of them, and they come from the store
-        result = None if run.result is None else ComparisonBody.model_validate(run.result)
-        fields: dict[str, Any] = {**vars(run), "result": result}
+        fields: dict[str, Any] = {**vars(run), "result": None if run.result is None else _result_of(run.result)}
         return cls.model_construct(**fields, seconds=run.seconds, rows_per_second=run.rows_per_second)
+
+
+_RESULTS = {"replayed": ReplayBody, "deep": ReconciliationBody, "keys_compared": KeyComparisonBody}
+"""The results by a field that only they have."""
+
+
+def _result_of(stored: dict[str, Any]) -> BaseModel:
+    found = next((body for name, body in _RESULTS.items() if name in stored), ComparisonBody)
+    return found.model_validate(stored)
 
 
 class RunPage(BaseModel):
@@ -157,6 +174,9 @@ class StatusBody(BaseModel):
             "fresh_as_of": "2025-01-01T11:55:00Z",
             "freshness_covers": "everything",
             "stale": False,
+            "verified_until": "2025-01-01T11:30:00Z",
+            "verdict": "equal",
+            "verdict_at": "2025-01-01T11:30:05Z",
             "waiting": None,
             "upstreams": [],
             "runners": 1,
@@ -180,7 +200,7 @@ class StatusBody(BaseModel):
     enabled: bool
     request_id: UUID | None = Field(description="The request that is pending, running or paused.")
     requested_kind: str | None = Field(
-        description="run, full, rollback, backfill or reconcile; null when there is no request."
+        description="run, full, rollback, backfill, reconcile or replay; null when there is no request."
     )
     rerun_request_id: UUID | None = Field(description="The request that follows, for example one made during the run.")
     rerun_kind: str | None = Field(description="The same for the request that follows.")
@@ -196,6 +216,9 @@ class StatusBody(BaseModel):
     )
     freshness_covers: FreshnessCovers = Field(description=COVERS)
     stale: bool = Field(description=STALE)
+    verified_until: datetime | None = Field(description=VERIFIED_UNTIL)
+    verdict: Verdict | None = Field(description=VERDICT)
+    verdict_at: datetime | None = Field(description="When that one ended.")
     waiting: str | None = Field(
         description="Why nothing happens at the moment, in one sentence: no runner is alive, the next attempt is later,"
         " the pipeline is paused …; null during a run, and when nothing is expected."
@@ -239,6 +262,9 @@ class StatusBody(BaseModel):
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             stale=pipeline.is_stale(zone),
+            verified_until=pipeline.verification.until,
+            verdict=pipeline.verification.verdict,
+            verdict_at=pipeline.verification.at,
             waiting=waiting,
             upstreams=[UpstreamBody(name=one.name, succeeded_at=one.succeeded_at) for one in upstreams],
             runners=runners,

@@ -153,6 +153,18 @@ def _check_parts(run: OpenRun, whole: Digest, stored: dict[Key, Texts]) -> None:
     assert [_figures(part) for part in run.sink.digest(ranged) or ()] == figures
     streamed = digest_rows(run.sink.fetch(ALL_KEYS, wanted.columns), ranged)
     assert [_figures(part) for part in streamed] == figures
+    _check_keys(run, replace(wanted, by_key=True))
+    _check_keys(run, replace(wanted, by_key=True, ranges=tuple(part.range for part in parts[1::2])))
+    _check_keys(run, replace(wanted, by_key=True, only=tuple(stored)[::3]))
+
+
+def _check_keys(run: OpenRun, wanted: Compare) -> None:
+    """One digest for each key of the comparison, with the hashes of its columns."""
+    computed = run.sink.digest(wanted)
+    streamed = digest_rows(run.sink.fetch(ALL_KEYS, wanted.columns), wanted)
+    assert computed is not None
+    assert {one.range.low: one for one in computed} == {one.range.low: one for one in streamed}
+    assert len(computed) == len(streamed) > 0
 
 
 def _figures(part: Digest) -> tuple[int, int]:

@@ -345,3 +345,20 @@ def default_grants(connection: Connection, table: sql.Identifier) -> list[sql.Co
         )
         for row in rows
     ]
+
+
+PAGES_PER_PART = 2
+"""How many pages of a large table are read for each part into which it is cut."""
+
+
+def sample_clause(connection: Connection, table: sql.Identifier, parts: int) -> sql.Composed | None:
+    """The TABLESAMPLE that reads enough rows of a large table to cut it into parts; None for any other relation."""
+    row = connection.execute(
+        "SELECT pg_relation_size(oid) / current_setting('block_size')::integer AS pages FROM pg_class"
+        " WHERE oid = %s::regclass AND relkind = 'r'",
+        [name_of(table)],
+    ).fetchone()
+    pages, wanted = row["pages"] if row else 0, parts * PAGES_PER_PART
+    if pages <= 2 * wanted:
+        return None
+    return sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(round(100 * wanted / pages, 4)))

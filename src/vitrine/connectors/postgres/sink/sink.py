@@ -7,7 +7,8 @@ from psycopg import sql
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, ranges
 from vitrine.connectors.postgres import digest as figures
-from vitrine.connectors.postgres.sink import staging
+from vitrine.connectors.postgres.key_places import Relation
+from vitrine.connectors.postgres.sink import catalog, staging
 from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import ChangesUnit
 from vitrine.connectors.postgres.sink.copy_in import copy_rows, encode
@@ -98,12 +99,11 @@ class PostgresSink:
 
     def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest]:
         with self._session.transaction() as connection:
-            if rows is None:
-                stored = figures.Relation(
-                    self._target.identifier, self._target.facts.types if self._target.facts else {}
-                )
-                return figures.digest(connection, stored, compare)
-            return figures.digest(connection, figures.Relation(MEASURED, self._collect(rows, compare)), compare)
+            if rows is not None:
+                return figures.digest(connection, Relation(MEASURED, self._collect(rows, compare)), compare)
+            facts, name = self._target.facts, self._target.identifier
+            sample = catalog.sample_clause(connection, name, compare.parts) if compare.parts > 1 else None
+            return figures.digest(connection, Relation(name, facts.types if facts else {}, sample=sample), compare)
 
     def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
         facts = self._target.facts

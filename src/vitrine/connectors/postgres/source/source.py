@@ -9,6 +9,7 @@ from psycopg import sql
 from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres import digest as figures
+from vitrine.connectors.postgres.key_places import Relation
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
@@ -91,7 +92,7 @@ class PostgresSource:
         rows = sql.SQL("(SELECT {} FROM ({}) AS q {})").format(
             self._query.selected("q"), raw(self._query.bound(None)), skipped
         )
-        relation = figures.Relation(rows, own_settings=self._connections.has_own_times)
+        relation = Relation(rows, own_settings=self._connections.has_own_times)
         with self._query.reading(executes=True) as connection:
             return figures.digest(connection, relation, compare)
 

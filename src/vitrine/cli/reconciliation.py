@@ -1,0 +1,175 @@
+"""The commands that compare a mart with its source and correct it: reconcile, rejects."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitrine.cli import backends, carrying_out, exit_codes, output, process
+from vitrine.cli.arguments import AsJson, Name
+
+if TYPE_CHECKING:
+    from vitrine.cli.backends.protocols import Control
+    from vitrine.service.bodies.checks import ComparisonBody
+    from vitrine.service.bodies.control import Requested
+    from vitrine.service.bodies.reconciliation import KeysBody, ReconciliationBody
+    from vitrine.service.bodies.runs import RunBody
+
+KEYS_SHOWN = 20
+
+
+def reconcile(
+    name: Name,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Compare only the number of rows and the control column, not every value.")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Find the keys that differ, under the lease, and keep the report.")
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="The same, then write missing and different keys again, delete extra ones, and compare them again.",
+        ),
+    ] = False,
+    allow_shrink: Annotated[
+        bool, typer.Option("--allow-shrink", help="Allow this repair to delete more than max_delete_ratio of the mart.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a mart with its source, and repair it.
+
+    What is left out is named. Exit code 0 equal, 2 different, 3 interrupted. With --api, a runner compares every value;
+    --quick is answered by the API itself. --deep and --repair are carried out by the first runner that is free, or by
+    this process.
+    """
+    if quick and (deep or repair):
+        raise typer.BadParameter("--quick compares figures only: give it without --deep and --repair")
+    if allow_shrink and not repair:
+        raise typer.BadParameter("--allow-shrink needs --repair: nothing else deletes")
+    if deep or repair:
+        _reconcile_deep(name, repair=repair, allow_shrink=allow_shrink, as_json=as_json)
+    with backends.opened() as backend:
+        comparison = backend.checks.compare(name, quick=quick)
+    if as_json:
+        output.show_body(comparison)
+    else:
+        _show_comparison(name, comparison)
+    sys.exit(exit_codes.DONE if comparison.equal else exit_codes.DIFFERENT)
+
+
+def _reconcile_deep(name: str, *, repair: bool, allow_shrink: bool, as_json: bool) -> None:
+    """Ends the command."""
+    from vitrine.service.bodies.reconciliation import ReconcileBody, ReconciliationBody
+
+    body = ReconcileBody(deep=True, repair=repair, allow_shrink=allow_shrink)
+    work = "repair" if repair else "comparison"
+    run = _ended(name, work, lambda control: control.reconcile(name, body), quiet=as_json)
+    found = ReconciliationBody.model_validate(run.result)
+    if as_json:
+        output.show_body(found)
+    else:
+        _show_reconciliation(name, found)
+    sys.exit(exit_codes.DONE if found.equal else exit_codes.DIFFERENT)
+
+
+def _ended(name: str, work: str, ask: "Callable[[Control], Requested]", *, quiet: bool) -> "RunBody":
+    """The run that has carried out the request; otherwise the command ends."""
+
+    def announce(requested: "Requested", owner: str | None) -> None:
+        if requested.status == "RUNNING" and not quiet:
+            output.show(f"{requested.pipeline} is RUNNING on {owner}; the {work} follows that run")
+
+    found = carrying_out.request(name, ask, announce)
+    if found.state == "failed":
+        run = found.run
+        reason = f" ({run.error_code}): {run.error_message}" if run else ": the run before it failed"
+        process.stop(f"the {work} of '{found.pipeline}' failed{reason}")
+    if found.state != "succeeded" or found.run is None:
+        output.show(f"{found.pipeline}: the {work} is {found.state}; it is carried out when a runner takes it")
+        sys.exit(exit_codes.PAUSED)
+    return found.run
+
+
+def _show_comparison(name: str, comparison: "ComparisonBody") -> None:
+    from vitrine.tables import red
+
+    fields = {
+        "rows": "rows",
+        "lowest": f"lowest {comparison.control}",
+        "highest": f"highest {comparison.control}",
+        "hash": f"hash over {len(comparison.columns)} column(s)",
+    }
+    rows: list[tuple[str, str, str]] = []
+    for field, label in fields.items():
+        source, target = getattr(comparison.source, field), getattr(comparison.target, field)
+        rows.append((label, str(source), str(target) if source == target else red(target)))
+    output.show_table(("", "source", "target"), rows, wrap=("source", "target"))
+    for sentence in comparison.left_out:
+        output.show_wrapped(f"left out: {sentence}", "  ")
+    output.show_wrapped(f"{name}: {comparison.sentence}", "  ")
+
+
+def _show_reconciliation(name: str, found: "ReconciliationBody") -> None:
+    rows = [
+        *(_rows("missing", found.missing, "only the source has it")),
+        *(_rows("extra", found.extra, "only the mart has it")),
+        *(
+            ("different", key, ", ".join(found.different.columns.get(key, ())))
+            for key in found.different.keys[:KEYS_SHOWN]
+        ),
+    ]
+    if rows:
+        output.show_table(("difference", "key", "columns"), rows, wrap=("key", "columns"))
+    for kind in (found.missing, found.extra, found.different):
+        if kind.count > KEYS_SHOWN:
+            output.show(f"{kind.count - KEYS_SHOWN} more are not shown; --json names up to {len(kind.keys)}")
+    for sentence in found.left_out:
+        output.show_wrapped(f"left out: {sentence}", "  ")
+    output.show_wrapped(f"{name}: {found.sentence} ({found.source_rows:,} rows)", "  ")
+
+
+def _rows(kind: str, found: "KeysBody", meaning: str) -> list[tuple[str, str, str]]:
+    return [(kind, key, meaning) for key in found.keys[:KEYS_SHOWN]]
+
+
+def rejects(
+    name: Name,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=200, help="How many rows, oldest first.")] = 100,
+    rows: Annotated[bool, typer.Option("--rows", help="With --json: the rejected rows themselves as well.")] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Read the keys in quarantine again and write the rows that fit now.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the rows in quarantine, with the reasons.
+
+    With --replay, a runner, or this process, reads and writes them again first; exit code 1 failed, 3 interrupted.
+    """
+    if rows and not as_json:
+        raise typer.BadParameter("--rows needs --json")
+    if replay:
+        _replay(name, quiet=as_json)
+    with backends.opened() as backend:
+        page = backend.checks.rejects(name, limit=limit, with_rows=rows)
+    if as_json:
+        output.show_body(page)
+        return
+    if not page.items:
+        output.show(f"{name}: no row is in quarantine")
+        return
+    shown = [
+        (one.key, one.column or "", one.code, one.reason, str(one.run_id), f"{one.created_at:%Y-%m-%d %H:%M:%S}")
+        for one in page.items
+    ]
+    output.show_table(("key", "column", "code", "reason", "run", "since"), shown, wrap=("key", "column", "reason"))
+    if page.next is not None:
+        output.show("there are more; --limit shows up to 200, and the API all of them")
+
+
+def _replay(name: str, *, quiet: bool) -> None:
+    run = _ended(name, "replay", lambda control: control.replay_rejects(name), quiet=quiet)
+    if not quiet:
+        output.show(f"{name}: {run.rows_read:,} row(s) read again, {run.rows_written:,} written")

@@ -1,0 +1,152 @@
+"""Finds the keys that differ between two sides: by ranges first, then key by key in those that differ."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from vitrine.engine.sides import Sides, both
+from vitrine.flow.keys import chunks
+from vitrine.flow.rows import Compare, Digest, Key
+
+PARTS = 1024
+"""Ranges into which everything is cut, and again each range that is too large."""
+
+ROWS_AT_ONCE = 20_000
+"""Rows of differing ranges that are compared key by key at a time."""
+
+KEYS_AT_ONCE = 5_000
+"""Keys that one statement is given."""
+
+MOST_KEYS = 100_000
+"""After this many differing keys the search ends: a full run then costs less than a repair."""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The keys that differ, in the common forms of their columns."""
+
+    missing: tuple[Key, ...] = ()  # only the source has them
+    extra: tuple[Key, ...] = ()  # only the target has them
+    different: Mapping[Key, tuple[str, ...]] = field(default_factory=dict[Key, tuple[str, ...]])  # with the columns
+
+    @property
+    def count(self) -> int:
+        return len(self.missing) + len(self.extra) + len(self.different)
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return (*self.missing, *self.extra, *self.different)
+
+    def without(self, keys: Iterable[Key]) -> "Differences":
+        gone = frozenset(keys)
+        return Differences(
+            tuple(key for key in self.missing if key not in gone),
+            tuple(key for key in self.extra if key not in gone),
+            {key: names for key, names in self.different.items() if key not in gone},
+        )
+
+    def __add__(self, other: "Differences") -> "Differences":
+        return Differences(
+            self.missing + other.missing, self.extra + other.extra, {**self.different, **other.different}
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search."""
+
+    differences: Differences
+    source_rows: int
+    target_rows: int
+    complete: bool  # False: the search ended at MOST_KEYS, and there may be more
+
+
+def find(sides: Sides, *, most_keys: int = MOST_KEYS, rows_at_once: int = ROWS_AT_ONCE) -> Found:
+    """Every key that differs as of now; rows that change meanwhile may be among them."""
+    target, source = both(sides, lambda wanted: _cut(sides, wanted))
+    waiting = _differing(source, target)
+    found = Differences()
+    while waiting and found.count < most_keys:
+        ours, theirs = waiting[0]
+        if max(ours.rows, theirs.rows) > rows_at_once:
+            waiting[:1] = _split(sides, ours, theirs)
+            continue
+        some = _take(waiting, rows_at_once)
+        ranges = tuple(ours.range for ours, _ in some)
+        found += _compare_keys(sides, replace(sides.wanted, ranges=ranges, control=None, by_key=True))
+    return Found(
+        found,
+        source_rows=sum(one.rows for one in source),
+        target_rows=sum(one.rows for one in target),
+        complete=not waiting,
+    )
+
+
+def check(sides: Sides, keys: Sequence[Key]) -> Differences:
+    """Those of the keys that differ as of now."""
+    found = Differences()
+    for some in chunks(keys, KEYS_AT_ONCE):
+        found += _compare_keys(sides, replace(sides.wanted, only=tuple(some), control=None, by_key=True))
+    return found
+
+
+def _cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+    """The target, cut into ranges of similar size, and the source by the same ranges."""
+    wanted = replace(wanted, control=None)
+    target = sides.target(replace(wanted, parts=PARTS))
+    return target, sides.source(replace(wanted, ranges=tuple(one.range for one in target)))
+
+
+Pair = tuple[Digest, Digest]
+
+
+def _differing(source: Sequence[Digest], target: Sequence[Digest]) -> list[Pair]:
+    pairs = zip(source, target, strict=True)
+    return [(ours, theirs) for ours, theirs in pairs if (ours.rows, ours.hash) != (theirs.rows, theirs.hash)]
+
+
+def _split(sides: Sides, ours: Digest, theirs: Digest) -> list[Pair]:
+    """The parts of a large range that differ, cut by the side that has more rows in it."""
+    wanted = replace(sides.wanted, control=None, ranges=(ours.range,), parts=PARTS)
+    if theirs.rows >= ours.rows:
+        target = sides.target(wanted)
+        source = sides.source(replace(wanted, parts=1, ranges=tuple(one.range for one in target)))
+    else:
+        source = sides.source(wanted)
+        target = sides.target(replace(wanted, parts=1, ranges=tuple(one.range for one in source)))
+    # a range that cannot be cut is compared as it is
+    whole = len(source) == 1
+    return [(replace(source[0], rows=0), replace(target[0], rows=0))] if whole else _differing(source, target)
+
+
+def _take(waiting: list[Pair], rows_at_once: int) -> list[Pair]:
+    """The next ranges that together have not too many rows; they are removed from the list."""
+    count, rows = 0, 0
+    for ours, theirs in waiting:
+        rows += max(ours.rows, theirs.rows)
+        if count and rows > rows_at_once:
+            break
+        count += 1
+    some = waiting[:count]
+    del waiting[:count]
+    return some
+
+
+def _compare_keys(sides: Sides, compare: Compare) -> Differences:
+    ours = {one.range.low or (): one for one in sides.source(compare)}
+    theirs = {one.range.low or (): one for one in sides.target(compare)}
+    names = [column.name for column in compare.columns]
+    different = {
+        key: tuple(_differing_columns(names, one, theirs[key]))
+        for key, one in ours.items()
+        if key in theirs and (one.rows, one.columns) != (theirs[key].rows, theirs[key].columns)
+    }
+    return Differences(
+        missing=tuple(key for key in ours if key not in theirs),
+        extra=tuple(key for key in theirs if key not in ours),
+        different=different,
+    )
+
+
+def _differing_columns(names: Sequence[str], ours: Digest, theirs: Digest) -> Iterator[str]:
+    images = zip(names, ours.columns, theirs.columns, strict=True)
+    return (name for name, source, target in images if source != target)

@@ -1,0 +1,208 @@
+"""Deep reconcile: proves that a mart equals its source, or names the keys that differ; a repair corrects them."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vitrine.engine import differences, plan
+from vitrine.engine.differences import Differences
+from vitrine.engine.plan import CheckedDefinition, Prepared
+from vitrine.engine.reconcile import refuse_missing
+from vitrine.engine.sides import Sides, left_out, open_sides
+from vitrine.errors import RequestRefused
+from vitrine.flow import keys
+from vitrine.flow.backfill import LOAD_OPEN
+from vitrine.flow.protocols import Checkpoint, Outcome, Plan, RunControl
+from vitrine.flow.repair import refuse_shrinking, run_repair
+from vitrine.flow.rows import Key, Position, Read
+from vitrine.model import KEYS_KEPT
+from vitrine.store.state import StoredState
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """What a deep reconcile has found."""
+
+    columns: tuple[str, ...]
+    source_rows: int
+    target_rows: int
+    differences: Differences
+    waiting: int  # differing keys that are not reported, because the next run reads them
+    complete: bool  # False: there may be more differences
+    left_out: tuple[str, ...] = ()  # what is not compared, one sentence each
+    unreadable: tuple[str, ...] = ()  # columns that could not be compared, with the reasons
+    repaired: Differences | None = None  # what a repair has corrected; None: none was asked for
+
+    @property
+    def equal(self) -> bool:
+        return self.complete and not self.differences.count and not self.unreadable
+
+    def figures(self) -> dict[str, Any]:
+        """As JSON, for the store."""
+        found = self.differences
+        return {
+            "deep": True,
+            "equal": self.equal,
+            "sentence": self.sentence(),
+            "columns": list(self.columns),
+            "source_rows": self.source_rows,
+            "target_rows": self.target_rows,
+            "missing": _named(found.missing),
+            "extra": _named(found.extra),
+            "different": _named(found.different)
+            | {"columns": {readable(key): list(names) for key, names in list(found.different.items())[:KEYS_KEPT]}},
+            "waiting": self.waiting,
+            "complete": self.complete,
+            "left_out": list(self.left_out),
+            "repaired": None if self.repaired is None else _repaired(self.repaired),
+        }
+
+    def sentence(self) -> str:
+        """The result, with the number of each difference."""
+        found = [f"repaired {_counts(self.repaired)}"] if self.repaired and self.repaired.count else []
+        if self.equal:
+            found.append("source = target")
+        else:
+            more = "" if self.complete else "at least "
+            counted = [f"{more}{_counts(self.differences)}"] if self.differences.count else []
+            found.append("source ≠ target: " + ", ".join([*counted, *self.unreadable]))
+        if self.waiting:
+            found.append(f"{self.waiting} key(s) changed at the source since the last run, and the next run reads them")
+        return "; ".join(found)
+
+
+def readable(key: Key) -> str:
+    return keys.readable(keys.to_text(key))
+
+
+def _named(found: Collection[Key]) -> dict[str, Any]:
+    return {"count": len(found), "keys": [readable(key) for key in list(found)[:KEYS_KEPT]]}
+
+
+def _repaired(found: Differences) -> dict[str, Any]:
+    return {"missing": _named(found.missing), "extra": _named(found.extra), "different": _named(found.different)}
+
+
+def _counts(found: Differences) -> str:
+    named = {"missing": found.missing, "extra": found.extra, "different": found.different}
+    return ", ".join(f"{len(some)} {name}" for name, some in named.items() if some)
+
+
+def search(checked: CheckedDefinition, quarantined: Collection[str], state: StoredState) -> Reconciliation:
+    """Compare every value of both sides; a key is reported only if it still differs when it is read once more.
+
+    A key that the next run reads is not reported: its row changed, or became visible, after the last run.
+    """
+    built = plan.prepare(checked, writes=False)
+    try:
+        refuse_missing(checked, built)
+        changes = _changes(built.plan, state)
+        sides = open_sides(checked.definition, built, quarantined)
+        found = differences.find(sides)
+        reported, waiting = _confirm(sides, found.differences.keys, changes)
+        not_compared = list(left_out(checked.definition, built, quarantined, sides.wanted, sides.produced))
+        if changes is None and reported.count:
+            not_compared.append("the pipeline has no cursor of time, so changes since its last load are reported too")
+        return Reconciliation(
+            columns=tuple(column.name for column in sides.wanted.columns),
+            source_rows=found.source_rows,
+            target_rows=found.target_rows,
+            differences=reported,
+            waiting=waiting,
+            complete=found.complete,
+            left_out=tuple(not_compared),
+            unreadable=tuple(sides.unreadable),
+        )
+    finally:
+        built.close()
+
+
+@dataclass(frozen=True)
+class KeyComparison:
+    """The keys of both sides, without their values."""
+
+    target_rows: int
+    missing: int
+    vanished: tuple[Key, ...]  # keys of the target that the source has no more
+
+
+def compare_keys(checked: CheckedDefinition, quarantined: Collection[str], state: StoredState) -> KeyComparison:
+    """Find what vanished at the source; a key is reported only if it still differs when it is read once more."""
+    built = plan.prepare(checked, writes=False)
+    try:
+        if not built.plan.target.exists:
+            return KeyComparison(0, 0, ())  # transforms have dropped every row so far
+        sides = open_sides(checked.definition, built, quarantined, "key")
+        found = differences.find(sides)
+        reported, _ = _confirm(sides, found.differences.keys, _changes(built.plan, state))
+        return KeyComparison(found.target_rows, len(reported.missing), reported.extra)
+    finally:
+        built.close()
+
+
+def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, control: RunControl) -> Outcome:
+    """Write missing and different keys through the pipeline's own query and transforms, and delete extra ones."""
+    refuse_made_keys(built)
+    wrong = found.differences
+    refuse_shrinking(built.plan.target_name, found.target_rows, len(wrong.extra), built.plan.max_delete_ratio)
+    return run_repair(built.plan, (*wrong.missing, *wrong.different), wrong.extra, checkpoint, control)
+
+
+def refuse_made_keys(built: Prepared) -> None:
+    """RequestRefused if the source cannot select rows by the key of the target."""
+    names = {column.name for column in built.source.columns}
+    if made := [name for name in built.plan.target.key if name not in names]:
+        raise RequestRefused(
+            f"a transform makes '{made[0]}', which is in the key of {built.plan.target_name}, so that single keys"
+            " cannot be read from the source; ask for a full run instead",
+            code="KEY_OF_TRANSFORM",
+        )
+
+
+def verify(
+    checked: CheckedDefinition, found: Reconciliation, quarantined: Collection[str], state: StoredState
+) -> Reconciliation:
+    """Compare the keys that were repaired once more."""
+    built = plan.prepare(checked, writes=False)
+    try:
+        sides = open_sides(checked.definition, built, quarantined)
+        remaining, waiting = _confirm(sides, found.differences.keys, _changes(built.plan, state))
+        not_written = frozenset((*remaining.keys, *sides.wanted.skipped))  # a row that did not fit is in quarantine
+        not_compared = left_out(checked.definition, built, quarantined, sides.wanted, sides.produced)
+        repaired = found.differences.without(not_written)
+        return replace(
+            found,
+            target_rows=found.target_rows + len(repaired.missing) - len(repaired.extra),
+            differences=remaining,
+            waiting=found.waiting + waiting,
+            left_out=tuple(not_compared),
+            repaired=repaired,
+        )
+    finally:
+        built.close()
+
+
+def _confirm(sides: Sides, found: Iterable[Key], changes: Read | None) -> tuple[Differences, int]:
+    """Those of the keys that still differ and that the next run does not read; and the number of those it reads."""
+    still = differences.check(sides, tuple(found))
+    if not still.count or changes is None:
+        return still, 0
+    differing = frozenset(still.keys)
+    # read after the check: a row that changed before it has a cursor after the checkpoint now
+    waiting = {key for key in sides.keys_of(changes) if key in differing}
+    return still.without(waiting), len(waiting)
+
+
+def _changes(plan: Plan, state: StoredState) -> Read | None:
+    """What the next run reads, or what has changed since the last load began; None if that is not known."""
+    if plan.incremental:
+        return Read(plan.lane, plan.order, state.position, skip_null=plan.skip_null)
+    if state.generation_open:
+        raise RequestRefused(
+            f"{plan.target_name} has a load that is not published yet and will replace its rows; run it first",
+            code=LOAD_OPEN,
+        )
+    if plan.cursor_column is None or state.generation_bound is None:
+        return None
+    order = (plan.cursor_column, *plan.target.key)
+    return Read(plan.lane, order, Position((state.generation_bound,)), skip_null=True)

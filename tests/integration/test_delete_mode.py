@@ -1,0 +1,176 @@
+"""Rows that are deleted at the source leave an incremental mart, by a column that marks them or by their keys."""
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.events import create_events, create_target, events_are_right, fill_events
+from tests.helpers.reconciling import NOTHING, keys, last_result, report
+from tests.helpers.running import create, run, succeed
+from tests.helpers.search_cluster import INCREMENTAL, Cluster
+from vitrine.model import Definition, Pipeline
+from vitrine.postgres import Connection, raw
+from vitrine.settings import Settings
+from vitrine.store import pipelines
+from vitrine.store import state as states
+
+MARKS = {"boolean": "true", "timestamptz": "now()", "integer": "1"}
+MARKED = "SELECT id, note, modified, gone FROM ugc.events"
+
+
+def ids(connection: Connection) -> list[int]:
+    return [row["id"] for row in connection.execute("SELECT id FROM analytics.events ORDER BY id").fetchall()]
+
+
+def create_marked(connection: Connection, settings: Settings, type_name: str, mode: str, **options: Any) -> Pipeline:
+    fill_events(connection, 10)
+    connection.execute(raw(f"ALTER TABLE ugc.events ADD gone {type_name}"))
+    connection.execute(raw(f"UPDATE ugc.events SET gone = {MARKS[type_name]} WHERE id = 2"))
+    chosen = {"delete_mode": "soft_column", "delete_column": "gone", **options}
+    return create_events(connection, settings, mode, source_query=MARKED, options=chosen)
+
+
+@pytest.mark.promise("I10")
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+@pytest.mark.parametrize("type_name", MARKS)
+def test_a_row_that_is_marked_as_deleted_leaves_the_mart(
+    connection: Connection, settings: Settings, type_name: str, mode: str
+) -> None:
+    pipeline = create_marked(connection, settings, type_name, mode)
+    succeed(connection, settings, pipeline)
+    assert ids(connection) == [1, 3, 4, 5, 6, 7, 8, 9, 10]
+    connection.execute(raw(f"UPDATE ugc.events SET gone = {MARKS[type_name]}, modified = now() WHERE id = 5"))
+    connection.execute("UPDATE ugc.events SET gone = NULL, modified = now() WHERE id = 2")
+    executed = succeed(connection, settings, pipeline)
+    assert (ids(connection), executed.counts.deleted) == ([1, 2, 3, 4, 6, 7, 8, 9, 10], 1)
+    assert keys(report(connection, settings, pipeline)) == NOTHING
+    connection.execute("INSERT INTO analytics.events (id, note) VALUES (5, 'back')")
+    found = report(connection, settings, pipeline)
+    # the source row of 5 changed a moment ago, so that the next run of an incremental pipeline deletes it again
+    assert (keys(found)["extra"], found["waiting"]) == (([], 1) if mode == "incremental" else (["5"], 0))
+
+
+@pytest.mark.promise("I10")
+def test_a_row_that_is_only_to_be_marked_stays(connection: Connection, settings: Settings) -> None:
+    pipeline = create_marked(connection, settings, "boolean", "incremental", on_soft_delete="mark")
+    succeed(connection, settings, pipeline)
+    row = connection.execute("SELECT gone FROM analytics.events WHERE id = 2").fetchone()
+    assert row == {"gone": True}
+    assert keys(report(connection, settings, pipeline)) == NOTHING
+
+
+@pytest.mark.promise("I10")
+def test_a_mark_is_read_after_the_transforms(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 10)
+    connection.execute("ALTER TABLE ugc.events ADD gone boolean NOT NULL DEFAULT false")
+    connection.execute("UPDATE ugc.events SET gone = true WHERE id = 2")
+    create_target(connection)
+    connection.execute("ALTER TABLE analytics.events ADD is_gone boolean")
+    connection.execute("INSERT INTO analytics.events VALUES (2, 'old', now(), false)")
+    pipeline = create(
+        connection,
+        settings,
+        target_table="analytics.events",
+        key_columns=["id"],
+        mode="incremental",
+        incremental_key="modified",
+        tasks=[
+            {"order_index": 1, "task_type": "SQL", "body": MARKED},
+            {"order_index": 2, "task_type": "PYTHON", "body": "map_fields", "options": {"rename": {"gone": "is_gone"}}},
+        ],
+        options={"delete_mode": "soft_column", "delete_column": "is_gone"},
+    )
+    succeed(connection, settings, pipeline)
+    assert ids(connection) == [1, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert keys(report(connection, settings, pipeline)) == NOTHING
+
+
+def test_a_delete_column_that_the_query_lacks_is_refused(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 3)
+    options = {"delete_mode": "soft_column", "delete_column": "gone"}
+    error = run(connection, settings, create_events(connection, settings, "incremental", options=options)).error
+    assert error is not None
+    assert (error.code, "'gone' is not a column of the source" in str(error)) == ("DELETE_COLUMN", True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delete_mode": "soft_column"},
+        {"delete_column": "gone"},
+        {"delete_interval": "1h"},
+        {"delete_mode": "reconcile_keys"},
+    ],
+)
+def test_options_that_do_not_match_are_refused(options: dict[str, Any]) -> None:
+    fields = {"name": "x", "source_query": "SELECT 1 AS id", "target_table": "analytics.x", "key_columns": ["id"]}
+    with pytest.raises(ValueError, match="delete_"):
+        Definition.model_validate(fields | {"options": options})
+
+
+@pytest.fixture
+def compared(connection: Connection, settings: Settings) -> Pipeline:
+    fill_events(connection, 100)
+    pipeline = create_events(connection, settings, "incremental", options={"delete_mode": "reconcile_keys"})
+    succeed(connection, settings, pipeline)
+    return pipeline
+
+
+@pytest.mark.promise("I10")
+def test_keys_that_vanished_at_the_source_are_deleted(
+    connection: Connection, settings: Settings, compared: Pipeline
+) -> None:
+    connection.execute("DELETE FROM ugc.events WHERE id <= 3")
+    connection.execute("INSERT INTO ugc.events VALUES (500, 'new', now())")
+    before = states.load(connection, compared.id).position
+    executed = succeed(connection, settings, compared)
+    assert executed.counts.deleted == 3
+    assert events_are_right(connection)
+    result = last_result(connection, compared)
+    assert (result["keys_compared"], result["keys_deleted"], result["keys_missing"]) == (101, 3, 0)
+    assert states.load(connection, compared.id).position != before
+    assert pipelines.get(connection, compared.id).fresh_as_of is not None
+
+
+@pytest.mark.promise("I10", "I6")
+def test_too_many_vanished_keys_fail_the_run(connection: Connection, settings: Settings, compared: Pipeline) -> None:
+    connection.execute("DELETE FROM ugc.events WHERE id <= 60")
+    error = run(connection, settings, compared).error
+    assert error is not None
+    assert error.code == "SHRINK_GUARD"
+    assert len(ids(connection)) == 100
+    succeed(connection, settings, compared, allow_shrink=True)
+    assert events_are_right(connection)
+
+
+@pytest.mark.promise("I10")
+def test_keys_are_compared_only_when_the_interval_has_passed(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 20)
+    options = {"delete_mode": "reconcile_keys", "delete_interval": "1h"}
+    pipeline = create_events(connection, settings, "incremental", options=options)
+    succeed(connection, settings, pipeline)
+    connection.execute("DELETE FROM ugc.events WHERE id = 3")
+    succeed(connection, settings, pipeline)
+    assert len(ids(connection)) == 20
+    connection.execute("UPDATE etl.etl_state SET deletes_checked_at = now() - interval '2 hours'")
+    succeed(connection, settings, pipeline)
+    assert events_are_right(connection)
+
+
+@pytest.mark.promise("I10")
+@pytest.mark.parametrize(
+    "options", [{"delete_mode": "soft_column", "delete_column": "gone"}, {"delete_mode": "reconcile_keys"}]
+)
+def test_documents_of_deleted_rows_leave_the_index(cluster: Cluster, options: dict[str, Any]) -> None:
+    cluster.connection.execute("ALTER TABLE content.numbers ADD gone boolean")
+    cluster.fill(1, 10)
+    chosen = INCREMENTAL | {"options": {"horizon_margin": "0s", **options}}
+    pipeline = cluster.create("SELECT id, note, modified, gone FROM content.numbers", **chosen)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    if "delete_column" in options:
+        cluster.connection.execute("UPDATE content.numbers SET gone = true, modified = clock_timestamp() WHERE id = 4")
+    else:
+        cluster.connection.execute("DELETE FROM content.numbers WHERE id = 4")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.ids() == [str(number) for number in range(1, 11) if number != 4]
+    assert keys(report(cluster.connection, cluster.settings, pipeline)) == NOTHING

@@ -1,0 +1,160 @@
+"""Repair: what differs goes once more through the pipeline, the checkpoint stays, and the keys are compared again."""
+
+import pytest
+
+from tests.helpers.events import create_events, create_filled, events_are_right, fill_events
+from tests.helpers.reconciling import NOTHING, keys, last_result, reconcile, report
+from tests.helpers.running import create, run, run_one_batch, succeed
+from vitrine.flow import repair
+from vitrine.model import Pipeline, RequestKind
+from vitrine.postgres import Connection
+from vitrine.settings import Settings
+from vitrine.status import RunStatus, Status
+from vitrine.store import pipelines, rejects, runs
+from vitrine.store import state as states
+
+
+@pytest.fixture
+def events(connection: Connection, settings: Settings) -> Pipeline:
+    pipeline = create_filled(connection, settings, "incremental", 300)
+    succeed(connection, settings, pipeline)
+    return pipeline
+
+
+@pytest.mark.promise("C13", "R5")
+@pytest.mark.parametrize("chunk", [1, 1000])
+def test_every_difference_is_corrected_and_the_checkpoint_stays(
+    connection: Connection, settings: Settings, events: Pipeline, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair, "KEYS_PER_READ", chunk)
+    monkeypatch.setattr(repair, "KEYS_PER_DELETE", chunk)
+    connection.execute("UPDATE analytics.events SET note = 'by hand' WHERE id IN (17, 18)")
+    connection.execute("DELETE FROM analytics.events WHERE id IN (42, 43)")
+    connection.execute("INSERT INTO analytics.events VALUES (900, 'by hand', now()), (901, NULL, NULL)")
+    connection.execute("UPDATE ugc.events SET note = 'at the source' WHERE id = 300")
+    connection.execute("DELETE FROM ugc.events WHERE id = 1")
+    before = states.load(connection, events.id)
+    executed = reconcile(connection, settings, events, repair=True)
+    assert executed.error is None
+    assert (executed.counts.read, executed.counts.written, executed.counts.deleted) == (5, 5, 3)
+    found = last_result(connection, events)
+    assert (found["equal"], keys(found)) == (True, NOTHING)
+    repaired = {kind: sorted(some["keys"]) for kind, some in found["repaired"].items()}
+    assert repaired == {"missing": ["42", "43"], "extra": ["1", "900", "901"], "different": ["17", "18", "300"]}
+    assert found["sentence"] == "repaired 2 missing, 3 extra, 3 different; source = target"
+    assert events_are_right(connection)
+    after = states.load(connection, events.id)
+    assert (after.position, after.cursor_types) == (before.position, before.cursor_types)
+    assert after.batch_seq > before.batch_seq
+    stored = pipelines.get(connection, events.id)
+    assert (stored.status, stored.verification.verdict) == (Status.IDLE, "equal")
+
+
+def test_a_repair_of_an_equal_mart_writes_nothing(connection: Connection, settings: Settings, events: Pipeline) -> None:
+    found = report(connection, settings, events, repair=True)
+    assert (found["equal"], found["sentence"]) == (True, "source = target")
+    (newest, *_) = runs.list_page(connection, events.id)
+    assert (newest.rows_read, newest.rows_written, newest.rows_deleted) == (0, 0, 0)
+
+
+@pytest.mark.promise("R5", "I6")
+def test_extra_keys_are_deleted_under_the_shrink_guard(
+    connection: Connection, settings: Settings, events: Pipeline
+) -> None:
+    connection.execute("DELETE FROM ugc.events WHERE id <= 200")
+    connection.execute("UPDATE analytics.events SET note = 'by hand' WHERE id = 250")
+    error = reconcile(connection, settings, events, repair=True).error
+    assert error is not None
+    assert (error.code, "200 of the 300 rows" in str(error)) == ("SHRINK_GUARD", True)
+    row = connection.execute("SELECT count(*) AS n FROM analytics.events WHERE note <> 'by hand'").fetchone()
+    assert row == {"n": 299}  # nothing was changed
+    assert pipelines.get(connection, events.id).status is Status.IDLE
+    assert report(connection, settings, events, repair=True, allow_shrink=True)["equal"]
+    assert events_are_right(connection)
+
+
+@pytest.mark.promise("R5")
+def test_rows_that_changed_meanwhile_are_left_to_the_next_run(
+    connection: Connection, settings: Settings, events: Pipeline
+) -> None:
+    connection.execute("UPDATE ugc.events SET note = 'newer', modified = now() WHERE id = 5")
+    connection.execute("DELETE FROM analytics.events WHERE id = 6")
+    found = report(connection, settings, events, repair=True)
+    assert (found["equal"], found["waiting"], found["repaired"]["missing"]["keys"]) == (True, 1, ["6"])
+    succeed(connection, settings, events)
+    assert events_are_right(connection)
+
+
+@pytest.mark.promise("R5", "J30")
+def test_a_row_that_does_not_fit_goes_to_the_quarantine_and_is_not_called_repaired(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 10)
+    connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY, note varchar(3), modified timestamptz)")
+    pipeline = create_events(connection, settings, "incremental", options={"on_reject": "quarantine"})
+    succeed(connection, settings, pipeline)
+    connection.execute("UPDATE ugc.events SET note = 'too long' WHERE id = 4")
+    connection.execute("UPDATE ugc.events SET note = 'ok' WHERE id = 5")
+    found = report(connection, settings, pipeline, repair=True)
+    assert found["repaired"]["different"]["keys"] == ["5"]
+    assert found["left_out"] == ['1 key(s) in quarantine are not compared: ["4"]']
+    assert rejects.count_open(connection, pipeline.id) == 1
+
+
+def test_a_key_that_a_transform_makes_cannot_be_repaired(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 10)
+    pipeline = create(
+        connection,
+        settings,
+        target_table="analytics.renamed",
+        key_columns=["number"],
+        mode="incremental",
+        incremental_key="modified",
+        incremental_id_key="id",
+        tasks=[
+            {"order_index": 1, "task_type": "SQL", "body": "SELECT id, note, modified FROM ugc.events"},
+            {"order_index": 2, "task_type": "PYTHON", "body": "map_fields", "options": {"rename": {"id": "number"}}},
+        ],
+    )
+    succeed(connection, settings, pipeline)
+    connection.execute("DELETE FROM analytics.renamed WHERE number = 3")
+    assert keys(report(connection, settings, pipeline)) == NOTHING | {"missing": ["3"]}
+    error = reconcile(connection, settings, pipeline, repair=True).error
+    assert error is not None
+    assert (error.code, "ask for a full run instead" in str(error)) == ("KEY_OF_TRANSFORM", True)
+
+
+@pytest.mark.promise("R5")
+def test_a_repair_beside_a_load_that_is_not_published_is_refused(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 300)
+    pipeline = create_events(connection, settings, "full")
+    succeed(connection, settings, pipeline)
+    run_one_batch(connection, settings, pipeline)
+    pipelines.request_pause(connection, pipeline.id)
+    error = reconcile(connection, settings, pipeline, repair=True).error
+    assert error is not None
+    assert error.code == "LOAD_OPEN"
+
+
+@pytest.mark.promise("R6")
+def test_rejects_are_replayed_and_closed_once_their_rows_fit(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 10)
+    connection.execute("CREATE TABLE analytics.events (id integer PRIMARY KEY, note varchar(3), modified timestamptz)")
+    connection.execute("UPDATE ugc.events SET note = 'too long' WHERE id IN (4, 7)")
+    pipeline = create_events(connection, settings, "incremental", options={"on_reject": "quarantine"})
+    succeed(connection, settings, pipeline)
+    assert rejects.count_open(connection, pipeline.id) == 2
+    before = states.load(connection, pipeline.id)
+    connection.execute("UPDATE ugc.events SET note = 'ok' WHERE id = 4")
+    replayed = run(connection, settings, pipeline, kind=RequestKind.REPLAY)
+    assert replayed.error is None
+    assert last_result(connection, pipeline) == {"replayed": 2, "closed": 1, "open": 1}
+    assert [one["key"] for one in rejects.list_open(connection, pipeline.id)] == ["7"]
+    connection.execute("ALTER TABLE analytics.events ALTER note TYPE text")
+    assert run(connection, settings, pipeline, kind=RequestKind.REPLAY).error is None
+    assert last_result(connection, pipeline) == {"replayed": 1, "closed": 1, "open": 0}
+    assert events_are_right(connection)
+    assert states.load(connection, pipeline.id).position == before.position
+    (newest, *_) = runs.list_page(connection, pipeline.id)
+    assert (newest.kind, newest.status, newest.rows_read) == ("replay", RunStatus.SUCCESS, 1)
+    assert pipelines.get(connection, pipeline.id).status is Status.IDLE

@@ -1,0 +1,61 @@
+"""Deep reconcile and repair of a search index: documents found by id, repaired and verified."""
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.reconciling import NOTHING, keys, report
+from tests.helpers.running import succeed
+from tests.helpers.search_cluster import INCREMENTAL, Cluster
+from vitrine.engine import digests
+from vitrine.store import pipelines
+
+
+def damage(cluster: Cluster) -> None:
+    name, ask = cluster.name, cluster.search.ask
+    ask("POST", f"{name}/_update/17", {"doc": {"note": "changed by hand"}})
+    ask("POST", f"{name}/_update/18", {"doc": {"note": None}})
+    ask("DELETE", f"{name}/_doc/42")
+    ask("PUT", f"{name}/_doc/900", {"id": 900, "note": "by hand"})
+    # an id of its own, so that the document is not found by its key
+    ask("POST", f"{name}/_doc", {"id": 901, "note": "by hand"})
+    ask("POST", f"{name}/_refresh")
+
+
+@pytest.mark.promise("R8")
+@pytest.mark.parametrize("mode", [{}, INCREMENTAL])
+def test_damaged_documents_are_found_by_id_and_repaired(
+    cluster: Cluster, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "ROWS_PER_PART", 50)
+    cluster.fill(1, 500)
+    pipeline = cluster.create(**mode)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert keys(report(cluster.connection, cluster.settings, pipeline)) == NOTHING
+    damage(cluster)
+    found = report(cluster.connection, cluster.settings, pipeline)
+    assert keys(found) == {"missing": ["42"], "extra": ["900", "901"], "different": ["17", "18"]}
+    assert found["different"]["columns"] == {"17": ["note"], "18": ["note"]}
+    repaired = report(cluster.connection, cluster.settings, pipeline, repair=True)
+    # nobody can delete a document by its key whose id is not that of its key
+    assert keys(repaired) == NOTHING | {"extra": ["901"]}
+    assert {kind: some["count"] for kind, some in repaired["repaired"].items()} == {
+        "missing": 1,
+        "extra": 1,
+        "different": 2,
+    }
+    cluster.search.ask("POST", f"{cluster.name}/_delete_by_query?refresh=true", {"query": {"term": {"id": 901}}})
+    assert keys(report(cluster.connection, cluster.settings, pipeline)) == NOTHING
+    assert cluster.notes() == {str(number): f"note {number}" for number in range(1, 501)}
+    assert pipelines.get(cluster.connection, pipeline.id).verification.verdict == "equal"
+
+
+@pytest.mark.promise("R2", "R8")
+def test_changes_that_wait_for_the_next_run_are_not_reported(cluster: Cluster) -> None:
+    cluster.fill(1, 100)
+    pipeline = cluster.create(**INCREMENTAL)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    cluster.connection.execute("UPDATE content.numbers SET note = 'newer', modified = clock_timestamp() WHERE id = 5")
+    cluster.fill(101, 110)
+    found = report(cluster.connection, cluster.settings, pipeline)
+    assert (keys(found), found["equal"], found["waiting"]) == (NOTHING, True, 11)
