@@ -2,17 +2,15 @@
 
 import itertools
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from tests.helpers import elasticsearch
-from tests.helpers.folders import open_folder
+from tests.helpers.databases import copy_of
+from tests.helpers.folders import server_folder
 from tests.helpers.processes import free_port
 from tests.helpers.proxy import Proxy
 from vitrine.demo import cinema
@@ -31,6 +29,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # the processes of pytest-xdist belong to the session of the process that starts them
     if not hasattr(config, "workerinput"):
         config.stash[_session] = elasticsearch.Session()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores, because a test often waits for a server or a process."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -52,7 +55,7 @@ def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """A folder that servers of another user may traverse, unlike pytest's own: as root, they run as `nobody`."""
-    with open_folder("vitrine-test-") as folder:
+    with server_folder("vitrine-test-") as folder:
         yield folder.resolve()
 
 
@@ -60,8 +63,8 @@ def tmp_path() -> Iterator[Path]:
 def postgres() -> Iterator[EmbeddedPostgres]:
     version = int(os.environ.get("VITRINE_TEST_POSTGRES", "18"))
     with (
-        tempfile.TemporaryDirectory(prefix="vitrine-tests-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder), version=version, port=free_port(), fast=True) as server,
+        server_folder("vitrine-tests-") as folder,
+        EmbeddedPostgres(folder, version=version, port=free_port(), fast=True) as server,
     ):
         yield server
 
@@ -98,12 +101,9 @@ def proxy(postgres: EmbeddedPostgres) -> Iterator[Proxy]:
 @pytest.fixture
 def database_url(postgres: EmbeddedPostgres, template: str, pooler: Proxy | None) -> Iterator[str]:
     """A migrated database with a small cinema, for one test only."""
-    name = f"test_{next(_numbers)}"
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+    with copy_of(postgres, template, f"test_{next(_numbers)}") as name:
         url = postgres.tcp_url(name)
         yield url if pooler is None else pooler.url(url)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import tempfile
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Literal
 from psycopg import sql
 
 from tests.helpers import kinds as every
+from tests.helpers.folders import server_folder
 from tests.helpers.kinds import BY_NAME, Kind
 from tests.helpers.lanes import TASKS
 from tests.helpers.oracle import Oracle
@@ -254,8 +254,8 @@ def _read(shown: str, errors: Mapping[int, str]) -> Cell:
 @contextmanager
 def _server() -> Generator[str]:
     with (
-        tempfile.TemporaryDirectory(prefix="vitrine-types-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder), version=VERSION, port=free_port(), fast=True) as server,
+        server_folder("vitrine-types-") as folder,
+        EmbeddedPostgres(folder, version=VERSION, port=free_port(), fast=True) as server,
     ):
         server.ensure_database("types")
         migrate(server.tcp_url("types"))

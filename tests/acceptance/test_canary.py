@@ -8,6 +8,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -62,12 +63,15 @@ def process_texts(one: Started) -> str:
 
 
 def command_texts(folder: Path, env: dict[str, str]) -> Iterator[tuple[str, str]]:
-    commands = [
+    commands: list[tuple[str, ...]] = [
         ("list",),
         *((command, name) for name in PIPELINES for command in ("status", "validate", "run", "rejects")),
     ]
-    for command in (*commands, ("reconcile", "good"), ("reconcile", "broken_query"), ("status", "missing")):
-        finished = vitrine(*command, folder=folder, env=env)
+    commands += [("reconcile", "good"), ("reconcile", "broken_query"), ("status", "missing")]
+    with ThreadPoolExecutor(4) as pool:  # most of them wait for servers that do not answer
+        started_commands = [(one, pool.submit(vitrine, *one, folder=folder, env=env)) for one in commands]
+    for command, future in started_commands:
+        finished = future.result()
         yield " ".join(command), finished.stdout + finished.stderr
         assert "Traceback" not in finished.stderr, (command, finished.stderr)
 

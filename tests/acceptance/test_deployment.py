@@ -18,7 +18,7 @@ from psycopg import sql
 from bench import psql
 from tests.helpers import compose
 from tests.helpers.compose import ROOT, Service
-from tests.helpers.folders import open_folder
+from tests.helpers.folders import server_folder
 from tests.helpers.processes import environment, free_port, started, vitrine
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
@@ -31,6 +31,15 @@ DOCKER = """#!/bin/sh
 echo "$@" >> "$RECORD"
 case "$*" in *etl_token*) echo "vtr_token-$(wc -l < "$RECORD")";; esac
 """
+
+
+@pytest.fixture(autouse=True)
+def _needs_openssl() -> None:
+    """`make up` creates passwords and certificate with it."""
+    if shutil.which("openssl") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("CI needs the command openssl: install the package openssl")
+        pytest.skip("no command openssl")
 
 
 @pytest.fixture
@@ -160,7 +169,7 @@ class Machine:
 def machine(tmp_path: Path, elasticsearch_url: str) -> Iterator[Machine]:
     """A server of its own, because roles belong to a whole server."""
     shutil.copytree(ROOT / "infra", tmp_path / "infra", ignore=shutil.ignore_patterns("local"))
-    with open_folder("vitrine-up-") as folder, EmbeddedPostgres(folder, port=free_port(), fast=True) as server:
+    with server_folder("vitrine-up-") as folder, EmbeddedPostgres(folder, port=free_port(), fast=True) as server:
         with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
             admin.execute("CREATE ROLE cinema LOGIN SUPERUSER")
             admin.execute(sql.SQL("CREATE DATABASE cinema OWNER cinema"))

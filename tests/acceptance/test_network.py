@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.helpers import journal
 from tests.helpers.events import create_events, create_target, events_are_right, fill_events
+from tests.helpers.folders import server_folder
 from tests.helpers.observing import has_ticked, history, status, wait_for
 from tests.helpers.processes import environment, free_port, runner
 from tests.helpers.proxy import Proxy
@@ -48,8 +48,8 @@ def held_at(file: Path, point: str = "after_sink_write", at: int = 2) -> dict[st
 def own(postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
     """A server that may be restarted."""
     with (
-        tempfile.TemporaryDirectory(prefix="vitrine-own-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder), version=postgres.version, port=free_port(), fast=True) as server,
+        server_folder("vitrine-own-") as folder,
+        EmbeddedPostgres(folder, version=postgres.version, port=free_port(), fast=True) as server,
     ):
         server.ensure_database("vitrine")
         migrate(server.url())

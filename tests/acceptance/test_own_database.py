@@ -1,7 +1,6 @@
 """The user's own PostgreSQL over TCP: one ordinary account that owns etl and analytics and may read the sources."""
 
 import json
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.helpers.folders import server_folder
 from tests.helpers.processes import QUICK, environment, free_port, started, vitrine
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
@@ -34,8 +34,8 @@ TOP_GENRES = (
 @pytest.fixture(scope="module", params=[16, 18])
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
     with (
-        tempfile.TemporaryDirectory(prefix="vitrine-own-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder), version=request.param, port=free_port(), fast=True) as own,
+        server_folder("vitrine-own-") as folder,
+        EmbeddedPostgres(folder, version=request.param, port=free_port(), fast=True) as own,
     ):
         own.ensure_database("cinema")
         with connect(own.url("cinema"), name="tests") as owner:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-import psycopg
 import pytest
 from psycopg import sql
 
 from tests.helpers import journal
+from tests.helpers.databases import copy_of
 from tests.helpers.observing import has_ticked, history, status, wait_for
 from tests.helpers.processes import Started, free_port, runner
 from tests.helpers.proxy import Proxy
@@ -34,27 +34,24 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def large_template(postgres: EmbeddedPostgres, template: str) -> str:
+def large_template(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
     """The small cinema, grown to 200 000 ratings."""
-    name = "vitrine_large"
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, template))))
-    with connect(postgres.url(name), name="tests") as connection:
-        cinema.fill(connection, films=200, ratings=RATINGS)
-    return name
+    with copy_of(postgres, template, "vitrine_large") as name:
+        with connect(postgres.url(name), name="tests") as connection:
+            cinema.fill(connection, films=200, ratings=RATINGS)
+        yield name
 
 
 @pytest.fixture
 def large(postgres: EmbeddedPostgres, large_template: str) -> Iterator[Connection]:
     """A separate database with 200 000 ratings, which records every status change."""
-    name = f"large_{next(_numbers)}"
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, large_template))))
-        with connect(postgres.tcp_url(name), name="tests") as connection:
-            journal.start(connection)
-            yield connection
-            journal.assert_legal(connection)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with (
+        copy_of(postgres, large_template, f"large_{next(_numbers)}") as name,
+        connect(postgres.tcp_url(name), name="tests") as connection,
+    ):
+        journal.start(connection)
+        yield connection
+        journal.assert_legal(connection)
 
 
 def url_of(connection: Connection) -> str:

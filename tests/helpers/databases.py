@@ -16,10 +16,20 @@ _numbers = itertools.count(1)
 
 
 @contextmanager
+def copy_of(postgres: EmbeddedPostgres, template: str, name: str) -> Generator[str]:
+    """The name of a copy of a database; dropped at the end. Files are copied, because WAL takes three times as long."""
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
+        admin.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
+        yield name
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
 def database(postgres: EmbeddedPostgres, *, encoding: str = "UTF8") -> Generator[str]:
     """The URL of a new database with the schemas of a cinema and the locale C; dropped at the end."""
     name = f"beside_{next(_numbers)}"
-    create = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C'")
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C' STRATEGY FILE_COPY")
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
         admin.execute(create.format(sql.Identifier(name), sql.Literal(encoding)))
         url = postgres.tcp_url(name)

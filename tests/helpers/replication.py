@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tests.helpers.folders import open_folder
+from tests.helpers.folders import server_folder
 from tests.helpers.processes import free_port
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import connect
@@ -22,7 +22,7 @@ class Replication(NamedTuple):
 @contextmanager
 def replication(version: int) -> Generator[Replication]:
     """A primary with an empty schema `ugc`, and a standby that streams from it."""
-    with open_folder("vitrine-standby-") as folder:
+    with server_folder("vitrine-standby-") as folder:
         primary = EmbeddedPostgres(folder / "primary", version=version, port=free_port(), fast=True)
         standby = EmbeddedPostgres(folder / "standby", version=version, port=free_port(), fast=True)
         with primary:

@@ -12,7 +12,7 @@ from psycopg.rows import DictRow, dict_row
 
 from bench import psql
 from tests import sample_sql
-from tests.helpers.folders import open_folder
+from tests.helpers.folders import server_folder
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
 
@@ -52,7 +52,7 @@ WITHOUT_A_QUERY = {"calendar"}
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
     version = int(os.environ.get("VITRINE_TEST_POSTGRES", "18"))
-    with open_folder("vitrine-cinema-") as folder, EmbeddedPostgres(folder, version=version, fast=True) as running:
+    with server_folder("vitrine-cinema-") as folder, EmbeddedPostgres(folder, version=version, fast=True) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.helpers.forked import forked
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
 
@@ -220,16 +221,21 @@ def test_the_log_is_readable_by_its_owner_only_and_holds_no_values(tmp_path: Pat
     assert "canary" not in written
 
 
-AS_SERVER_USER = """
-import sys
-import psycopg
-try:
-    psycopg.connect(sys.argv[1], connect_timeout=5)
-except psycopg.OperationalError as exc:
-    print(exc)
-else:
-    print("connected")
-"""
+def connect_as(owner: os.stat_result, url: str) -> str:
+    """What the server answers to a process of another user; without a program, because that user may have none."""
+
+    def attempt() -> str:
+        os.setgroups([])
+        os.setgid(owner.st_gid)
+        os.setuid(owner.st_uid)
+        try:
+            psycopg.connect(url, connect_timeout=5)
+        except psycopg.OperationalError as exc:
+            return str(exc)
+        return "connected"
+
+    with forked(attempt) as child:
+        return child.answer()
 
 
 @pytest.mark.promise("K10")
@@ -241,17 +247,7 @@ def test_a_process_of_the_server_s_own_user_is_refused_on_the_socket(tmp_path: P
             administrator.execute("CREATE ROLE ordinary LOGIN")
         owner = (server.folder / "data").stat()
         assert owner.st_uid != 0
-        tried = subprocess.run(
-            [sys.executable, "-c", AS_SERVER_USER, server.url("postgres", user=role)],
-            user=owner.st_uid,
-            group=owner.st_gid,
-            extra_groups=[],
-            capture_output=True,
-            text=True,
-            cwd="/",
-            check=False,
-        )
-        assert "Peer authentication failed" in tried.stdout, tried
+        assert "Peer authentication failed" in connect_as(owner, server.url("postgres", user=role))
         with psycopg.connect(server.url("postgres", user=role)) as own:
             assert own.execute("SELECT current_user").fetchone() == (role,)
 

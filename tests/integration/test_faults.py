@@ -4,7 +4,6 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from tests.helpers.events import (
     events_are_right,
     fill_events,
 )
+from tests.helpers.folders import server_folder
 from tests.helpers.processes import environment, free_port
 from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import differences, once_read, run, succeed
@@ -53,14 +53,14 @@ def writer(database_url: str) -> Iterator[Connection]:
 @contextmanager
 def standby(version: int) -> Generator[str]:
     """A server in recovery, like a replica, with a table of events."""
-    with tempfile.TemporaryDirectory(prefix="vitrine-standby-", ignore_cleanup_errors=True) as folder:
-        server = EmbeddedPostgres(Path(folder), version=version, port=free_port(), fast=True)
+    with server_folder("vitrine-standby-") as folder:
+        server = EmbeddedPostgres(folder, version=version, port=free_port(), fast=True)
         with server:
             server.ensure_database("source")
             with connect(server.url("source"), name="tests") as connection:
                 connection.execute("CREATE SCHEMA ugc")
                 fill_events(connection, 10)
-        (Path(folder) / "data" / "standby.signal").touch()
+        (folder / "data" / "standby.signal").touch()
         with server:
             yield server.tcp_url("source")
 

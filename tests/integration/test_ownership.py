@@ -7,10 +7,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 from pydantic import SecretStr
 
 from tests.helpers import journal
+from tests.helpers.databases import copy_of
 from tests.helpers.events import create_events, create_filled, events_are_right, fill_events
 from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.waiting import wait_until
@@ -147,11 +147,8 @@ def test_a_run_that_lost_its_lease_before_its_first_load_changes_nothing(
 @pytest.fixture
 def neighbour(postgres: EmbeddedPostgres, template: str, settings: Settings) -> Iterator[Settings]:
     """Another installation in the same cluster: a copy of the same database, so even its id is the same."""
-    name = "neighbour"
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+    with copy_of(postgres, template, "neighbour") as name:
         yield settings.model_copy(update={"database_url": SecretStr(postgres.tcp_url(name))})
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def sessions_in(settings: Settings) -> list[str]:

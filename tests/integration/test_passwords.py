@@ -1,12 +1,12 @@
 """Passwords as PostgreSQL checks them: in URLs with special characters, in files, in a passfile."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from tests.helpers.folders import server_folder
 from tests.helpers.processes import environment, free_port, vitrine
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import TransientError
@@ -24,8 +24,8 @@ def _row(connection: Connection, query: bytes) -> dict[str, object]:
 def server() -> Iterator[EmbeddedPostgres]:
     """A server that asks the role `careful` for its password."""
     with (
-        tempfile.TemporaryDirectory(prefix="vitrine-passwords-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder), port=free_port(), fast=True) as own,
+        server_folder("vitrine-passwords-") as folder,
+        EmbeddedPostgres(folder, port=free_port(), fast=True) as own,
     ):
         with connect(own.url("postgres"), name="tests") as admin:
             admin.execute("SELECT set_config('vitrine.password', %s, false)", [PASSWORD])

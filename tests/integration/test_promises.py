@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from tests.helpers import journal
 from tests.helpers.events import create_events, create_filled, events_are_right, fill_events
+from tests.helpers.folders import server_folder
 from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.processes import free_port
 from tests.helpers.running import once_read, run, run_one_batch, succeed
@@ -221,8 +221,8 @@ def test_a_resumed_first_load_includes_rows_that_committed_late_below_its_cursor
 def server() -> Iterator[EmbeddedPostgres]:
     """A server of its own, which a test may crash; commits that need not wait reach the disk late."""
     with (
-        tempfile.TemporaryDirectory(prefix="vitrine-tests-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder), port=free_port(), fast=True) as own,
+        server_folder("vitrine-tests-") as folder,
+        EmbeddedPostgres(folder, port=free_port(), fast=True) as own,
     ):
         with connect(own.url("postgres"), name="tests") as connection:
             connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")

@@ -177,7 +177,14 @@ def test_the_cache_is_where_the_settings_or_the_desktop_keep_it(
     given: dict[str, Any], folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert DevServerSettings(**given).folder == Path(folder).expanduser()
+
+
+def test_root_keeps_the_servers_where_the_user_who_runs_them_may_enter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert DevServerSettings().folder == Path("/var/cache/vitrine")
 
 
 # Java

@@ -35,6 +35,7 @@ _KIND = ServerKind(
     other_folder="name another folder",
     instead="set VITRINE_ELASTICSEARCH_URL to a server of your own",
 )
+_KIND_OF_CACHE = _KIND._replace(other_folder="name it in VITRINE_DEVSERVER_CACHE")
 _SETTINGS = {
     "cluster.name": "vitrine-devserver",
     "node.name": "vitrine-devserver",
@@ -135,7 +136,7 @@ class DevServer:
         except OSError as exc:
             raise _unusable(self.folder, exc) from exc
         if account is not None:
-            allow_traversal(_KIND, account, home, home, home.parent)
+            allow_traversal(_KIND_OF_CACHE, account, home, home, home.parent)
         self._launch(home, java.choose(java_home, account), account, port, fast=fast)
         self._wait_until_ready()
 

@@ -1,11 +1,15 @@
 """Settings of the development server."""
 
+import os
 from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
 from vitrine import settings
 from vitrine.settings import ConnectorSettings
+
+SYSTEM_CACHE = Path("/var/cache")
+"""That of root: another user runs its server, and may not enter the home of root."""
 
 
 class DevServerSettings(ConnectorSettings):
@@ -23,7 +27,7 @@ class DevServerSettings(ConnectorSettings):
         user_cache = self.user_cache
         # the XDG specification: a relative path is invalid and must be ignored
         if user_cache is None or not user_cache.is_absolute():
-            user_cache = Path.home() / ".cache"
+            user_cache = SYSTEM_CACHE if os.geteuid() == 0 else Path.home() / ".cache"
         return user_cache / "vitrine"
 
 
