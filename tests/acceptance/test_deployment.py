@@ -138,7 +138,7 @@ class Machine:
             "VITRINE_API_PORT": str(self.ports["api"]),
             "VITRINE_METRICS_PORT": str(self.ports["metrics"]),
         }
-        return environment(None, **given, **{name: value for name, value in here.items() if name in given})
+        return environment(None, **(given | {name: here[name] for name in here if name in given or name == "PGPORT"}))
 
     def run(self, name: str) -> str:
         """Run a one-shot service to its end; its standard output."""
@@ -149,8 +149,6 @@ class Machine:
             arguments = [one.replace(inside, str(outside)) for one in arguments]
         env = self.environment(service)
         programs = {"vitrine": f"{sys.prefix}/bin/vitrine", "psql": psql.find(), "sh": "sh"}
-        if program == "psql":
-            env["PGPORT"] = str(self._server.port)
         env["PATH"] = f"{sys.prefix}/bin:{env['PATH']}"
         done = subprocess.run(
             [programs[program], *arguments], cwd=self.folder, env=env, capture_output=True, text=True, check=False

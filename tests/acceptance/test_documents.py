@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ class Served:
         return documents.execute(document, api=self.api, folder=self.folder, env=environment(None, **variables))
 
 
-@contextmanager
-def serving() -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
     # the path is short, as a socket needs it
     with open_folder("docs-", parent="/tmp") as folder:
         (folder / ".venv").symlink_to(sys.prefix)
@@ -42,12 +41,6 @@ def serving() -> Iterator[Served]:
             api = f"http://127.0.0.1:{port}"
             wait_until(lambda: scraping.answers(f"{api}/health"), 120, "the API and its runner answer")
             yield Served(folder, api)
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serving() as one:
-        yield one
 
 
 def answers(output: str) -> Iterator[Any]:
@@ -77,7 +70,7 @@ def test_the_tutorial_works(served: Served) -> None:
     tutorial = documents.blocks("docs/tutorial.md")
     outputs = served.execute(tutorial)
     check(tutorial, outputs)
-    (arrived,) = [output for output in outputs if "Star Trek (2009)" in output]
+    arrived = next(output for output in outputs if "Star Trek (2009)" in output)
     assert "Solo: A Star Wars Story" in arrived
     assert "first_screening" in outputs[-2]
 
