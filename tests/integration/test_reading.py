@@ -423,7 +423,7 @@ def test_a_limit_of_the_reader_that_ends_a_stream_is_named_with_its_value_and_ro
     connection.execute("CREATE TABLE content.keyed (k integer PRIMARY KEY, at timestamptz NOT NULL, long text)")
     connection.execute(
         "INSERT INTO content.keyed SELECT n, '2026-01-01', repeat(md5(n::text), 100000)"
-        " FROM generate_series(1, 12) AS n"
+        " FROM generate_series(1, 48) AS n"
     )
     cursor = {"incremental_key": "at", "incremental_id_key": "k"} if mode == "incremental" else {}
     options = {"pause_between_batches": "200ms"}

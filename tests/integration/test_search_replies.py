@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
+from tests.helpers.waiting import wait_until
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.requests import Requests
@@ -43,6 +45,33 @@ def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arriv
     assert set(reasons) == {"5", "500", "999"}
     assert "failed to parse field [note] of type [integer]" in reasons["5"]
     assert f"index {cluster.name}, id 5" in reasons["5"]
+
+
+@pytest.mark.promise("J18")
+@pytest.mark.parametrize("dies", [False, True], ids=["", "after a publish that died"])
+def test_a_load_keeps_the_last_good_document_of_a_rejected_row(cluster: Cluster, dies: bool) -> None:
+    cluster = cluster.expiring_soon() if dies else cluster
+    cluster.fill(1, 5)
+    cluster.connection.execute("UPDATE content.numbers SET note = '7'")
+    index = {"mappings": {"properties": {"note": {"type": "integer"}}}}
+    pipeline = cluster.create(options={"on_reject": "quarantine", "index": index, "max_delete_ratio": 0.3})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    cluster.connection.execute("UPDATE content.numbers SET note = CASE WHEN id < 3 THEN 'x' ELSE '8' END")
+    cluster.connection.execute("DELETE FROM content.numbers WHERE id = 5")
+    cluster.fill(6, 6)
+    if dies:
+        pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+        claim = claimed(cluster.settings)
+        with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
+            assert child.ended() < 0
+        wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    succeed(cluster.connection, cluster.settings, pipeline, resume=dies)
+    assert cluster.notes() == {"1": "7", "2": "7", "3": "8", "4": "8"}
+    assert set(cluster.rejected(pipeline)) == {"1", "2", "6"}
+    cluster.connection.execute("UPDATE content.numbers SET note = '9'")
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.notes() == {"1": "9", "2": "9", "3": "9", "4": "9", "6": "9"}
+    assert cluster.rejected(pipeline) == {}
 
 
 @pytest.mark.promise("F1")

@@ -37,6 +37,9 @@ _ABOUT_THE_DOCUMENT = frozenset(
 )
 """Errors with status 400 that another document would not have; an index that is closed has the same status."""
 
+_ABOUT_THE_INDEX = re.compile(r"no write index is defined|pipeline with id \[.*\] does not exist")
+"""Reasons of these errors that every document of the index would have."""
+
 _FIELD = re.compile(r"field \[([^\]]+)\]")
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
@@ -126,20 +129,23 @@ class Bulk:
         self._limits = limits
         self._width = width  # columns of the key
         self._judge = judge
-        self._sent: list[tuple[Operations, Future[Any]]] = []  # in flight, the oldest first
+        self._sent: dict[Future[Any], Operations] = {}  # in flight
 
     def send(self, operations: Operations) -> None:
         for request in cut(operations, self._limits):
+            body = self._body(request)  # while others are in flight
             while len(self._sent) >= self._limits.in_flight:
                 self._receive()
-            self._sent.append((request, self._start(request)))
+            self._sent[self._start(body)] = request
 
     def finish(self) -> None:
         while self._sent:
             self._receive()
 
     def _receive(self) -> None:
-        operations, reply = self._sent.pop(0)
+        """Settle a request that is answered, whichever is the first: the next one can then be sent."""
+        reply = self._requests.first_of(self._sent)
+        operations = self._sent.pop(reply)
         attempt = 0
         while True:
             missing = self._attempt(operations, reply)
@@ -147,12 +153,12 @@ class Bulk:
                 return
             if attempt == len(WAITS):
                 raise TransientError(
-                    f"target {self._requests.target}: the cluster had no room for {len(missing)} document(s) after"
-                    f" {attempt + 1} attempts"
+                    f"target {self._requests.target}: the cluster has not taken {len(missing)} document(s) after"
+                    f" {attempt + 1} attempts: it is overloaded, or others write the same documents all the time"
                 )
             self._requests.lease.wait(WAITS[attempt])
             attempt += 1
-            operations, reply = missing, self._start(missing)
+            operations, reply = missing, self._start(self._body(missing))
 
     def _attempt(self, operations: Operations, reply: "Future[Any]") -> Operations:
         """The operations that must be sent again."""
@@ -178,18 +184,20 @@ class Bulk:
             return
         middle = len(operations) // 2
         for half in (operations.part(0, middle), operations.part(middle, None)):
-            self._sent.append((half, self._start(half)))
+            self._sent[self._start(self._body(half))] = half
             self.finish()
 
-    def _start(self, operations: Operations) -> "Future[Any]":
-        compress, path = self._limits.compress, f"/{self._alias}/_bulk"
+    def _body(self, operations: Operations) -> bytes:
+        return _gzip(operations.body()) if self._limits.compress else operations.body()
+
+    def _start(self, body: bytes) -> "Future[Any]":
+        path, headers = f"/{self._alias}/_bulk", _HEADERS
+        if self._limits.compress:
+            headers = {**headers, "content-encoding": "gzip"}
         # an alias: an index that was deleted must not be created by a write
         params = {"require_alias": "true", "filter_path": "items.*.status,items.*.result,items.*.error"}
 
         def post(client: Elasticsearch) -> Any:
-            body, headers = operations.body(), _HEADERS
-            if compress:
-                body, headers = _gzip(body), {**_HEADERS, "content-encoding": "gzip"}
             return client.perform_request("POST", path, params=params, headers=headers, body=body).body
 
         return self._requests.start(post)
@@ -238,9 +246,11 @@ class Bulk:
         kind, reason = described(result)
         if status in (429, 503) and kind != "cluster_block_exception":
             again.append(place)
+        elif status == 409 and operations.version is None:
+            again.append(place)  # another pipeline changes the same document at this moment
         elif status == 409:
             raise self._requests.conflict()
-        elif status == 400 and kind in _ABOUT_THE_DOCUMENT:
+        elif status == 400 and _is_about_the_document(kind, reason):
             column = _FIELD.search(reason)
             self._reject(operations, place, kind.upper(), reason, column[1] if column else None)
         else:
@@ -254,6 +264,10 @@ class Bulk:
         reject = Reject(key, column, code or "REFUSED", text, row or "{}")
         self._judge(reject)
         self.outcome.rejects.append(reject)
+
+
+def _is_about_the_document(kind: str, reason: str) -> bool:
+    return kind in _ABOUT_THE_DOCUMENT and not _ABOUT_THE_INDEX.search(reason)
 
 
 def cut(operations: Operations, limits: Limits) -> Iterator[Operations]:

@@ -7,8 +7,9 @@ request to an index that was published, replaced or deleted in the meantime find
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, cast
+from typing import Any
 
+from elastic_transport import ObjectApiResponse
 from elasticsearch import Elasticsearch
 
 from vitrine.connectors.elasticsearch.definition import OWN_META, IndexDefinition
@@ -187,7 +188,7 @@ class Generations:
             self._create(found.guard_name, settings, {"_meta": {OWN_META: asdict(mark)}}, aliases)
         elif guard.mark is None:
             raise ConfigError(foreign_guard(guard), code="TARGET_FOREIGN")
-        else:
+        elif guard.mark != mark:
             self.note(guard, mark)
         if self.find().live is not None:
             raise self._overtaken()
@@ -196,7 +197,7 @@ class Generations:
         self, name: str, settings: Mapping[str, Any], mappings: Mapping[str, Any], aliases: Mapping[str, Any]
     ) -> None:
         try:
-            self._requests.call(
+            self._requests.change(
                 lambda client: client.indices.create(index=name, settings=settings, mappings=mappings, aliases=aliases)
             )
         except VitrineError as exc:
@@ -231,7 +232,7 @@ class Generations:
     def note(self, index: StoredIndex, mark: Mark, properties: Mapping[str, Any] | None = None) -> StoredIndex:
         """Store another mark, and mappings of further columns."""
         added, meta = properties or {}, {**index.meta, OWN_META: asdict(mark)}
-        self._requests.call(lambda client: client.indices.put_mapping(index=index.name, properties=added, meta=meta))
+        self._requests.change(lambda client: client.indices.put_mapping(index=index.name, properties=added, meta=meta))
         return replace(index, mark=mark, meta=meta, properties={**index.properties, **added})
 
     def count(self, index: StoredIndex) -> int:
@@ -248,7 +249,7 @@ class Generations:
         self, index: StoredIndex, seen: StoredIndex | None, settings: Mapping[str, Any], mark: Mark
     ) -> StoredIndex:
         """One call that readers see at once; it fails if they see another index than `seen`."""
-        self._requests.call(lambda client: client.indices.put_settings(index=index.name, settings=settings))
+        self._requests.change(lambda client: client.indices.put_settings(index=index.name, settings=settings))
         noted = self.note(index, mark)
         actions: list[dict[str, Any]] = [
             {"add": {"index": index.name, "alias": self.name}},
@@ -262,7 +263,7 @@ class Generations:
             actions.append({"remove": {"index": seen.name, "alias": self.name, "must_exist": True}})
             actions.append({"remove": {"index": seen.name, "alias": seen.write_alias, "must_exist": False}})
         try:
-            self._requests.call(lambda client: client.indices.update_aliases(actions=actions))
+            self._requests.change(lambda client: client.indices.update_aliases(actions=actions))
         except VitrineError as exc:
             if _status(exc) != 404:
                 raise
@@ -298,10 +299,10 @@ def remove_load(requests: Requests, index: StoredIndex) -> bool:
     return _removed(requests, lambda client: client.indices.delete(index=index.name))
 
 
-def _removed(requests: Requests, remove: Callable[[Elasticsearch], object]) -> bool:
+def _removed(requests: Requests, remove: Callable[[Elasticsearch], ObjectApiResponse[Any]]) -> bool:
     """False if there was nothing to remove."""
     try:
-        requests.call(remove)
+        requests.change(remove)
     except VitrineError as exc:
         if _status(exc) != 404:
             raise
@@ -322,7 +323,7 @@ def described_indexes(requests: Requests, names: Sequence[str]) -> list[StoredIn
             ).body
         )
     )
-    return [_index_of(name, found) for name, found in cast(dict[str, Any], reply).items()]
+    return [_index_of(name, requests.object(found)) for name, found in requests.object(reply).items()]
 
 
 def _index_of(name: str, found: Mapping[str, Any]) -> StoredIndex:

@@ -1,14 +1,14 @@
 """A load: an index that is built aside, and shown to readers by one change of the alias."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, cast
 
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.generations import Generations, Mark, StoredIndex, remove_load
-from vitrine.connectors.elasticsearch.scan import Scan
+from vitrine.connectors.elasticsearch.last_good import keep_last_good
+from vitrine.connectors.elasticsearch.scan import Scan, chunks
 from vitrine.connectors.elasticsearch.target import IndexTarget
 from vitrine.connectors.elasticsearch.unit import StagedUnit
 from vitrine.errors import DataError
@@ -16,7 +16,6 @@ from vitrine.failpoints import reach
 from vitrine.flow.protocols import LoadState
 from vitrine.flow.rows import Batch, Counts, Generation, LoadInfo, Stamp, Written
 
-IDS_PER_QUERY = 1_000
 Units = list[list[int]]
 """Versions of saved units, as ranges of consecutive ones."""
 
@@ -42,6 +41,8 @@ class ElasticsearchLoad:
         self._index = found.load(job.run.installation, str(job.run.pipeline_id), generation.number)
         facts = job.facts if job.facts.get("load") == generation.number else None
         self._units: Units = facts["units"] if facts else []
+        # a load that is continued has rejected some of the open ones, and which of them is not known here
+        self._rejected: set[str] = set(job.open_rejects) if facts else set()
         self.state = LoadState.ABSENT if self._index is None else LoadState.STAGED
         if self._index is not None and self._seen is not None and self._index.name == self._seen.name:
             self.state = LoadState.PUBLISHED
@@ -53,6 +54,7 @@ class ElasticsearchLoad:
             unit = StagedUnit(target.job, target.requests, stamp, self._index, self._prepare)
             yield unit
             unit.finish()
+            self._rejected.update(reject.key for reject in unit.result.rejects)
             # the unit before this one was saved, or this one would not have started
             self._units = _with_version(self._units, stamp.version)
             unit.result = replace(unit.result, facts={"load": self._number, "units": self._units})
@@ -92,11 +94,14 @@ class ElasticsearchLoad:
 
     def _publish(self, index: StoredIndex, stamp: Stamp, info: LoadInfo) -> Counts:
         """Check, then show the load."""
-        if _has_gaps(self._units):
+        if _has_gaps(self._units) or self._rejected:  # an earlier publish may have kept documents of rejects
             self._remove_unsaved(index, stamp)
         staged = self._generations.count(index)
         self._refuse_mismatch(staged, info)
         before = self._generations.count(self._seen) if self._seen is not None else 0
+        if self._seen is not None and self._rejected:
+            keep_last_good(self._target.requests, self._seen, index, self._rejected, self._bulk(index), stamp.version)
+            staged = self._generations.count(index)
         vanished = self._vanished(index, staged, before)
         self._refuse_shrinking(before, vanished, info)
         mark = cast(Mark, index.mark)
@@ -112,14 +117,18 @@ class ElasticsearchLoad:
 
     def _remove_unsaved(self, index: StoredIndex, stamp: Stamp) -> None:
         """Documents of units that failed: their repetition may have read other rows."""
-        requests, width = self._target.requests, len(index.mark.key if index.mark else ())
-        bulk = Bulk(requests, index.load_alias, Limits.of(self._target.job, requests), width, _ignore)
+        bulk = self._bulk(index)
         self._generations.count(index)  # a search sees only what was refreshed
-        for hits in Scan(requests, index.name).versions():
+        for hits in Scan(self._target.requests, index.name).versions():
             unsaved = [hit["_id"] for hit in hits if not _is_saved(hit["_version"], self._units)]
             if unsaved:
                 bulk.send(Operations(Action.DELETE, unsaved, version=stamp.version))
         bulk.finish()
+
+    def _bulk(self, index: StoredIndex) -> Bulk:
+        """For what the publish itself changes in the load; it rejects nothing."""
+        requests, width = self._target.requests, len(index.mark.key if index.mark else ())
+        return Bulk(requests, index.load_alias, Limits.of(self._target.job, requests), width, _ignore)
 
     def _refuse_mismatch(self, staged: int, info: LoadInfo) -> None:
         if staged != info.rows and not info.repeats:
@@ -137,7 +146,7 @@ class ElasticsearchLoad:
         requests, kept = self._target.requests, 0
         for hits in Scan(requests, self._seen.name).versions():
             ids = [hit["_id"] for hit in hits]
-            for some in _chunks(ids, IDS_PER_QUERY):
+            for some in chunks(ids):
                 query = {"ids": {"values": list(some)}}
                 reply = requests.call(lambda client, query=query: client.count(index=index.name, query=query).body)
                 requests.refuse_partial(reply)
@@ -154,13 +163,7 @@ class ElasticsearchLoad:
 
 
 def _ignore(reject: Any) -> None:
-    """A delete has no document that could be refused."""
-
-
-def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    rest = iter(ids)
-    while some := list(islice(rest, size)):
-        yield some
+    """No row of the source is refused here."""
 
 
 def _with_version(units: Units, version: int) -> Units:

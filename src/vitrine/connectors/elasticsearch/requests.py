@@ -5,21 +5,24 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import elastic_transport
 import elasticsearch
+from elastic_transport import ObjectApiResponse
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 from elasticsearch.serializer import CompatibilityModeJsonSerializer
 
 from vitrine import urls
 from vitrine.connectors.elasticsearch import ElasticsearchOptions, ElasticsearchSettings
+from vitrine.connectors.elasticsearch.connections import EndingNode
 from vitrine.connectors.elasticsearch.exact_json import NumberText
 from vitrine.errors import ConfigError, DataError, RelationMissing, TransientError, VitrineError
 from vitrine.flow.jobs import SinkJob
@@ -94,26 +97,50 @@ class Requests:
         return self._senders.submit(lambda: work(client))
 
     def wait(self, reply: "Future[Reply]") -> Reply:
+        self.first_of([reply])
         with translated(self.target):
-            while True:
-                try:
-                    return reply.result(POLL_SECONDS)
-                except TimeoutError:
-                    if reply.done():
-                        raise
-                    self.check()
+            return reply.result()
+
+    def first_of(self, replies: "Iterable[Future[Reply]]") -> "Future[Reply]":
+        """One that has its reply or its error."""
+        while True:
+            done, _ = wait_for(replies, POLL_SECONDS, FIRST_COMPLETED)
+            if done:
+                return done.pop()
+            self._check_waiting()
+
+    def change(self, work: Callable[[Elasticsearch], ObjectApiResponse[Any]]) -> None:
+        """Change an index or an alias; TransientError if the cluster does not confirm that it has."""
+        reply = self.call(lambda client: work(client).body)
+        if self.member(reply, "acknowledged") is not True:
+            raise TransientError(f"target {self.target}: the cluster has not confirmed a change of an index in time")
+
+    def _check_waiting(self) -> None:
+        """A request that nobody waits for any more must not reach the cluster later."""
+        try:
+            self.check()
+        except VitrineError:
+            self._disconnect()
+            raise
 
     def member(self, reply: Any, *names: str) -> Any:
         """A member of a reply; a reply without it was changed or cut on its way."""
         for name in names:
-            if not isinstance(reply, Mapping) or name not in reply:
+            found = self.object(reply)
+            if name not in found:
                 raise TransientError(f"target {self.target}: the reply of the cluster is not complete (no '{name}')")
-            reply = reply[name]  # pyright: ignore[reportUnknownVariableType]
-        return reply  # pyright: ignore[reportUnknownVariableType]
+            reply = found[name]
+        return reply
+
+    def object(self, reply: Any) -> Mapping[str, Any]:
+        """The reply as a JSON object; another one was not written by the cluster."""
+        if not isinstance(reply, Mapping):
+            raise TransientError(f"target {self.target}: the reply of the cluster is not a JSON object")
+        return cast(Mapping[str, Any], reply)
 
     def refuse_partial(self, reply: Any) -> None:
         """A shard that does not answer would look like documents that are not there."""
-        shards = self.member(reply, "_shards")
+        shards = self.object(self.member(reply, "_shards"))
         if failed := int(shards.get("failed", 0)):
             raise TransientError(
                 f"target {self.target}: {failed} of {shards.get('total')} shards of an index do not answer"
@@ -137,7 +164,10 @@ class Requests:
         self._cancelled.clear()
 
     def close(self) -> None:
+        self._disconnect()
         self._senders.close()
+
+    def _disconnect(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -160,6 +190,7 @@ class Requests:
                     self._hosts,
                     serializers={exact.mimetype: exact, ready.mimetype: ready, "application/json": exact},
                     connections_per_node=self._in_flight + 1,
+                    node_class=EndingNode,
                     max_retries=0,
                     retry_on_timeout=False,
                     http_compress=False,
@@ -248,7 +279,11 @@ def translated(target: str) -> Generator[None]:
     except elastic_transport.TlsError as exc:
         raise _error_of_tls(target, exc) from exc
     except elastic_transport.ConnectionTimeout as exc:
-        raise TransientError(f"target {target}: the cluster did not answer in time") from exc
+        raise TransientError(
+            f"target {target}: the cluster did not answer in time; if it happens again, send less at once"
+            " (options.bulk_documents, bulk_bytes), or allow more time (VITRINE_LEASE_TTL, and"
+            " VITRINE_ELASTICSEARCH_REQUEST_TIMEOUT)"
+        ) from exc
     except elastic_transport.TransportError as exc:
         raise TransientError(f"target {target}: the cluster is unavailable ({type(exc).__name__})") from exc
     except RecursionError as exc:
@@ -297,6 +332,8 @@ def error_of(target: str, status: int, body: Any) -> VitrineError:
         return TransientError(
             f"target {target}: the cluster refuses requests ({reason}); {remedy}", code="SINK_BLOCKED"
         )
+    if kind == "index_closed_exception":
+        return TransientError(f"target {target}: its index is closed; open it", code="SINK_BLOCKED")
     if status in (401, 403):
         return ConfigError(
             f"target {target}: the cluster refuses access ({reason or kind}); check the user, the API key and their"

@@ -7,6 +7,9 @@ from vitrine.connectors.elasticsearch.requests import Requests
 
 PAGE = 5_000
 KEEP_ALIVE = "2m"
+IDS_PER_QUERY = 1_000
+ANY_ORDER = [{"_shard_doc": "asc"}]
+"""The fastest one."""
 
 Hits = list[dict[str, Any]]
 
@@ -21,10 +24,10 @@ class Scan:
 
     def versions(self) -> Iterator[Hits]:
         """Ids and versions, in any order."""
-        return self._pages({"match_all": {}}, [{"_shard_doc": "asc"}], source=False)
+        return self._pages({"match_all": {}}, ANY_ORDER, source=False)
 
     def documents(self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]]) -> Iterator[Hits]:
-        """Whole documents in an order; `_shard_doc` is the fastest one.
+        """Whole documents in an order.
 
         Whole, because the cluster rounds the numbers of a document from which it selects fields.
         """
@@ -61,3 +64,8 @@ class Scan:
         finally:
             self._requests.reopen()
             call(lambda client: client.close_point_in_time(id=view))
+
+
+def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many as one query takes."""
+    return (ids[first : first + IDS_PER_QUERY] for first in range(0, len(ids), IDS_PER_QUERY))

@@ -7,15 +7,12 @@ from vitrine.connectors.elasticsearch.decoding import MISSING, text_of_value
 from vitrine.connectors.elasticsearch.generations import StoredIndex
 from vitrine.connectors.elasticsearch.ids import id_of
 from vitrine.connectors.elasticsearch.requests import Requests
-from vitrine.connectors.elasticsearch.scan import Hits, Scan
+from vitrine.connectors.elasticsearch.scan import ANY_ORDER, Hits, Scan, chunks
 from vitrine.copytext import values
 from vitrine.flow.keys import is_within, rank
 from vitrine.flow.rows import ALL_KEYS, Batch, Column, Key, KeyRange, Position, Selection, TextRows
 
-IDS_PER_QUERY = 1_000
 _WHOLE_NUMBERS = frozenset({"long", "integer", "short", "byte"})
-
-_ANY_ORDER = [{"_shard_doc": "asc"}]
 
 Texts = list[str | None]
 
@@ -41,11 +38,10 @@ class StoredRows:
 
     def _by_keys(self, wanted: Sequence[Key], columns: Sequence[Column]) -> Iterator[Batch]:
         ordered = sorted(wanted, key=lambda key: rank(key, self._key))
-        for first in range(0, len(ordered), IDS_PER_QUERY):
-            some = [id_of(key) for key in ordered[first : first + IDS_PER_QUERY]]
+        for some in chunks([id_of(key) for key in ordered]):
             found = {
                 hit["_id"]: _row(hit, columns)
-                for hits in self._scan({"ids": {"values": some}}, _ANY_ORDER)
+                for hits in self._scan({"ids": {"values": list(some)}}, ANY_ORDER)
                 for hit in hits
             }
             if found:
@@ -54,7 +50,7 @@ class StoredRows:
     def _sorted(self, only: KeyRange, columns: Sequence[Column]) -> Iterator[Batch]:
         """For a key that the cluster cannot sort as Vitrine does: all rows in memory."""
         rows: list[tuple[Key, Texts]] = []
-        for hits in self._scan({"match_all": {}}, _ANY_ORDER):
+        for hits in self._scan({"match_all": {}}, ANY_ORDER):
             for hit in hits:
                 key = tuple(_text(hit["_source"], column) or "" for column in self._key)
                 if only == ALL_KEYS or is_within(key, only, self._key):
