@@ -1,6 +1,7 @@
 -- Accounts that log in, as members of the roles that `vitrine migrate --roles` has created. The passwords are read from
 -- the environment of psql. Safe to repeat: an account that exists gets the present password.
 \set ON_ERROR_STOP on
+SET client_min_messages = warning;
 \getenv reader_password ETL_READER_PASSWORD
 \getenv runner_password ETL_RUNNER_PASSWORD
 \getenv api_password ETL_API_PASSWORD
