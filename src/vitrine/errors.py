@@ -44,6 +44,12 @@ class DefinitionRefused(ConfigError):
         super().__init__("; ".join(text for _, text in self.reasons), code=reasons[0][1].code, place=place)
 
 
+class StoredDefinitionInvalid(ConfigError):
+    """The stored definition of one pipeline is not valid; the others are not affected."""
+
+    default_code = "DEFINITION_INVALID"
+
+
 class WorkRefused(ConfigError):
     """Source or target refuse a definition; it can be stored all the same, without asking them."""
 

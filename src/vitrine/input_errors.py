@@ -35,12 +35,19 @@ def field_path(location: Location) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def explain(errors: Iterable[Mapping[str, Any]], expected: Any = None, *, inside: Location = ()) -> list[InputError]:
+def explain(
+    errors: Iterable[Mapping[str, Any]],
+    expected: Any = None,
+    *,
+    schema: Schema | None = None,
+    inside: Location = (),
+) -> list[InputError]:
     """The errors of a ValidationError, one per field. `inside` is the location of the validated value.
 
-    `expected` is the model or type that was validated: it provides names, bounds and examples.
+    `expected` is the model or type that was validated: it provides names, bounds and examples. `schema` is that of the
+    same, for a caller that explains many errors: it takes 20 ms to build.
     """
-    schema = _schema_of(expected)
+    schema = schema_of(expected) if schema is None else schema
     explained: dict[Location, InputError] = {}
     for error in errors:
         place = _find(schema, error["loc"])
@@ -93,7 +100,8 @@ class _Place:
     parent: Schema
 
 
-def _schema_of(expected: Any) -> Schema:
+def schema_of(expected: Any) -> Schema:
+    """The JSON schema of a model or type, for `explain`."""
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema

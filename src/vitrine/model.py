@@ -5,6 +5,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NewType, Self
 from uuid import UUID
 
@@ -61,6 +62,7 @@ class TaskType(StrEnum):
     PYTHON = "PYTHON"
 
 
+@lru_cache(maxsize=1024)  # a list of pipelines has each default once per pipeline
 def format_duration(value: timedelta) -> str:
     """The shortest spelling that `parse_duration` reads back: 90s, 5m, 1h."""
     seconds = value.total_seconds()
@@ -97,6 +99,7 @@ def readable_default(schema: dict[str, Any]) -> None:
 
 Column = Annotated[str, Field(pattern=COLUMN)]
 Tag = Annotated[str, Field(pattern=TAG)]
+PipelineName = Annotated[str, Field(pattern=NAME)]
 BatchSize = Annotated[int, Field(ge=1, le=50_000, strict=True)] | Literal["auto"]
 
 
@@ -160,6 +163,12 @@ class Options(BaseModel):
         ge=1024,
         description="A batch ends at this size even if it has fewer rows than batch_size. With a row transform,"
         " and in lane `text`, the default is 8 MiB.",
+    )
+
+    freshness: Duration | None = Field(
+        default=None,
+        ge=timedelta(seconds=1),
+        description="The mart is stale when it is older than this. null: when it is older than its schedule allows.",
     )
 
     @field_validator("pause_between_batches")
@@ -243,6 +252,12 @@ class Definition(BaseModel):
         description="An interval such as 30s, 5m or 1h, or a cron line of five fields in the configured time zone.",
         examples=["5m", "*/15 6-22 * * MON-FRI"],
     )
+    after: tuple[PipelineName, ...] = Field(
+        default=(),
+        max_length=50,
+        description="Names of pipelines, each once: a run starts when all of them have succeeded since it last did.",
+        examples=[["film_dim", "film_rating_agg"]],
+    )
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
     # after the fields that determine which options exist
     options: SerializeAsAny[Options] = Field(default=Options(), validate_default=True)
@@ -259,6 +274,16 @@ class Definition(BaseModel):
             raise ValueError("give each tag once")
         return value
 
+    @field_validator("after")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        """Sorted: their order has no meaning, and the store keeps none."""
+        if len(set(value)) < len(value):
+            raise ValueError("give each pipeline once")
+        if info.data.get("name") in value:
+            raise ValueError("a pipeline cannot run after itself; remove its own name")
+        return tuple(sorted(value))
+
     @field_validator("schedule_interval")
     @classmethod
     def _interval(cls, value: str | None) -> str | None:
@@ -270,19 +295,20 @@ class Definition(BaseModel):
     @classmethod
     def _options_of_connectors(cls, value: Any, info: ValidationInfo) -> Any:
         """Validated against the common options and those of the pipeline's two connectors."""
-        steps = _steps(info.data.get("tasks", ()), info.data.get("source_query"), info.data.get("python_task"))
-        reads = _reading_connector(steps, info.data.get("source_type", ""))
+        types = _types(info.data.get("tasks", ()), info.data.get("source_query"), info.data.get("python_task"))
+        reads = _reading_connector(types, info.data.get("source_type", ""))
         given = value.model_dump(exclude_unset=True) if isinstance(value, Options) else value
         target = _effective_target(info.data.get("tasks", ()), info.data.get("target_table", ""))
-        return plugins.options_model(Options, reads, target).model_validate(given)
+        model = plugins.options_model(Options, reads, target)
+        return _default_options(model) if given == {} else model.model_validate(given)
 
     @model_validator(mode="after")
     def _type_is_derived(self) -> Self:
-        kinds = {step.task_type for step in self.steps}
-        if self.type is not None and kinds and self.type not in kinds:
+        types = _types(self.tasks, self.source_query, self.python_task)
+        if self.type is not None and types and self.type not in types:
             raise ValueError(f"type {self.type} contradicts the steps, of which none is {self.type}; remove type")
         # frozen for all other code: the stored type is always the one of the steps
-        object.__setattr__(self, "type", TaskType.PYTHON if TaskType.PYTHON in kinds else TaskType.SQL)
+        object.__setattr__(self, "type", TaskType.PYTHON if TaskType.PYTHON in types else TaskType.SQL)
         return self
 
     @model_validator(mode="after")
@@ -325,7 +351,7 @@ class Definition(BaseModel):
     @property
     def source_connector(self) -> str:
         """Name of the connector that reads: registered readers have their own."""
-        return _reading_connector(self.steps, self.source_type)
+        return _reading_connector(_types(self.tasks, self.source_query, self.python_task), self.source_type)
 
     @property
     def tie_breaker(self) -> str | None:
@@ -348,21 +374,36 @@ class Definition(BaseModel):
         return schema
 
 
+@cache
+def _default_options(model: type[BaseModel]) -> BaseModel:
+    return model()
+
+
 def _steps(tasks: tuple[Step, ...], source_query: str | None, python_task: str | None) -> tuple[Step, ...]:
     if tasks:
-        return tuple(sorted(tasks, key=lambda step: step.order_index))
+        return _ordered(tasks)
     reading = (Step(order_index=0, task_type=TaskType.SQL, body=source_query),) if source_query else ()
     python = (Step(order_index=1, task_type=TaskType.PYTHON, body=python_task),) if python_task else ()
     return (*reading, *python)
 
 
+def _ordered(tasks: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple(sorted(tasks, key=lambda step: step.order_index))
+
+
+def _types(tasks: tuple[Step, ...], source_query: str | None, python_task: str | None) -> tuple[TaskType, ...]:
+    """The types of the steps in order."""
+    if tasks:
+        return tuple(step.task_type for step in _ordered(tasks))
+    return (*((TaskType.SQL,) if source_query else ()), *((TaskType.PYTHON,) if python_task else ()))
+
+
 def _effective_target(tasks: tuple[Step, ...], target_table: str) -> str:
-    last = next(reversed(_steps(tasks, None, None)), None)
-    return (last.target_table if last else None) or target_table
+    return (_ordered(tasks)[-1].target_table if tasks else None) or target_table
 
 
-def _reading_connector(steps: tuple[Step, ...], source_type: str) -> str:
-    return PYTHON_READER if steps and steps[0].task_type is TaskType.PYTHON else source_type
+def _reading_connector(types: tuple[TaskType, ...], source_type: str) -> str:
+    return PYTHON_READER if types and types[0] is TaskType.PYTHON else source_type
 
 
 def describe_connector_options(definition: dict[str, Any], options: dict[str, Any]) -> None:
@@ -499,11 +540,14 @@ class Pipeline:
         return self.rerun.id if self.rerun else None
 
     def is_stale(self, zone: tzinfo) -> bool:
-        """Whether the mart is older than the schedule allows; `zone`: time zone for cron schedules."""
-        schedule = self.definition.schedule
-        if schedule is None or not self.definition.enabled:
+        """Whether the mart is older than its freshness or its schedule allows; `zone`: time zone for cron schedules."""
+        schedule, freshness = self.definition.schedule, self.definition.options.freshness
+        fresh = self.fresh_as_of or self.created_at
+        if not self.definition.enabled:
             return False
-        return self.read_at > schedule.stale_at(self.fresh_as_of or self.created_at, zone=zone)
+        if freshness is not None:
+            return self.read_at > fresh + freshness
+        return schedule is not None and self.read_at > schedule.stale_at(fresh, zone=zone)
 
     @property
     def freshness_covers(self) -> FreshnessCovers:

@@ -261,8 +261,10 @@ def _state_of_refusal(text: str) -> str:
     return "28000" if _REFUSED_ACCOUNT.search(text) else ""
 
 
-STABLE_NAMES = """
-    SET LOCAL search_path = pg_catalog, pg_temp;
+STABLE_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
+
+STABLE_NAMES = f"""
+    {STABLE_PATH};
     SET LOCAL standard_conforming_strings = on;
     SET LOCAL array_nulls = on;
     SET LOCAL bytea_output = 'hex';

@@ -244,7 +244,8 @@ def describe_options(task: Task) -> list[str]:
     if task.options is None:
         return []
     return [
-        f"{name}: {_type_text(field.annotation)}" + ("" if field.is_required() else f" = {field.get_default()}")
+        f"{name}: {_type_text(field.annotation)}"
+        + ("" if field.is_required() else f" = {field.get_default(call_default_factory=True, validated_data={})}")
         for name, field in task.options.model_fields.items()
     ]
 

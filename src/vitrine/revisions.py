@@ -1,7 +1,7 @@
 """Creates and changes pipelines: checks the definition, then stores it together with its effect on the state."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -16,12 +16,10 @@ from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import generations, pipelines
+from vitrine.store import chains, generations, pipelines
 from vitrine.store import state as states
 from vitrine.store.database import transaction
-
-ALL = 100_000
-"""More pipelines than a store has."""
+from vitrine.store.pipelines import Invalid, Stored
 
 # What is read: a new query may continue from the checkpoint if the user requests it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
@@ -34,8 +32,26 @@ def create(
     connection: Connection, settings: Settings, definition: Definition, pipeline_id: UUID | None = None
 ) -> Pipeline:
     """Store a new pipeline; ConfigError lists every reason for a refusal."""
+    with transaction(connection):
+        if definition.after:
+            chains.lock(connection)
+            chains.refuse_missing(connection, definition.after)
+        created = _create(connection, settings, definition, pipeline_id)
+        return _chained(connection, created, definition.after)
+
+
+def _create(connection: Connection, settings: Settings, definition: Definition, pipeline_id: UUID | None) -> Pipeline:
+    """The same without its chain."""
     plan.check(definition, settings)
     return pipelines.create(connection, definition, pipeline_id, zone=settings.zone)
+
+
+def _chained(connection: Connection, pipeline: Pipeline, after: Sequence[str]) -> Pipeline:
+    """The pipeline, once its chain is stored."""
+    if pipeline.definition.after == tuple(after):
+        return pipeline
+    chains.set_upstreams(connection, {pipeline.id: after})
+    return pipelines.get(connection, pipeline.id)
 
 
 def change(
@@ -49,15 +65,33 @@ def change(
 ) -> Pipeline:
     """Change some fields of a pipeline together with its state, or change nothing."""
     with transaction(connection):
+        lock_chains(connection, fields)
         old = pipelines.lock(connection, key)
-        revision = _revise(connection, settings, old, fields, state, expected_version)
-        if revision is None:
-            return old
-        if revision.resets:
-            states.reset(connection, old.id)
-        if revision.is_another_mart:
-            generations.forget(connection, old.id)
-        return pipelines.update(connection, old.id, revision.definition, zone=settings.zone)
+        pipelines.refuse_other_version(old.name, old.config_version, expected_version)
+        new = merge(old.definition, fields)
+        if new.after != old.definition.after:
+            chains.refuse_missing(connection, new.after)
+        return _chained(connection, _store(connection, settings, old, new, state), new.after)
+
+
+def lock_chains(connection: Connection, fields: Mapping[str, Any]) -> None:
+    """Before a pipeline is locked whose chain these fields may change."""
+    if "after" in fields:
+        chains.lock(connection)
+
+
+def _store(
+    connection: Connection, settings: Settings, old: Stored, new: Definition, state: StateChoice | None
+) -> Pipeline:
+    """Store a definition with its effect on the state, without its chain; the old one need not be valid."""
+    revision = _revise(connection, settings, old, new, state)
+    if revision is None:
+        return pipelines.get(connection, old.id)
+    if revision.resets:
+        states.reset(connection, old.id)
+    if revision.is_another_mart:
+        generations.forget(connection, old.id)
+    return pipelines.update(connection, old.id, new, zone=settings.zone)
 
 
 def work_changed_by(
@@ -74,30 +108,25 @@ def work_changed_by(
     Refuses what `change` refuses, so that they are not asked in vain.
     """
     old = pipelines.get(connection, key)
-    revision = _revise(connection, settings, old, fields, state, expected_version)
-    return revision.definition if revision and changes_the_work(old.definition, revision.definition) else None
+    pipelines.refuse_other_version(old.name, old.config_version, expected_version)
+    new = merge(old.definition, fields)
+    revision = _revise(connection, settings, old, new, state)
+    return new if revision and changes_the_work(old.definition, new) else None
 
 
 @dataclass(frozen=True)
 class _Revision:
-    definition: Definition
     resets: bool
     is_another_mart: bool  # what was published before does not belong to it
 
 
 def _revise(
-    connection: Connection,
-    settings: Settings,
-    old: Pipeline,
-    fields: Mapping[str, Any],
-    state: StateChoice | None,
-    expected_version: int | None,
+    connection: Connection, settings: Settings, old: Stored, new: Definition, state: StateChoice | None
 ) -> _Revision | None:
-    """What a change stores; None if it changes nothing."""
-    pipelines.refuse_other_version(old.name, old.config_version, expected_version)
-    new = merge(old.definition, fields)
-    plan.check(new, settings)
-    changed = changed_fields(old.definition, new)
+    """What a new definition does to the state; None if it changes nothing."""
+    changed = _changed_since(old, new)
+    if not only_disables(changed, new):
+        plan.check(new, settings)
     if not changed and state != "reset":
         return None
     _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
@@ -105,7 +134,15 @@ def _revise(
     resets = must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
         bool(changed & FIXED_WHILE_RUNNING) and not stored.has_checkpoint  # a half-built load of the old definition
     )
-    return _Revision(new, resets, bool(changed & IDENTITY))
+    return _Revision(resets, bool(changed & IDENTITY))
+
+
+def _changed_since(old: Stored, new: Definition) -> frozenset[str]:
+    if isinstance(old, Pipeline):
+        return changed_fields(old.definition, new)
+    # the fields that the checkpoint belongs to may be as before: often only an option is not valid any more
+    fields = pipelines.plain_fields(new)
+    return frozenset(name for name, value in fields.items() if value != old.fields[name])
 
 
 def change_state(
@@ -231,6 +268,11 @@ def changed_fields(old: Definition, new: Definition) -> frozenset[str]:
     return frozenset(name for name in Definition.model_fields if getattr(old, name) != getattr(new, name))
 
 
+def only_disables(changed: frozenset[str], new: Definition) -> bool:
+    """Whether the change does nothing but disable: it is not refused if the settings no longer allow the rest."""
+    return not new.enabled and changed <= {"enabled"}
+
+
 def changes_the_work(old: Definition, new: Definition) -> bool:
     """Whether source or target may judge the new definition otherwise than the old one."""
     changed = changed_fields(with_throttle_of(new, old), new)
@@ -256,7 +298,7 @@ def must_reset(changed: frozenset[str], *, has_checkpoint: bool, state: StateCho
     return False
 
 
-def _refuse_while_running(pipeline: Pipeline, changed: frozenset[str]) -> None:
+def _refuse_while_running(pipeline: Stored, changed: frozenset[str]) -> None:
     if pipeline.status in LEASED and (fixed := changed & FIXED_WHILE_RUNNING):
         raise TransitionRefused(
             f"pipeline '{pipeline.name}' is {pipeline.status}; pause it before you change {', '.join(sorted(fixed))}",
@@ -266,7 +308,7 @@ def _refuse_while_running(pipeline: Pipeline, changed: frozenset[str]) -> None:
 
 def new_work(connection: Connection, documents: Sequence[Document]) -> list[tuple[Document, Definition]]:
     """The documents that source and target have not judged yet; invalid ones are left out."""
-    stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+    stored = {pipeline.name: pipeline for pipeline in pipelines.list_all(connection)}
     found: list[tuple[Document, Definition]] = []
     for document in documents:
         try:
@@ -274,15 +316,9 @@ def new_work(connection: Connection, documents: Sequence[Document]) -> list[tupl
         except ValidationError:
             continue  # reported when the documents are applied
         old = stored.get(definition.name)
-        if old is None or changes_the_work(old.definition, definition):
+        if not isinstance(old, Pipeline) or changes_the_work(old.definition, definition):
             found.append((document, definition))
     return found
-
-
-def list_others(connection: Connection, documents: Sequence[Document]) -> list[str]:
-    """The names of the stored pipelines that no document has."""
-    named = {str(document.fields.get("name")) for document in documents}
-    return [one.name for one in pipelines.list_page(connection, limit=ALL) if one.name not in named]
 
 
 @dataclass(frozen=True)
@@ -302,7 +338,7 @@ class Applied:
     outcome: Literal["created", "changed", "unchanged", "deleted"]
     differences: tuple[Difference, ...] = ()
     resets: bool = False  # the user asked for it
-    old: Pipeline | None = None  # None: it did not exist
+    old: Stored | None = None  # None: it did not exist
     new: Pipeline | None = None  # None: it does not exist any more
 
 
@@ -324,11 +360,16 @@ def apply_all(
     reasons = list(refused)
     applied: list[Applied] = []
     with transaction(connection):
-        stored = {pipeline.name: pipeline for pipeline in pipelines.list_page(connection, limit=ALL)}
+        # one set after another: two that change the same pipelines in another order would deadlock
+        chains.lock(connection)
+        stored = {pipeline.name: pipeline for pipeline in pipelines.list_all(connection)}
+        pipelines.lock_all(connection, _touched(documents, stored, delete))
+        # their own chains are stored afterwards
+        changing = {*delete, *(str(document.fields.get("name")) for document in documents)}
         # first, because a document may take over the target of a deleted pipeline
         for name in delete:
             try:
-                pipelines.delete(connection, stored[name].id)
+                pipelines.delete(connection, stored[name].id, besides=changing)
                 applied.append(Applied(name, "deleted", old=stored[name]))
             except KeyError:
                 continue  # another session has deleted it since it was listed
@@ -343,6 +384,13 @@ def apply_all(
                 applied.append(_apply(connection, settings, document, stored.get(definition.name), state))
             except (ValidationError, ConfigError, TransitionRefused) as exc:
                 reasons += document.mistakes(exc)
+        remaining = stored.keys() - set(delete)
+        reasons += _unknown_upstreams(origins.values(), remaining | origins.keys())
+        if not reasons:
+            try:
+                applied = _apply_chains(connection, applied, origins)
+            except ConfigError as exc:
+                reasons.append(str(exc))
         if reasons:
             raise ConfigError("nothing was applied:\n  " + "\n  ".join(reasons), code="NOT_APPLIED")
         if dry_run:
@@ -350,21 +398,65 @@ def apply_all(
     return sorted(applied, key=lambda one: one.name)
 
 
+def _touched(documents: Sequence[Document], stored: Mapping[str, Stored], delete: Sequence[str]) -> set[str]:
+    """The pipelines that are deleted or changed, and those that they run after."""
+    names = set(delete)
+    for document in documents:
+        try:
+            definition = document.definition
+        except ValidationError:
+            continue  # reported when the document is applied
+        old = stored.get(definition.name)
+        if not (isinstance(old, Pipeline) and old.definition == definition):
+            names |= {definition.name, *definition.after}
+    return names
+
+
 def _apply(
-    connection: Connection, settings: Settings, document: Document, old: Pipeline | None, state: StateChoice | None
+    connection: Connection, settings: Settings, document: Document, old: Stored | None, state: StateChoice | None
 ) -> Applied:
+    """What one document does, without its chain: it may name a pipeline that another document creates."""
     definition = document.definition
     if old is None:
-        new = create(connection, settings, definition, _pipeline_id(document.fields))
+        new = _create(connection, settings, definition, _pipeline_id(document.fields))
         return Applied(definition.name, "created", new=new)
-    if old.definition == definition and state != "reset":
+    if isinstance(old, Pipeline) and old.definition == definition and state != "reset":
         return Applied(definition.name, "unchanged", old=old, new=old)
-    new = change(connection, settings, old.id, definition.model_dump(mode="json"), state=state)
-    changed = differences(old.definition, definition)
+    new = _store(connection, settings, pipelines.lock_stored(connection, old.id), definition, state)
+    changed = differences(old, definition)
     return Applied(definition.name, "changed", changed, resets=state == "reset", old=old, new=new)
 
 
-def differences(old: Definition, new: Definition) -> tuple[Difference, ...]:
+def _unknown_upstreams(documents: Iterable[Document], known: Collection[str]) -> list[str]:
+    """The documents that name a pipeline which neither exists nor is created together with them."""
+    reasons: list[str] = []
+    for document in documents:
+        try:
+            chains.refuse_unknown(document.definition.after, known)
+        except ConfigError as exc:
+            reasons += document.mistakes(exc)
+    return reasons
+
+
+def _apply_chains(
+    connection: Connection, applied: Sequence[Applied], documents: Mapping[str, Document]
+) -> list[Applied]:
+    """Store the chains of all documents together: their order does not matter; ConfigError if they form a cycle."""
+    wanted = {
+        one.new.id: documents[one.name].definition.after
+        for one in applied
+        if one.new is not None and one.new.definition.after != documents[one.name].definition.after
+    }
+    if not wanted:
+        return list(applied)
+    chains.set_upstreams(connection, wanted)
+    return [
+        replace(one, new=pipelines.get(connection, one.new.id)) if one.new and one.new.id in wanted else one
+        for one in applied
+    ]
+
+
+def differences(old: Stored, new: Stored | Definition) -> tuple[Difference, ...]:
     """Every field and option that has another value."""
     before, after = flat(old), flat(new)
     names = dict.fromkeys((*before, *after))
@@ -373,10 +465,16 @@ def differences(old: Definition, new: Definition) -> tuple[Difference, ...]:
     )
 
 
-def flat(definition: Definition) -> dict[str, Any]:
-    """Every field and option that has not its default."""
-    fields = definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
-    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+def flat(stored: Stored | Definition) -> dict[str, Any]:
+    """Every field and option of the definition that has not its default."""
+    if isinstance(stored, Invalid):
+        defaults = pipelines.plain_fields(Definition(name="none", target_table="")) | {"name": None}
+        fields = {name: value for name, value in stored.fields.items() if value != defaults[name]}
+        options = fields.pop("options", {})
+    else:
+        definition = stored.definition if isinstance(stored, Pipeline) else stored
+        fields = definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
+        options = definition.options.model_dump(mode="json", exclude_defaults=True)
     return fields | {f"options.{name}": value for name, value in options.items()}
 
 

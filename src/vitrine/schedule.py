@@ -1,9 +1,11 @@
 """When a pipeline is due: at a fixed interval, or by a cron line in a time zone."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from itertools import islice
 
 from cronsim import CronSim, CronSimError
 
@@ -42,16 +44,19 @@ class Cron:
 
     def next_after(self, now: datetime, *, last: datetime | None = None, zone: tzinfo = UTC) -> datetime:
         """The first due time after now; due times missed since `last` are skipped."""
-        after = max(now, last) if last else now
-        for due in CronSim(self.line, after.astimezone(zone)):
-            # compared in UTC: in a repeated hour, the first 02:30 may be in the past
-            if (moment := due.astimezone(UTC)) > after:
-                return moment
-        raise ValueError("the cron line names a day that does not exist")
+        return next(self._due_times(max(now, last) if last else now, zone))
 
     def stale_at(self, fresh: datetime, *, zone: tzinfo = UTC) -> datetime:
         """When a mart as fresh as this is older than the schedule allows: at the second due time after."""
-        return self.next_after(self.next_after(fresh, zone=zone), zone=zone)
+        return next(islice(self._due_times(fresh, zone), 1, None))
+
+    def _due_times(self, after: datetime, zone: tzinfo) -> Iterator[datetime]:
+        for due in CronSim(self.line, after.astimezone(zone)):
+            # compared in UTC: in a repeated hour, the first 02:30 may be in the past
+            if (moment := due.astimezone(UTC)) > after:
+                yield moment
+                after = moment
+        raise ValueError("the cron line names a day that does not exist")
 
 
 Schedule = Interval | Cron

@@ -91,6 +91,26 @@ def _api_url(value: object) -> object:
         raise ValueError("give the address of an API such as https://vitrine.example.com")
     if parts.username or parts.password:
         raise ValueError("give no user or password in the address; the token belongs in VITRINE_TOKEN")
+    if parts.query or parts.fragment:
+        raise ValueError("give an address without ? and #; the token belongs in VITRINE_TOKEN")
+    return value
+
+
+def is_header_value(text: str) -> bool:
+    """Whether a secret can be sent in a header; a client library would quote one that cannot in its error."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _header_value(value: SecretStr) -> SecretStr:
+    if not is_header_value(value.get_secret_value()):
+        raise ValueError("give one line of ASCII characters without spaces")
+    return value
+
+
+def _webhook_url(value: object) -> object:
+    parts = urlsplit(value.get_secret_value() if isinstance(value, SecretStr) else str(value))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("give an address such as https://hooks.example.com/services/…")
     return value
 
 
@@ -131,6 +151,10 @@ Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDec
 ConnectionLimit = Annotated[int, Field(ge=CONNECTIONS_OF_A_RUN, le=10_000)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 ApiUrl = Annotated[str, BeforeValidator(_api_url)]
+HeaderSecret = Annotated[SecretStr, AfterValidator(_header_value)]
+WebhookUrl = Annotated[SecretStr, BeforeValidator(_webhook_url)]
+WebhookEvent = Literal["failure", "recovery", "stale", "quarantine"]
+WebhookEvents = Annotated[tuple[WebhookEvent, ...], NoDecode, BeforeValidator(split_list)]
 
 
 _SOURCES = SettingsConfigDict(
@@ -225,7 +249,7 @@ class Settings(_FromFiles):
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
-    # names besides those of loopback under which clients reach the API
+    # names besides those of loopback under which clients reach the API, and the port of a runner
     allowed_hosts: Hosts = ()
     # PEM files; None: the API itself speaks no TLS
     tls_cert: Path | None = None
@@ -234,13 +258,19 @@ class Settings(_FromFiles):
     trusted_proxies: Networks = ()
     # None: commands work on the database; otherwise through the API at this address, with the token
     api_url: ApiUrl | None = None
-    token: SecretStr | None = None
+    token: HeaderSecret | None = None
     check_timeout: Duration = timedelta(seconds=10)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: Literal["auto", "json", "text"] = "auto"
     log_batches: int = Field(default=20, ge=0, le=1_000_000)
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(default=0, ge=0, le=65535)  # 0: a runner serves no metrics
+    # None: no message is sent. The address of Slack and similar services is itself a secret
+    webhook_url: WebhookUrl | None = None
+    webhook_format: Literal["json", "slack"] = "json"
+    webhook_events: WebhookEvents = ("failure", "recovery", "stale", "quarantine")
+    # None: messages have no signature
+    webhook_secret: SecretStr | None = None
     # only for this project's tests: makes a process fail at named points
     testing: bool = False
     failpoints: str = ""
@@ -275,9 +305,10 @@ class Settings(_FromFiles):
             raise ConfigError("; ".join(_sentence(one, prefix) for one in mistakes), code="SETTINGS") from None
 
     def passwords(self) -> list[str]:
-        """Every secret in the database URLs, percent-encoded and decoded."""
+        """Every secret in the database URLs, percent-encoded and decoded, and those of the webhook."""
         given = [url.get_secret_value() for url in (self.database_url, *self.sources.values()) if url is not None]
-        return [secret for url in given for secret in urls.secrets_of(url)]
+        webhook = [one.get_secret_value() for one in (self.webhook_url, self.webhook_secret) if one is not None]
+        return [*(secret for url in given for secret in urls.secrets_of(url)), *webhook]
 
     def runs_per_source(self) -> dict[str, int]:
         """How many runs may read from a source at once, over all runners; a source without an entry has no limit."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -15,7 +16,6 @@ import pytest
 
 from tests.helpers.access import issue
 from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
-from tests.helpers.running import create
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
 from vitrine import token_text
@@ -28,18 +28,6 @@ from vitrine.store import pipelines
 
 SOCKETS = 1000
 START_SECONDS = 60  # on a busy machine
-
-
-@pytest.fixture
-def genres(connection: Connection, settings: Settings) -> Pipeline:
-    return create(
-        connection,
-        settings,
-        name="genres",
-        source_query="SELECT id, name FROM content.genre",
-        target_table="analytics.genres",
-        key_columns=["id"],
-    )
 
 
 def fetch(port: int, path: str, token: str | None = None, method: str = "GET") -> tuple[int, str]:
@@ -148,6 +136,16 @@ def raw(port: int, request: str) -> str:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(request.replace("\n", "\r\n").encode("latin1"))
         return connection.recv(65536).split(b"\r\n")[0].decode()
+
+
+@pytest.mark.promise("K3")
+def test_the_port_of_a_runner_answers_under_the_names_of_the_settings_only(database_url: str, tmp_path: Path) -> None:
+    port = free_port()
+    names: dict[str, Any] = {"VITRINE_METRICS_PORT": str(port), "VITRINE_ALLOWED_HOSTS": "runner.example"}
+    with runner(database_url, tmp_path, **names):
+        wait_until(lambda: get(port, "/live")[0] == 200, START_SECONDS, "the start of the runner")
+        for host, status in (("runner.example", "200"), (f"localhost:{port}", "200"), ("evil.example", "421")):
+            assert f" {status} " in raw(port, f"GET /metrics HTTP/1.1\nHost: {host}\n\n")
 
 
 @pytest.mark.promise("H1", "K3")

@@ -94,7 +94,7 @@ def test_nothing_is_applied_if_one_file_is_invalid(command: Command, files: Path
     assert "bad.yaml, line 7, column 1: no field `source_qurey`; did you mean `source_query`?\n" in text
     assert "worse.yaml, line 2, column 1: " in text
     assert re.search(r"worse\.yaml, line 3, column 1: .*etl\.etl_runs", text)
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 def test_nothing_is_applied_if_a_source_refuses_a_definition_unless_it_is_not_asked(
@@ -105,7 +105,7 @@ def test_nothing_is_applied_if_a_source_refuses_a_definition_unless_it_is_not_as
     assert text.startswith("nothing was applied:\n  films.yaml, line 2, column 1: ")
     assert "content.nothing" in text
     assert text.endswith("To store it anyway, give --no-validate")
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
     assert "films: created\n" in ok(command("apply", "--no-validate", str(files)))
 
 
@@ -121,13 +121,13 @@ def test_files_that_are_not_yaml_are_reported_with_line_and_column_beside_the_mi
         assert first == "nothing was applied:"
         places = [line.strip().partition(": ")[0] for line in lines]
         assert places == ["twice.yaml, line 7, column 1", "z.yaml, line 3, column 1", "bad.yaml, line 5, column 1"]
-        assert pipelines.list_page(connection) == []
+        assert pipelines.list_all(connection) == []
 
 
 def test_two_files_do_not_define_the_same_pipeline(command: Command, files: Path, connection: Connection) -> None:
     (files / "more.yaml").write_text("description: the same\n" + GENRES)
     assert "more.yaml, line 2, column 1: 'genres.yaml' defines 'genres', too" in refused(command("apply", str(files)))
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 def test_a_dry_run_shows_the_differences_and_changes_nothing(
@@ -135,7 +135,7 @@ def test_a_dry_run_shows_the_differences_and_changes_nothing(
 ) -> None:
     created = "genres: created\nratings: created\n"
     assert ok(command("apply", "--dry-run", str(files))) == created + DRY
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
     ok(command("apply", str(files)))
     (files / "genres.yaml").write_text(
         "name: genres\nsource_query: |\n  SELECT id, name, modified\n    FROM content.genre\n   WHERE name > 'A'\n"
@@ -144,7 +144,7 @@ def test_a_dry_run_shows_the_differences_and_changes_nothing(
     )
     (files / "ratings.yaml").unlink()
     (files / "films.yaml").write_text(GENRES.replace("genres", "films"))
-    before = pipelines.list_page(connection)
+    before = pipelines.list_all(connection)
     shown = (
         "films: created\n"
         "genres: changed\n"
@@ -160,9 +160,9 @@ def test_a_dry_run_shows_the_differences_and_changes_nothing(
     assert ok(command("apply", "--dry-run", str(files))) == shown + others + DRY
     pruned = shown + "ratings: deleted\n"
     assert ok(command("apply", "--dry-run", "--prune", str(files))) == pruned + DRY
-    assert pipelines.list_page(connection) == before
+    assert pipelines.list_all(connection) == before
     assert ok(command("apply", str(files))) == shown
-    assert {one.name for one in pipelines.list_page(connection)} == {"films", "genres", "ratings"}
+    assert {one.name for one in pipelines.list_all(connection)} == {"films", "genres", "ratings"}
 
 
 def test_prune_asks_before_it_deletes_and_marts_stay(
@@ -181,10 +181,10 @@ def test_prune_asks_before_it_deletes_and_marts_stay(
         code, shown = answered(prune, answer, folder=tmp_path, env=env)
         assert (code, "vitrine: nothing was changed" in shown) == (1, True), shown
         assert "genres: deleted\nnew: created\nratings: unchanged\nDelete 1 pipeline(s)" in shown
-        assert [one.name for one in pipelines.list_page(connection)] == names
+        assert [one.name for one in pipelines.list_all(connection)] == names
     code, shown = answered(prune, "y\n", folder=tmp_path, env=env)
     assert (code, shown.endswith("applied\n")) == (0, True), shown
-    assert [one.name for one in pipelines.list_page(connection)] == ["new", "ratings"]
+    assert [one.name for one in pipelines.list_all(connection)] == ["new", "ratings"]
     assert differences(connection, QUERY, "analytics.genres", "id") == []
     (files / "new.yaml").unlink()
     assert ok(command("apply", "--prune", "--yes", str(files))) == "new: deleted\nratings: unchanged\n"
@@ -203,7 +203,7 @@ def test_prune_refuses_to_delete_a_running_pipeline_and_one_file_as_folder(
     (files / "films.yaml").write_text(GENRES.replace("genres", "films"))
     text = refused(command("apply", "--prune", "--yes", str(files)))
     assert text == "nothing was applied:\n  pipeline 'ratings' is being run by another; pause it first"
-    assert [one.name for one in pipelines.list_page(connection)] == ["genres", "ratings"]
+    assert [one.name for one in pipelines.list_all(connection)] == ["genres", "ratings"]
 
 
 def test_variables_and_queries_in_files_are_applied_per_stage(
@@ -229,7 +229,7 @@ def test_exported_files_are_applied_without_a_change(
     command: Command, files: Path, connection: Connection, tmp_path: Path
 ) -> None:
     ok(command("apply", str(files)))
-    ids = {pipeline.name: pipeline.id for pipeline in pipelines.list_page(connection)}
+    ids = {pipeline.name: pipeline.id for pipeline in pipelines.list_all(connection)}
     assert ok(command("export", "out")) == "2 file(s) in out\n"
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "genres.yaml",
@@ -243,10 +243,10 @@ def test_exported_files_are_applied_without_a_change(
         .startswith("# yaml-language-server: $schema=pipeline.schema.json\nid: ")
     )
     assert ok(command("apply", "out")) == "genres: unchanged\nratings: unchanged\n"
-    for pipeline in pipelines.list_page(connection):
+    for pipeline in pipelines.list_all(connection):
         pipelines.delete(connection, pipeline.id)
     assert ok(command("apply", "out")) == "genres: created\nratings: created\n"
-    assert {pipeline.name: pipeline.id for pipeline in pipelines.list_page(connection)} == ids
+    assert {pipeline.name: pipeline.id for pipeline in pipelines.list_all(connection)} == ids
 
 
 def test_a_missing_folder_is_named(command: Command) -> None:

@@ -67,10 +67,10 @@ def test_what_removes_something_asks_and_refuses_without_a_terminal(
         assert (done.returncode, "there is no terminal to ask" in done.stderr) == (1, True), done
         code, shown = answered(arguments, "n\n", folder=tmp_path, env=env)
         assert (code, "'genres'" in shown, "nothing was changed" in shown) == (1, True, True), shown
-        assert [one.name for one in pipelines.list_page(connection)] == ["genres"]
+        assert [one.name for one in pipelines.list_all(connection)] == ["genres"]
     code, shown = answered(["delete", "genres"], "y\n", folder=tmp_path, env=env)
     assert (code, shown.endswith("genres: deleted; analytics.genres stays\n")) == (0, True), shown
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

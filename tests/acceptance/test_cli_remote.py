@@ -3,6 +3,8 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -96,7 +98,7 @@ def test_pipelines_are_applied_run_and_examined_through_an_api(
     assert ok(remote("apply", "out", "--prune")) == "genres: unchanged\n"
     assert "reads everything" in ok(remote("reset", "genres", "--yes"))
     assert ok(remote("delete", "genres", "--yes")) == "genres: deleted; analytics.genres stays\n"
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 def test_a_failed_run_ends_with_1_and_all_failed_pipelines_are_run_again(
@@ -123,6 +125,63 @@ def test_mistakes_of_files_have_their_places_through_an_api_as_well(remote: Comm
     assert "genres.yaml, line 8, column 1: batch_size: give a whole number" in text
     assert "genres.yaml, line 10, column 3: " in text
     assert ok(remote("list")) == "No pipeline.\n"
+
+
+@pytest.mark.promise("H2")
+def test_tokens_and_audit_through_an_api_need_an_administrator(
+    remote: Command, connection: Connection, tmp_path: Path
+) -> None:
+    made = remote("token", "create", "root", "--role", "admin", "--ttl", "1h")
+    assert (made.returncode, "valid until" in made.stderr) == (0, True), made
+    admin = made.stdout.strip()
+    ends = connection.execute("SELECT expires_at - created_at AS ttl FROM etl.etl_tokens").fetchone()
+    assert ends is not None
+    assert ends["ttl"] == timedelta(hours=1)
+    as_admin = partial(remote, VITRINE_TOKEN=admin)
+    texts = {
+        role: as_admin("token", "create", f"the-{role}", "--role", role).stdout.strip()
+        for role in ("viewer", "operator")
+    }
+    listed = [json.loads(line) for line in ok(as_admin("token", "list", "--json")).splitlines()]
+    assert [(one["name"], one["role"]) for one in listed] == [
+        ("root", "admin"),
+        ("the-operator", "operator"),
+        ("the-viewer", "viewer"),
+    ]
+    assert "the-viewer" in ok(as_admin("token", "list"))
+    for name, token in (("no token", ""), *texts.items()):
+        for command in (
+            ("token", "list"),
+            ("token", "create", "x", "--role", "admin"),
+            ("audit",),
+            ("audit", "--json"),
+        ):
+            text = refused(remote(*command, VITRINE_TOKEN=token))
+            assert ("needs the role admin" if token else "give a valid access token") in text, (name, command)
+        revoked = refused(remote("token", "revoke", "root", VITRINE_TOKEN=token))
+        assert ("needs the role admin" if token else "give a valid access token") in revoked
+    assert ok(as_admin("token", "revoke", "the-viewer")) == "the-viewer: revoked\n"
+    assert "there is no token 'the-viewer'" in refused(as_admin("token", "revoke", "the-viewer"))
+    assert "already a token 'root'" in refused(as_admin("token", "create", "root", "--role", "admin"))
+    entries = [json.loads(line) for line in ok(as_admin("audit", "--json")).splitlines()]
+    assert [(one["operation"], one["actor"], one["via"], one["address"]) for one in entries] == [
+        ("tokens.revoke", "root", "api", "127.0.0.1"),
+        ("tokens.create", "root", "api", "127.0.0.1"),
+        ("tokens.create", "root", "api", "127.0.0.1"),
+        ("tokens.create", "anonymous", "api", "127.0.0.1"),
+    ]
+    selected = ok(as_admin("audit", "--actor", "root", "--since", "1h", "--limit", "1"))
+    assert ("tokens.revoke" in selected, "tokens.create" in selected) == (True, False)
+    assert "tokens" not in ok(as_admin("audit", "--since", "2099-01-01"))
+
+
+def test_an_audit_log_of_several_pages_is_exported_through_an_api(remote: Command, connection: Connection) -> None:
+    connection.execute(
+        "INSERT INTO etl.etl_audit (actor, role, via, operation)"
+        " SELECT 'ci', 'admin', 'cli', 'test.' || n FROM generate_series(1, 450) AS n"
+    )
+    entries = [json.loads(line) for line in ok(remote("audit", "--json")).splitlines()]
+    assert [one["operation"] for one in entries] == [f"test.{n}" for n in range(450, 0, -1)]
 
 
 @pytest.mark.parametrize("command", ["migrate", "api", "runner", "demo", "up", "sample"])
@@ -198,6 +257,7 @@ def test_an_answer_that_is_not_of_vitrine_is_reported_in_one_sentence(
     [
         (["--api", "ftp://example.com", "list"], "VITRINE_API_URL is not valid: give the address of an API"),
         (["--api", "http://me:secret@127.0.0.1", "list"], "the token belongs in VITRINE_TOKEN"),
+        (["--api", "http://127.0.0.1:1/?token=secret", "list"], "the token belongs in VITRINE_TOKEN"),
         (["--api", "http://127.0.0.1:1", "--token-file", "nowhere", "list"], "cannot read the token file 'nowhere'"),
         (["--api", "http://127.0.0.1:1", "list"], "cannot be reached"),
     ],

@@ -129,6 +129,16 @@ def test_a_cinema_of_an_earlier_release_is_rebuilt_and_own_pipelines_stay(tmp_pa
     ):
         assert pipelines.get(connection, "own").definition.target_table == "analytics.own"
         assert connection.execute("SELECT count(*) AS days FROM analytics.own").fetchone() == {"days": 1096}
+        audited = connection.execute(
+            "SELECT operation, count(*) AS n FROM etl.etl_audit WHERE via = 'cli' GROUP BY operation ORDER BY operation"
+        ).fetchall()
+    # the demo changes pipelines as any caller does; it deleted all but the one that was renamed
+    marts = len(MARTS)
+    assert {row["operation"]: row["n"] for row in audited} == {
+        "pipelines.create": 2 * marts,
+        "pipelines.delete": marts - 1,
+        "pipelines.run": 2 * marts,
+    }
 
 
 def test_the_demo_refuses_to_fill_a_configured_database(tmp_path: Path) -> None:

@@ -6,32 +6,17 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.conftest import free_port
 from tests.helpers.browser import Tab, open_tab
-from tests.helpers.processes import environment, started
-from tests.helpers.running import create
+from tests.helpers.processes import environment, free_port, started
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
 from vitrine.api.permissions import PERMISSIONS, PREFIX
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
-from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines
 
 OPERATIONS = {(one.method, one.path) for one in PERMISSIONS if one.path.startswith(PREFIX)}
-
-
-@pytest.fixture
-def genres(connection: Connection, settings: Settings) -> Pipeline:
-    return create(
-        connection,
-        settings,
-        name="genres",
-        source_query="SELECT id, name FROM content.genre",
-        target_table="analytics.genres",
-        key_columns=["id"],
-    )
 
 
 @pytest.fixture

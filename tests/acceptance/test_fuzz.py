@@ -27,16 +27,20 @@ def test_generated_requests_are_answered_as_documented(database_url: str, tmp_pa
 
 
 @pytest.mark.promise("H1", "H2")
-@pytest.mark.parametrize("role", [*Role, None], ids=str)
-def test_generated_requests_with_a_token_are_answered_as_documented(
-    database_url: str, settings: Settings, connection: Connection, tmp_path: Path, role: Role | None
+@pytest.mark.parametrize("kind", [*Role, "expired", "missing"], ids=str)
+def test_generated_requests_to_an_api_with_tokens_are_answered_as_documented(
+    database_url: str, settings: Settings, connection: Connection, tmp_path: Path, kind: str
 ) -> None:
-    """None: with a token that has expired."""
     logs = tmp_path / "logs"
     logs.mkdir()
-    ttl = timedelta(milliseconds=1) if role is None else None
-    token = issue(settings, connection, role or Role.ADMIN, "fuzz", ttl=ttl)
     reader = issue(settings, connection, Role.VIEWER, "reader")
+    match kind:
+        case "missing":
+            token = None
+        case "expired":
+            token = issue(settings, connection, Role.ADMIN, "fuzz", ttl=timedelta(milliseconds=1))
+        case _:
+            token = issue(settings, connection, Role(kind), "fuzz")
     with running.served(database_url, logs) as address:
         reports = running.fuzz(address, tmp_path, seconds=SECONDS // 3, token=token, reader=reader)
     assert reports == [], "\n".join(reports)

@@ -163,3 +163,33 @@ def test_a_second_ctrl_c_ends_the_run_at_once(ratings: Connection, database_url:
             one.process.send_signal(signal.SIGINT)
             assert one.process.wait(GRACE_SECONDS) == 130
     assert "ended at once" in one.output()
+
+
+IMPORTING = """
+import importlib.abc, signal, sys
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this in the background
+sys.argv = ["vitrine", "list"]
+from vitrine.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "vitrine.cli.app", "vitrine.postgres", "vitrine.service.definitions"])
+def test_ctrl_c_ends_a_command_without_a_traceback_while_it_starts(
+    database_url: str, tmp_path: Path, module: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING.format(module=module)],
+        cwd=tmp_path,
+        env=environment(database_url),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

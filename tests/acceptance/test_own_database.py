@@ -19,6 +19,7 @@ from vitrine.postgres import Connection, connect
 
 ACCOUNT = """
     CREATE ROLE vitrine LOGIN PASSWORD 'S3CR3T' NOSUPERUSER NOCREATEDB NOCREATEROLE;
+    ALTER ROLE vitrine SET search_path = pg_catalog;
     CREATE SCHEMA etl AUTHORIZATION vitrine;
     CREATE SCHEMA analytics AUTHORIZATION vitrine;
     GRANT USAGE ON SCHEMA content, ugc TO vitrine;

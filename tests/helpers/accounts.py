@@ -52,9 +52,8 @@ def accounts(connection: Connection, url: str, *, places: Places = PLACES) -> Ge
     roles = Roles.of(prefix)
     apply(connection, roles, places)
     for role in roles:
-        connection.execute(
-            sql.SQL("CREATE ROLE {} LOGIN IN ROLE {}").format(sql.Identifier(f"{role}_1"), sql.Identifier(role))
-        )
+        statement = sql.SQL("CREATE ROLE {0} LOGIN IN ROLE {1}; ALTER ROLE {0} SET search_path = pg_catalog")
+        connection.execute(statement.format(sql.Identifier(f"{role}_1"), sql.Identifier(role)))
     urls = [as_user(url, f"{role}_1") for role in roles]
     try:
         yield Accounts(roles, *urls)

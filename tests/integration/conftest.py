@@ -1,14 +1,23 @@
-"""Fixtures of the tests on a real Elasticsearch."""
+"""Fixtures of several tests: an API on the store, a real Elasticsearch."""
 
 from collections.abc import Iterator
 
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.helpers import search_cluster
 from tests.helpers.search_cluster import Cluster
 from vitrine import failpoints
+from vitrine.api.app import create_app
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[TestClient]:
+    """An API on the store; an exception that nobody handles is a response with the status 500."""
+    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+        yield client
 
 
 @pytest.fixture

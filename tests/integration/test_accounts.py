@@ -1,8 +1,10 @@
 """The restricted accounts: what each may do, tried with plain SQL, and the product under all three."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -10,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.accounts import PLACES, Accounts, accounts, as_user
+from tests.helpers.chains import start
 from tests.helpers.databases import database as database_beside
 from tests.helpers.running import differences, succeed
 from vitrine import revisions
@@ -18,13 +21,15 @@ from vitrine.accounts import roles as creating
 from vitrine.accounts.findings import check_accounts
 from vitrine.accounts.grants import DEFINITION, TABLES
 from vitrine.connectors.postgres.source import horizon
-from vitrine.embedded import EmbeddedPostgres
+from vitrine.embedded import EmbeddedPostgres, programs_of
 from vitrine.engine import reconcile, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import database, pipelines, runs
+from vitrine.status import Event, RunStatus, Status
+from vitrine.store import database, notifications, pipelines, runs
+from vitrine.store.migrate import migrate
 
 RATINGS = {
     "name": "ratings",
@@ -42,14 +47,17 @@ GENRES = {
 }
 
 API_ONLY = {"insert_pipeline", "update_pipeline", "delete_steps", "insert_step", "delete_pipeline"} | {
-    *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token")
+    *("add_upstreams", "remove_upstreams"),
+    *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token"),
 }
 RUNNER_ONLY = {
     *("claim_next", "heartbeat", "end_run", "expire_leases", "insert_run", "record_run_end", "enter_user_code"),
     *("describe_run", "update_run_config", "open_state", "note_horizon", "open_generation", "save_state"),
     *("upsert_rejects", "close_rejects", "leave_generation", "insert_generation", "restore_generation"),
     *("prune_old_runs", "prune_excess_runs", "register_runner", "deregister_runner"),
-    *("save_run_log", "record_result"),
+    *("save_run_log", "record_result", "record_upstream_success", "fire_chains"),
+    *("open_alert", "close_alert", "record_rejects", "record_stale", "claim_notification", "record_sent"),
+    *("record_unsent", "prune_notifications"),
 }
 
 
@@ -60,15 +68,17 @@ def restricted(connection: Connection, database_url: str) -> Iterator[Accounts]:
 
 
 def refused(url: str, statement: str) -> bool:
-    """Whether the account may not execute the statement."""
-    with psycopg.connect(url) as session:
-        try:
-            session.execute(statement.encode())
-        except psycopg.errors.InsufficientPrivilege:
-            return True
-        finally:
-            session.rollback()
-    return False
+    """Whether `psql` may not execute the statement under the account."""
+    psql = programs_of(18) / "psql"
+    commands = [option for text in ("BEGIN", statement, "ROLLBACK") for option in ("-c", text)]
+    tried = subprocess.run(
+        [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=sqlstate", *commands, url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tried.returncode == 0 or "42501" in tried.stderr, (statement, tried.stderr)
+    return tried.returncode != 0
 
 
 def test_every_table_sequence_and_column_of_the_store_has_an_entry_in_the_list_of_grants(
@@ -118,6 +128,43 @@ def test_marts_are_built_under_the_three_accounts(
         assert differences(connection, str(RATINGS["source_query"]), "analytics.ratings", "id") == []
 
 
+_ENTRY = "(actor, role, via, operation{}) {}VALUES ('someone', 'admin', 'cli', 'pipelines.delete'{})"
+TAMPERING = (
+    "UPDATE etl.etl_audit SET actor = 'someone'",
+    "DELETE FROM etl.etl_audit",
+    "TRUNCATE etl.etl_audit",
+    "INSERT INTO etl.etl_audit " + _ENTRY.format(", at", "", ", '2020-01-01'"),
+    "INSERT INTO etl.etl_audit " + _ENTRY.format(", id", "OVERRIDING SYSTEM VALUE ", ", 1"),
+    "ALTER TABLE etl.etl_audit DISABLE TRIGGER append_only",
+    "DROP TRIGGER append_only ON etl.etl_audit",
+    "DROP FUNCTION etl.refuse_audit_change() CASCADE",
+    "CREATE OR REPLACE FUNCTION etl.refuse_audit_change() RETURNS trigger LANGUAGE sql AS ''",
+    "DROP TABLE etl.etl_audit",
+    "ALTER TABLE etl.etl_audit RENAME TO gone",
+    "CREATE RULE gone AS ON INSERT TO etl.etl_audit DO INSTEAD NOTHING",
+    "SET session_replication_role = replica",
+)
+"""Ways to change, remove or backdate an entry of the audit log."""
+
+
+def test_chains_and_messages_work_under_the_three_accounts(settings: Settings, restricted: Accounts) -> None:
+    api, runner = restricted.of_api(settings), restricted.of_runner(settings)
+    with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
+        ratings = revisions.create(asking, api, Definition.model_validate(RATINGS))
+        genres = revisions.create(asking, api, Definition.model_validate({**GENRES, "after": ["ratings"]}))
+        held = start(working, ratings)
+        pipelines.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+        succeed(working, runner, ratings)
+        assert pipelines.get(asking, genres.id).status is Status.RUN_REQUESTED
+        assert notifications.record_stale(working, []) == 0
+        message = notifications.claim(working, ["failure"], hidden=timedelta(0))
+        assert message is not None
+        notifications.record_sent(working, message)
+        assert notifications.backlog(asking, ["failure"]).waiting == 0
+        revisions.change(asking, api, "genres", {"after": []})
+        pipelines.delete(asking, "ratings")
+
+
 EVERY_TABLE = (
     "content.film_work",
     "ugc.ratings",
@@ -151,7 +198,7 @@ def test_the_reader_cannot_write_anywhere(connection: Connection, restricted: Ac
     assert not refused(restricted.reader, "SELECT * FROM ugc.ratings")
 
 
-@pytest.mark.promise("K16")
+@pytest.mark.promise("K16", "H10", "H17")
 def test_the_api_s_account_cannot_touch_a_lease_or_a_mart(connection: Connection, restricted: Accounts) -> None:
     connection.execute("CREATE TABLE analytics.marts (id integer)")
     attempts = [
@@ -176,11 +223,13 @@ def test_the_api_s_account_cannot_touch_a_lease_or_a_mart(connection: Connection
         "SELECT * FROM ugc.ratings",
         "ALTER TABLE etl.etl_pipelines DISABLE TRIGGER ALL",
         "UPDATE etl.alembic_version SET version_num = '0001'",
+        "DELETE FROM etl.etl_tokens",
+        *TAMPERING,
     ]
     assert [one for one in attempts if not refused(restricted.api, one)] == []
 
 
-@pytest.mark.promise("K16")
+@pytest.mark.promise("K16", "H17")
 def test_the_runner_s_account_cannot_change_configuration(connection: Connection, restricted: Accounts) -> None:
     attempts = [
         *(f"UPDATE etl.etl_pipelines SET {column} = DEFAULT" for column in DEFINITION),
@@ -194,6 +243,10 @@ def test_the_runner_s_account_cannot_change_configuration(connection: Connection
         "ALTER TABLE etl.etl_runs ADD COLUMN mine text",
         "SELECT * FROM ugc.ratings",
         "UPDATE ugc.ratings SET rating = 1",
+        "SELECT * FROM etl.etl_tokens",
+        "INSERT INTO etl.etl_tokens (name) VALUES ('mine')",
+        "UPDATE etl.etl_tokens SET role = 'admin'",
+        *TAMPERING,
     ]
     assert [one for one in attempts if not refused(restricted.runner, one)] == []
     assert not refused(restricted.runner, "UPDATE etl.etl_pipelines SET lease_owner = 'me'")
@@ -303,6 +356,53 @@ def test_two_accounts_of_runners_build_one_mart(
     connection.execute(f"DROP OWNED BY {second}; DROP ROLE {second}".encode())
 
 
+OPERATORS = """
+    DO $do$
+    DECLARE
+        types text[] := '{text[],uuid,text,name,jsonb,timestamptz,bigint,integer,interval,oid}';
+        operators text[] := '{=,<>,<,>,<=,>=,||,&&,~,-,+}';
+        operator text; l text; r text; number integer := 0;
+    BEGIN
+        FOREACH operator IN ARRAY operators LOOP FOREACH l IN ARRAY types LOOP FOREACH r IN ARRAY types LOOP
+            CONTINUE WHEN EXISTS (SELECT FROM pg_operator WHERE oprname = operator AND oprnamespace = 11
+                                     AND oprleft = l::regtype AND oprright = r::regtype);
+            number := number + 1;
+            EXECUTE format('CREATE FUNCTION public.evil%s(%s, %s) RETURNS boolean LANGUAGE plpgsql AS '
+                           '$f$ BEGIN RAISE EXCEPTION ''evil''; END $f$', number, l, r);
+            EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = public.evil%s)',
+                           operator, l, r, number);
+        END LOOP; END LOOP; END LOOP;
+    END $do$
+"""
+"""An operator for every pair of types that PostgreSQL has none for, or only one for any type: these come first."""
+
+
+@pytest.mark.promise("K1", "K16")
+def test_operators_that_others_create_in_the_search_path_run_in_no_session_of_ours(
+    connection: Connection, settings: Settings, restricted: Accounts
+) -> None:
+    connection.execute("CREATE ROLE evil LOGIN; GRANT CREATE ON SCHEMA public TO evil")
+    try:
+        with connect(as_user(settings.store_url, "evil"), name="tests") as evil:
+            evil.execute("SET search_path = pg_catalog")
+            evil.execute(OPERATORS)
+        api, runner = restricted.of_api(settings), restricted.of_runner(settings)
+        with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
+            for definition in (RATINGS, GENRES):
+                pipeline = revisions.create(asking, api, Definition.model_validate(definition))
+                for _ in range(2):
+                    succeed(working, runner, pipeline)
+            assert check_accounts(working, runner) == []
+        # as a superuser, whose search_path has the schema
+        migrate(settings.store_url)
+        assert creating.find_prefix(connection) == restricted.roles.runner.removesuffix("_runner")
+        assert creating.apply(connection, restricted.roles, PLACES) == []
+        codes = {one.code: one.text for one in check_accounts(connection, settings)}
+        assert "schema public: operators and functions that role 'evil'" in codes["SEARCH_PATH"]
+    finally:
+        connection.execute("DROP OWNED BY evil CASCADE; DROP ROLE evil")
+
+
 # -- the function that shows open transactions ------------------------------------------------------------------------
 
 
@@ -379,12 +479,57 @@ def test_a_reader_that_can_write_and_rights_of_an_earlier_release_are_found(
     assert "GRANT SELECT" in found["GRANTS_OUTDATED"]
 
 
-def test_a_role_that_is_powerful_already_is_refused(connection: Connection) -> None:
-    connection.execute("DROP ROLE IF EXISTS mighty_api; CREATE ROLE mighty_api CREATEROLE")
-    with pytest.raises(ConfigError, match="it would not be restricted") as caught:
+@pytest.mark.promise("K16")
+@pytest.mark.parametrize(
+    ("prepared", "reason"),
+    [
+        ("CREATE ROLE mighty_api CREATEROLE", "it would not be restricted"),
+        ("CREATE ROLE mighty_api; GRANT pg_write_all_data TO mighty_api", "it would not be restricted"),
+        ("CREATE ROLE mighty_runner LOGIN", "was not created for this store"),
+        ("CREATE ROLE mighty_runner; CREATE ROLE mighty_other IN ROLE mighty_runner", "was not created for this store"),
+    ],
+)
+def test_a_role_that_somebody_has_prepared_is_refused(connection: Connection, prepared: str, reason: str) -> None:
+    """Otherwise a user who may create roles on the server could prepare one that gets rights here."""
+    connection.execute(prepared.encode())
+    with pytest.raises(ConfigError, match=reason) as caught:
         creating.apply(connection, creating.Roles.of("mighty"), PLACES)
     assert caught.value.code == "ROLE_NAME"
-    connection.execute("DROP ROLE mighty_api")
+    connection.execute("DROP ROLE IF EXISTS mighty_other, mighty_api, mighty_runner")
+
+
+@pytest.mark.promise("K16")
+def test_the_roles_of_another_installation_on_the_server_are_refused(
+    restricted: Accounts, postgres: EmbeddedPostgres
+) -> None:
+    prefix = restricted.roles.runner.removesuffix("_runner")
+    with database_beside(postgres) as url:
+        migrate(url)
+        with connect(url, name="tests") as other, pytest.raises(ConfigError, match="was not created for this store"):
+            creating.apply(other, creating.Roles.of(prefix), PLACES)
+
+
+@pytest.mark.promise("K16")
+def test_a_pipeline_that_the_api_s_account_stores_gives_the_runner_no_right_on_its_target(
+    connection: Connection, restricted: Accounts
+) -> None:
+    connection.execute(
+        "DROP ROLE IF EXISTS payroll; CREATE ROLE payroll; CREATE SCHEMA secret; CREATE TABLE secret.pay (id int);"
+        " CREATE TABLE analytics.shared (id int); ALTER TABLE secret.pay OWNER TO payroll;"
+        " ALTER TABLE analytics.shared OWNER TO payroll"
+    )
+    with connect(restricted.api, name="tests") as api:
+        for number, target in enumerate(("secret.pay", "content.genre", "analytics.shared")):
+            api.execute(
+                "INSERT INTO etl.etl_pipelines (name, type, source_query, target_table, mode, key_columns)"
+                " VALUES (%s, 'SQL', 'SELECT 1', %s, 'full', '{id}')",
+                [f"hostile_{number}", target],
+            )
+    statements = creating.apply(connection, restricted.roles, PLACES)
+    assert {statement.split(" ON ")[1] for statement in statements} == {
+        f'TABLE "analytics"."shared" TO "{restricted.roles.runner}"'
+    }
+    connection.execute("DROP OWNED BY payroll; DROP ROLE payroll")
 
 
 def test_an_account_without_the_right_to_create_roles_is_refused_with_the_remedy(

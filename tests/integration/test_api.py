@@ -1,5 +1,6 @@
 """The REST API over a real store: every route, and every kind of invalid request."""
 
+import gzip
 import json
 import logging
 import os
@@ -45,12 +46,6 @@ FILMS: dict[str, Any] = {
     "incremental_id_key": "id",
     "key_columns": ["id"],
 }
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
 
 
 @pytest.fixture
@@ -727,6 +722,14 @@ def test_a_body_without_a_content_length_is_counted_while_it_is_received(client:
     problem(client.post("/pipelines", content=endless(), headers=headers), 413, "BODY_TOO_LARGE")
 
 
+@pytest.mark.promise("H6")
+def test_a_compressed_body_is_not_decompressed(client: TestClient) -> None:
+    bomb = gzip.compress(json.dumps(GENRES).encode() + b" " * 50_000_000)
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    problem(client.post("/pipelines", content=bomb, headers=headers), 400, "BAD_JSON")
+    assert client.get("/pipelines").json()["items"] == []
+
+
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", None])
 def test_only_json_is_accepted(client: TestClient, media_type: str | None) -> None:
     headers = {"Content-Type": media_type} if media_type else None
@@ -916,7 +919,7 @@ def test_examples_in_the_documentation_are_accepted(
         assert answer.is_success, f"{method} {address}: {answer.text}"
         if path.endswith("/tokens"):  # from now on, every request needs one
             headers = bearer(issue(settings, connection, Role.ADMIN))
-    assert {pipeline.name for pipeline in pipelines.list_page(connection)} == {"film_dim", "top_genres"}
+    assert {pipeline.name for pipeline in pipelines.list_all(connection)} == {"film_dim", "top_genres"}
 
 
 def test_the_root_redirects_to_the_documentation_page(client: TestClient) -> None:

@@ -1,13 +1,17 @@
 """The attack set on a real server: refused by `validate`, harmless without the parser, refused at the claim."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Generator
 
+import hypothesis
 import psycopg
 import pytest
+from hypothesis import given
 from psycopg import sql
 
 from tests.attacks.honest import HONEST
+from tests.attacks.mutations import mutated
 from tests.attacks.queries import CALLS, REFUSED, TOO_LARGE
 from tests.helpers.running import create, run
 from vitrine import policy
@@ -103,12 +107,12 @@ def execute(connections: SourceConnections, text: str) -> str | None:
             rows = CopyOut(session, f"COPY ({text}) TO STDOUT", skip=0, shortest=0, max_row=1024**2)
             while rows.peek() is not None:
                 rows.take()
+            if rows.is_too_large:
+                session.close()
+                return "RowTooLarge"
     except (psycopg.Error, VitrineError) as exc:
         connections.close()
         return type(exc).__name__
-    except copy_out.RowTooLarge:
-        connections.close()
-        return "RowTooLarge"
     return None
 
 
@@ -146,6 +150,36 @@ def test_without_the_parser_no_attack_changes_anything(reader: SourceConnections
     assert refused == []
     statements = [query for query, code in STORABLE if code in {"NOT_SELECT", "MULTIPLE_STATEMENTS", "INTO"}]
     assert [query for query in statements if ended[query] is None and "EXPLAIN" not in query] == []
+
+
+@pytest.mark.promise("G24")
+def test_an_accepted_mutation_of_a_query_changes_nothing_even_where_it_could_write(
+    reader: SourceConnections, connection: Connection
+) -> None:
+    before, ended = state(connection), Counter[str]()
+    url = reader._url  # pyright: ignore[reportPrivateUsage]
+
+    @hypothesis.settings(max_examples=400, deadline=None, database=None, derandomize=True)
+    @given(mutated(HONEST))
+    def attempt(text: str) -> None:
+        try:
+            query = policy.read_only(text, SCHEMAS)
+        except ConfigError:
+            ended["refused"] += 1
+            return
+        with psycopg.connect(url, options="-c statement_timeout=500ms -c search_path=pg_catalog,pg_temp") as session:
+            try:
+                session.execute(query.text.encode(), binary=True)
+                ended["executed"] += 1
+            except psycopg.Error as exc:  # a column that does not exist, or a value that cannot be converted
+                session.rollback()
+                ended[f"{exc.sqlstate}"] += 1
+
+    attempt()
+    assert state(connection) == before
+    assert ended["executed"] > 20, ended
+    assert ended["refused"] > 20, ended
+    assert ended["42501"] == 0, ended  # the parser has refused what the account may not read
 
 
 # -- (d) stored without validation -------------------------------------------------------------------------------------

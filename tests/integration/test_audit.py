@@ -13,6 +13,7 @@ from tests.helpers.access import bearer, context, issue
 from tests.helpers.forked import forked
 from tests.helpers.waiting import wait_until
 from vitrine.api.app import create_app
+from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect
 from vitrine.service import access, audit, control, definitions, history
@@ -87,6 +88,19 @@ def test_what_changes_nothing_leaves_no_row(operator: Context, connection: Conne
         access.revoke_token(operator, "nothing")
     definitions.get(operator, "top_genres")
     assert [row["operation"] for row in rows(connection)] == ["pipelines.create"]
+
+
+def test_a_pipeline_that_the_settings_no_longer_allow_can_still_be_disabled(
+    settings: Settings, connection: Connection
+) -> None:
+    pipelines.create(connection, DEFINITION)
+    elsewhere = context(settings.model_copy(update={"allowed_targets": ("reports.*",)}), connection)
+    with pytest.raises(ConfigError, match="outside the allowed targets"):
+        definitions.change(elsewhere, "top_genres", {"enabled": False, "batch_size": 7})
+    assert definitions.set_enabled(elsewhere, "top_genres", False).enabled is False
+    with pytest.raises(ConfigError, match="outside the allowed targets"):
+        definitions.set_enabled(elsewhere, "top_genres", True)
+    assert [row["after"] for row in rows(connection)] == [{"enabled": False}]
 
 
 @pytest.mark.promise("D17")

@@ -1,7 +1,6 @@
 """The routes for checks: validate, preview, compare, rejects, and requests for a backfill or a reconcile."""
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
@@ -32,12 +31,6 @@ EVENTS: dict[str, Any] = {
 
 
 @pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
-
-
-@pytest.fixture
 def events(connection: Connection, settings: Settings) -> str:
     pipeline = create_filled(connection, settings, "incremental", 50)
     succeed(connection, settings, pipeline)
@@ -65,7 +58,7 @@ def test_a_definition_is_validated_and_not_stored(client: TestClient, connection
     assert finding["place"]["line"] == 1
     assert finding["place"]["column"] > 1
     assert report["first_due_at"] is not None
-    assert [one.name for one in pipelines.list_page(connection)] == [events]
+    assert [one.name for one in pipelines.list_all(connection)] == [events]
 
 
 @pytest.mark.parametrize(

@@ -448,6 +448,32 @@ def test_a_cast_of_a_column_is_inspected_although_no_query_names_it(
     validation.validate(Definition.model_validate(FIELDS | {"source_query": FILMS}), settings)
 
 
+@pytest.mark.promise("K2", "K4")
+@pytest.mark.parametrize("column", ["content.span", "content.span[]", "content.spans", "content.spanned"])
+def test_the_functions_of_a_range_type_are_inspected_although_only_the_planner_calls_them(
+    connection: Connection, settings: Settings, column: str
+) -> None:
+    connection.execute(
+        """
+        CREATE FUNCTION content.distance(float8, float8) RETURNS float8 LANGUAGE sql IMMUTABLE RETURN $1 - $2;
+        CREATE TYPE content.span AS RANGE
+            (subtype = float8, subtype_diff = content.distance, multirange_type_name = content.spans);
+        CREATE DOMAIN content.spanned AS content.span;
+        """
+    )
+    connection.execute(raw(f"CREATE TABLE content.v (id integer PRIMARY KEY, title {column})"))
+    validation.validate(Definition.model_validate(FIELDS), settings)
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION content.distance(float8, float8) RETURNS float8 LANGUAGE plpgsql IMMUTABLE"
+        " AS $$ BEGIN PERFORM pg_sleep(60); RETURN 1; END $$"
+    )
+    refused = refusal(settings)
+    assert "content.v uses type content.span, which calls content.distance(" in str(refused)
+    named = FIELDS | {"source_query": "SELECT id, '[1,2]'::content.span AS title FROM content.film_work"}
+    with pytest.raises(ConfigError, match=r"calls content\.distance\("):
+        validation.validate(Definition.model_validate(named), settings)
+
+
 @pytest.mark.promise("K2")
 def test_a_virtual_column_is_inspected(connection: Connection, settings: Settings) -> None:
     if connection.info.server_version < 180_000:

@@ -36,7 +36,7 @@ from vitrine.flow.rows import Counts
 from vitrine.model import Definition, Pipeline, Row
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import pipelines, rejects
 from vitrine.store import state as states
 
 
@@ -465,6 +465,23 @@ def test_a_row_larger_than_a_batch_is_a_batch_of_its_own_in_bounded_memory(
     assert events_are_right(connection)
 
 
+@pytest.mark.promise("K14", "E12")
+@both_modes
+def test_a_row_that_is_too_large_is_quarantined_in_bounded_memory(
+    connection: Connection, settings: Settings, mode: str, tmp_path: Path
+) -> None:
+    megabytes = 100
+    fill_events(connection, 6)
+    events = create_events(connection, settings, mode, options={"on_reject": "quarantine"})
+    base = peak_of_a_run(settings, events, tmp_path)
+    wide = "UPDATE ugc.events SET note = repeat('x', %s), modified = now() WHERE id IN (2, 3, 5)"
+    connection.execute(wide, [megabytes * 2**20])
+    # one row at a time: libpq's buffer, and the row once more when it is complete
+    peak = peak_of_a_run(settings, events, tmp_path, VITRINE_MAX_ROW_BYTES="8MB")
+    assert peak < base + 2.75 * megabytes * 1024
+    assert [one.key for one in rejects.list_page(connection, events.id)] == ["2", "3", "5"]
+
+
 _PEAK = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr)
@@ -472,12 +489,17 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-def peak_of_a_run(settings: Settings, pipeline: Pipeline, folder: Path) -> int:
+def peak_of_a_run(settings: Settings, pipeline: Pipeline, folder: Path, **variables: str) -> int:
     """Peak memory of one run in a process of its own, in kilobytes."""
     # started by a small process, because a child inherits the peak of its parent
     command = [sys.executable, "-c", _PEAK, sys.executable, "-m", "vitrine", "run", pipeline.name]
     ended = subprocess.run(
-        command, cwd=folder, env=environment(settings.store_url), capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env=environment(settings.store_url, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return int(ended.stdout)

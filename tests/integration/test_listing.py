@@ -1,6 +1,5 @@
 """Lists of pipelines: filters, pages, freshness against the schedule."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,12 +9,6 @@ from tests.helpers.pipelines import create
 from vitrine.api.app import create_app
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        yield client
 
 
 def names(client: TestClient, **filters: Any) -> list[str]:
@@ -200,9 +193,13 @@ def test_a_row_that_was_written_without_validation_does_not_hide_the_others(
     page = client.get("/pipelines", params={"stale": "false", "limit": 1}).json()
     assert ([item["name"] for item in page["items"]], page["invalid"], page["next"]) == (["good"], [], "good")
     page = client.get("/pipelines", params={"stale": "false", "after": "good"}).json()
-    assert (page["items"], page["invalid"], page["next"]) == ([], ["worse"], None)
+    assert (page["items"], [one["name"] for one in page["invalid"]], page["next"]) == ([], ["worse"], None)
+    assert page["invalid"][0]["reason"].startswith("schedule_interval: give an interval of at least a second")
     for path in ("", "/status", "/runs", "/state"):
         refused = client.get(f"/pipelines/worse{path}")
         assert (refused.status_code, refused.json()["code"]) == (409, "DEFINITION_INVALID")
         assert "schedule_interval" in refused.json()["detail"]
+    answer = client.post("/runs", json={"status": "IDLE"}).json()
+    assert [one["pipeline"] for one in answer["requested"]] == ["good"]
+    assert [(one["pipeline"], one["code"]) for one in answer["refused"]] == [("worse", "DEFINITION_INVALID")]
     assert client.delete("/pipelines/worse").status_code == 204

@@ -1,7 +1,7 @@
 """Failures that heal: a scheduled run that fails for a transient reason is due again later, at growing distance."""
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +15,6 @@ from tests.helpers.proxy import Proxy
 from tests.helpers.running import create, differences
 from tests.helpers.scraping import parse
 from tests.helpers.waiting import wait_until
-from vitrine.api.app import create_app
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
@@ -375,12 +374,6 @@ def test_an_account_that_the_source_refuses_is_not_postponed(
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        yield client
 
 
 @pytest.mark.promise("D22")

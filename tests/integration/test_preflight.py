@@ -1,6 +1,5 @@
 """What the catalog can tell is said before a row moves: by `validate`, and when a pipeline is created or changed."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -150,12 +149,6 @@ def definition(**fields: Any) -> Definition:
     return Definition.model_validate(BASE | fields)
 
 
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        yield client
-
-
 @pytest.mark.promise("J31")
 @pytest.mark.parametrize(
     ("before", "fields", "named"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
@@ -171,7 +164,7 @@ def test_what_every_run_would_hit_is_refused_by_validate_and_by_create(
     assert (answer.status_code, answer.json()["code"]) == (422, refused.value.code), answer.json()
     assert named in answer.json()["detail"]
     assert answer.json()["detail"].endswith("To store it anyway, add ?validate=false")
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
     assert client.post("/pipelines?validate=false", json=BASE | fields).status_code == 201
 
 
@@ -279,7 +272,7 @@ def test_nothing_is_applied_if_one_document_is_refused(connection: Connection, s
     with pytest.raises(ConfigError, match=r"b\.yaml: the reason") as refused:
         revisions.apply_all(connection, settings, documents, None, refused=["b.yaml: the reason"])
     assert refused.value.code == "NOT_APPLIED"
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 @pytest.mark.parametrize(("mode", "covers"), [("full", "everything"), ("incremental", "inserts and updates")])

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from vitrine.demo import search, story
 from vitrine.errors import ConfigError
+from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines
@@ -37,7 +38,7 @@ def test_a_table_without_the_column_is_refused_and_stays_as_it_is(connection: Co
     assert refused.value.code == "SAMPLE_LAYOUT"
     assert connection.execute(content).fetchone() == before
     assert connection.execute("SELECT count(score) AS scores FROM ugc.ratings").fetchone() == {"scores": 900}
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_without_a_cluster_the_search_indexes_are_left_out_in_one_sentence(
     (sentence,) = output.getvalue().splitlines()
     assert sentence.startswith(f"Search indexes are left out: {reason}; ")
     assert sentence.endswith("; `make demo-search` starts an Elasticsearch.")
-    assert pipelines.list_page(connection) == []
+    assert pipelines.list_all(connection) == []
 
 
 def test_the_search_indexes_are_left_out_where_they_are_not_allowed(connection: Connection, settings: Settings) -> None:
@@ -68,3 +69,16 @@ def test_the_search_indexes_are_left_out_where_they_are_not_allowed(connection: 
     output = StringIO()
     assert search.prepare(Console(file=output, width=300), connection, settings.model_copy(update=allowed)) == []
     assert "target 'es:film_dim' is outside the allowed targets" in output.getvalue()
+
+
+def test_without_a_cluster_the_demo_disables_its_indexes_and_the_audit_log_has_it(
+    connection: Connection, settings: Settings
+) -> None:
+    for document in search.documents():
+        pipelines.create(connection, document.definition)
+    search.suspend(connection, settings)
+    assert [isinstance(one, Pipeline) and one.definition.enabled for one in pipelines.list_all(connection)] == [
+        False
+    ] * 3
+    changes = connection.execute("SELECT operation, after FROM etl.etl_audit").fetchall()
+    assert changes == [{"operation": "pipelines.change", "after": {"enabled": False}}] * 3

@@ -168,6 +168,29 @@ def test_a_new_column_extends_the_index_where_the_pipeline_says_so(cluster: Clus
     assert "added" not in cluster.search.documents(cluster.name)["1"]
 
 
+def test_a_new_column_that_the_index_cannot_take_needs_a_full_run(cluster: Cluster) -> None:
+    """An index gets its analyzers when it is created."""
+    cluster.fill(1, 3)
+    options: dict[str, Any] = {"horizon_margin": "0s", "on_schema_change": "add_columns"}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": options}
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    index = {
+        "settings": {"analysis": {"analyzer": {"titles": {"tokenizer": "standard"}}}},
+        "mappings": {"properties": {"title": {"type": "text", "analyzer": "titles"}}},
+    }
+    query = "SELECT id, note, note AS title, modified FROM content.numbers"
+    update(cluster, pipeline, source_query=query, options={**options, "index": index})
+    touch(cluster, "changed", 1)
+    executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "INDEX_DEFINITION"
+    assert "does not take the mappings of title" in str(executed.error)
+    assert "build it again by a full run" in str(executed.error)
+    succeed(cluster.connection, cluster.settings, pipeline, full=True)
+    assert cluster.search.documents(cluster.name)["1"]["title"] == "changed"
+
+
 def test_a_column_that_a_transform_adds_is_refused_where_the_pipeline_says_so(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,39 @@ def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arriv
     assert f"index {cluster.name}, id 5" in reasons["5"]
 
 
+@pytest.mark.promise("K14")
+@pytest.mark.parametrize(
+    "fields", [{}, {"mode": "incremental", "incremental_key": "modified"}], ids=["full", "changes"]
+)
+def test_a_row_that_is_too_large_for_a_run_is_quarantined_and_the_others_become_documents(
+    cluster: Cluster, fields: dict[str, Any]
+) -> None:
+    cluster.fill(1, 9)
+    enlarged = "UPDATE content.numbers SET note = repeat(E'\\n', 700000) WHERE id IN (1, 5)"
+    cluster.connection.execute(enlarged)
+    section = {**cluster.settings.connectors, "postgres": {"max_row_bytes": "1MB"}}
+    settings = cluster.settings.model_copy(update={"connectors": section})
+    pipeline = cluster.create(batch_size=2, options={"on_reject": "quarantine"}, **fields)
+    assert succeed(cluster.connection, settings, pipeline).counts.rejected == 2
+    assert cluster.ids() == ["2", "3", "4", "6", "7", "8", "9"]
+    reasons = cluster.rejected(pipeline)
+    # a line break has two characters in the format in which rows are read
+    assert {key: reason.split(",")[0] for key, reason in reasons.items()} == dict.fromkeys("15", "the row has 1.3MB")
+
+
+@pytest.mark.promise("J18", "K14")
+def test_a_load_keeps_the_document_of_a_row_that_has_become_too_large(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    section = {**cluster.settings.connectors, "postgres": {"max_row_bytes": "1MB"}}
+    settings = cluster.settings.model_copy(update={"connectors": section})
+    pipeline = cluster.create(options={"on_reject": "quarantine"})
+    succeed(cluster.connection, settings, pipeline)
+    before = cluster.notes()
+    cluster.connection.execute("UPDATE content.numbers SET note = repeat('x', 2000000) WHERE id = 2")
+    assert succeed(cluster.connection, settings, pipeline).counts.rejected == 1
+    assert cluster.notes() == before
+
+
 @pytest.mark.promise("J18")
 @pytest.mark.parametrize("dies", [False, True], ids=["", "after a publish that died"])
 def test_a_load_keeps_the_last_good_document_of_a_rejected_row(cluster: Cluster, dies: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster has not done, though it answers; and requests that nobody waits for any more."""
+"""What a cluster has not done, though it answers; and requests that a run has abandoned."""
 
 import json
 import socket

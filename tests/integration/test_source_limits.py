@@ -9,23 +9,21 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from tests.helpers.running import create, run, succeed
+from tests.helpers.planning import BOMB, create_bomb, planning
+from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine.connectors.postgres.role_limits import RoleLimits
 from vitrine.engine import validation
 from vitrine.errors import ConfigError, DataError, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Pipeline
-from vitrine.postgres import Connection, connect, raw
+from vitrine.postgres import Connection, connect
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import pipelines, rejects
 
 PROMISED_SECONDS = 3.0
 """A stop, a pause or a delete during a plan: one second by design, with a reserve for a loaded machine."""
-
-FOLDED = "SELECT id, {} FROM content.film_work".format(", ".join(f"lpad('x', 100000000) AS c{n}" for n in range(8)))
-"""PostgreSQL checks neither a time limit nor a cancel while it computes these constants."""
 
 ROLE = "limited_reader"
 
@@ -37,22 +35,15 @@ def limited(settings: Settings, *relations: str, **limits: Any) -> Settings:
 
 def bomb(connection: Connection, settings: Settings, **limits: Any) -> tuple[Settings, Pipeline]:
     """A pipeline whose query takes PostgreSQL many seconds to plan."""
-    connection.execute(raw(f"CREATE VIEW content.bomb AS {FOLDED}"))
-    settings = limited(settings, "content.bomb", **limits)
-    return settings, films(connection, settings, "SELECT id, length(c0 || c1 || c2 || c3) AS n FROM content.bomb")
+    create_bomb(connection)
+    settings = limited(settings, BOMB, **limits)
+    return settings, films(connection, settings, f"SELECT id, n FROM {BOMB}")
 
 
 def films(connection: Connection, settings: Settings, query: str, **fields: Any) -> Pipeline:
     return create(
         connection, settings, source_query=query, target_table="analytics.films", key_columns=["id"], **fields
     )
-
-
-def planning(connection: Connection) -> int:
-    """Sessions that work on the bomb."""
-    statement = "SELECT count(*) AS n FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'EXPLAIN %bomb%'"
-    row = connection.execute(statement).fetchone()
-    return row["n"] if row else 0
 
 
 def error_of(executed: Executed) -> VitrineError:
@@ -106,7 +97,7 @@ def test_a_plan_ends_at_its_limit_although_the_server_does_not_answer(
     with pytest.raises(ConfigError) as refused:
         validation.validate(pipeline.definition, settings)
     assert refused.value.code == "PLAN_TIMEOUT"
-    wait_until(lambda: planning(connection) == 0, 60, "the sessions that were left behind end")
+    wait_until(lambda: not planning(connection), 60, "the sessions that were left behind end")
 
 
 @pytest.mark.promise("K4")
@@ -122,7 +113,7 @@ def test_a_run_that_should_end_does_not_wait_for_a_plan(
             return run(own, settings, pipeline, stop=stop)
 
     running = threads.submit(run_there)
-    wait_until(lambda: planning(connection) > 0, what="a plan that takes long")
+    wait_until(lambda: planning(connection), what="a plan that takes long")
     started = time.monotonic()
     match by:
         case "stop":
@@ -136,7 +127,7 @@ def test_a_run_that_should_end_does_not_wait_for_a_plan(
     assert time.monotonic() - started < PROMISED_SECONDS + 1
     expected = {"stop": Outcome.RELEASED, "pause": Outcome.PAUSED, "delete": None}
     assert executed.outcome is expected[by]
-    wait_until(lambda: planning(connection) == 0, 60, "the session that was left behind ends")
+    wait_until(lambda: not planning(connection), 60, "the session that was left behind ends")
 
 
 # -- time to the first row --------------------------------------------------------------------------------------------
@@ -205,7 +196,37 @@ def test_validate_warns_about_a_query_that_is_very_expensive(connection: Connect
     assert {"EXPENSIVE_QUERY", "RESULT_TOO_LARGE"} <= codes
 
 
-WIDE = "SELECT id, title, body FROM content.wide"
+# -- rows that are too large ------------------------------------------------------------------------------------------
+
+WIDE = "SELECT id, title, body, modified FROM content.wide"
+OTHER_ROWS = "SELECT id, title, body, modified FROM content.wide WHERE length(body) < 100"
+QUARANTINE = {"on_reject": "quarantine"}
+
+
+def wide(
+    connection: Connection, settings: Settings, *large: int, mode: str = "full", query: str = WIDE, **fields: Any
+) -> Pipeline:
+    """Nine rows, of which these have five megabytes; a row may have one."""
+    connection.execute(
+        "CREATE TABLE content.wide (id integer PRIMARY KEY, title text, body text, modified timestamptz);"
+        "INSERT INTO content.wide SELECT n, 'a', 'x', now() - interval '1 h' + n * interval '1 s'"
+        "  FROM generate_series(1, 9) AS n"
+    )
+    enlarge(connection, *large)
+    return films(connection, settings, query, mode=mode, batch_size=2, **CURSOR[mode], **fields)
+
+
+CURSOR: dict[str, dict[str, str]] = {"full": {}, "incremental": {"incremental_key": "modified"}}
+
+
+def enlarge(connection: Connection, *ids: int) -> None:
+    """Before the first run; the order of the rows stays."""
+    connection.execute("UPDATE content.wide SET body = repeat('x', 5000000) WHERE id = ANY(%s)", [list(ids)])
+
+
+def change(connection: Connection, number: int, size: int) -> None:
+    statement = "UPDATE content.wide SET body = repeat('y', %s), modified = clock_timestamp() WHERE id = %s"
+    connection.execute(statement, [size, number])
 
 
 @pytest.mark.promise("K14")
@@ -213,22 +234,132 @@ WIDE = "SELECT id, title, body FROM content.wide"
 def test_a_row_that_is_too_large_fails_the_run_with_its_key_and_its_column(
     task: str | None, connection: Connection, settings: Settings
 ) -> None:
-    connection.execute(
-        "CREATE TABLE content.wide (id integer PRIMARY KEY, title text, body text);"
-        "INSERT INTO content.wide SELECT n, 'a', repeat('x', CASE n WHEN 7 THEN 5000000 ELSE 10 END)"
-        "  FROM generate_series(1, 9) AS n"
-    )
     settings = limited(settings, max_row_bytes="1MB")
-    wide = films(connection, settings, WIDE, batch_size=2)
-    error = error_of(run(connection, settings, wide))
+    pipeline = wide(connection, settings, 7, python_task=task)
+    error = error_of(run(connection, settings, pipeline))
     assert isinstance(error, DataError)
     assert (error.code, str(error).split(";")[0]) == (
         "ROW_TOO_LARGE",
-        "source query: row 7 has more than 1MB, most of it in column 'body', and a row may not be larger"
-        " (VITRINE_MAX_ROW_BYTES)",
+        "source query: row 7 has more than 1MB (VITRINE_MAX_ROW_BYTES), most of it in column 'body'",
     )
+    assert ("on_reject: quarantine" in str(error)) is (task is None)
     quiet = settings.model_copy(update={"show_keys_in_errors": False})
-    assert "source query: a row has more than 1MB" in str(error_of(run(connection, quiet, wide)))
+    assert "source query: a row has more than 1MB" in str(error_of(run(connection, quiet, pipeline)))
+
+
+@pytest.mark.promise("K14", "E12")
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+@pytest.mark.parametrize("large", [[1], [7], [9], [2, 3], [4, 6], [*range(1, 10)]], ids=str)
+def test_a_row_that_is_too_large_is_quarantined_without_its_values(
+    mode: str, large: list[int], connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, *large, mode=mode, options=QUARANTINE)
+    counts = succeed(connection, settings, pipeline).counts
+    assert (counts.read, counts.rejected) == (9, len(large))
+    assert differences(connection, OTHER_ROWS, "analytics.films", "id") == []
+    found = rejects.list_page(connection, pipeline.id, with_rows=True)
+    assert [(one.key, one.column, one.code, one.row) for one in found] == [
+        (str(number), "body", "ROW_TOO_LARGE", {}) for number in large
+    ]
+    assert found[0].reason == ("the row has 4.8MB, more than 1MB (VITRINE_MAX_ROW_BYTES), most of it in column 'body'")
+    change(connection, large[0], 1)
+    succeed(connection, settings, pipeline)
+    assert [one.key for one in rejects.list_page(connection, pipeline.id)] == [str(number) for number in large[1:]]
+    assert differences(connection, OTHER_ROWS, "analytics.films", "id") == []
+
+
+@pytest.mark.promise("K14", "J18")
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+def test_the_mart_keeps_the_last_version_that_was_not_too_large(
+    mode: str, connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, mode=mode, options=QUARANTINE)
+    succeed(connection, settings, pipeline)
+    before = connection.execute("SELECT * FROM analytics.films ORDER BY id").fetchall()
+    change(connection, 3, 5_000_000)
+    assert succeed(connection, settings, pipeline).counts.rejected == 1
+    assert connection.execute("SELECT * FROM analytics.films ORDER BY id").fetchall() == before
+
+
+@pytest.mark.promise("K14", "J5")
+def test_a_row_that_is_too_large_and_has_no_cursor_fails_the_run_as_any_row_without_one(
+    connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, 5, mode="incremental", options=QUARANTINE)
+    connection.execute("UPDATE content.wide SET modified = NULL WHERE id = 5")
+    assert error_of(run(connection, settings, pipeline)).code == "NULL_CURSOR"
+
+
+@pytest.mark.promise("K14", "J23")
+def test_a_row_that_is_too_large_is_found_whatever_its_columns_are_named(
+    connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    query = 'SELECT id, title AS q, body AS r, 1 AS size, 2 AS key, 3 AS formats, 4 AS "cursor" FROM content.wide'
+    pipeline = wide(connection, settings, 5, query=query, options=QUARANTINE)
+    assert succeed(connection, settings, pipeline).counts.rejected == 1
+    assert [one.column for one in rejects.list_page(connection, pipeline.id)] == ["r"]
+
+
+@pytest.mark.promise("K14", "E2")
+def test_more_rows_that_are_too_large_than_the_quarantine_may_hold_fail_the_run(
+    connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, 2, 5, 8, options={**QUARANTINE, "max_rejects": 2})
+    assert error_of(run(connection, settings, pipeline)).code == "TOO_MANY_REJECTS"
+
+
+@pytest.mark.promise("K14")
+@pytest.mark.parametrize(
+    ("fields", "options", "reason"),
+    [
+        ({"python_task": "map_fields"}, {}, "only the transforms know the key"),
+        ({}, {"on_duplicate_key": "last"}, "one of several rows with its key"),
+    ],
+)
+def test_where_a_row_that_is_too_large_cannot_be_quarantined_validate_gives_the_reason(
+    fields: dict[str, Any], options: dict[str, Any], reason: str, connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, 7, options={**QUARANTINE, **options}, **fields)
+    assert error_of(run(connection, settings, pipeline)).code == "ROW_TOO_LARGE"
+    found = {one.code: one for one in validation.validate(pipeline.definition, settings).findings}
+    assert (reason in found["ROW_TOO_LARGE"].text, found["ROW_TOO_LARGE"].note) == (True, True)
+    plain = pipeline.definition.model_copy(
+        update={"options": pipeline.definition.options.model_copy(update={"on_reject": "fail"})}
+    )
+    assert "ROW_TOO_LARGE" not in {one.code for one in validation.validate(plain, settings).findings}
+
+
+@pytest.mark.promise("K14")
+def test_a_key_that_is_another_text_in_the_target_is_not_quarantined(
+    connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, 7, options=QUARANTINE)
+    connection.execute(
+        "CREATE TABLE analytics.films (id numeric PRIMARY KEY, title text, body text, modified timestamptz)"
+    )
+    error = error_of(run(connection, settings, pipeline))
+    assert (error.code, "key column 'id' is of type integer in the query and numeric in" in str(error)) == (
+        "ROW_TOO_LARGE",
+        True,
+    )
+
+
+@pytest.mark.promise("K14")
+@pytest.mark.parametrize("body", ["jsonb_build_object('b', body)", "string_to_array(body, 'x')", "body::bytea"])
+def test_the_size_of_a_row_is_that_of_its_values_whatever_their_types(
+    body: str, connection: Connection, settings: Settings
+) -> None:
+    settings = limited(settings, max_row_bytes="1MB")
+    pipeline = wide(connection, settings, 4, query=f"SELECT id, {body} AS body FROM content.wide", options=QUARANTINE)
+    assert succeed(connection, settings, pipeline).counts.rejected == 1
+    assert connection.execute("SELECT count(*) AS n FROM analytics.films").fetchone() == {"n": 8}
 
 
 # -- the limits of the role -------------------------------------------------------------------------------------------

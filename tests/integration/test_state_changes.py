@@ -1,6 +1,5 @@
 """Changes of the state by an operator: reset, and rewind of the checkpoint."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,17 +8,10 @@ from fastapi.testclient import TestClient
 from tests.helpers.pipelines import create
 from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import run, succeed
-from vitrine.api.app import create_app
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        yield client
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Status, history and control through the API: why a pipeline waits, figures over runs, runs of many pipelines."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +16,6 @@ from vitrine.status import Event, RunStatus, Status
 from vitrine.store import pipelines, runs
 
 TTL = timedelta(seconds=30)
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        yield client
 
 
 def claim(connection: Connection, name: str) -> Claim:

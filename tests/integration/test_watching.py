@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,12 +23,6 @@ from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import pipelines, runs
 from vitrine.store import state as states
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        yield client
 
 
 @pytest.fixture

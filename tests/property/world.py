@@ -108,7 +108,7 @@ class World:
         for writer in self.writers:
             writer.end("ROLLBACK")
         self.expire()
-        for pipeline in pipelines.list_page(self.control, limit=10):
+        for pipeline in pipelines.list_all(self.control):
             pipelines.delete(self.control, pipeline.id)
         self.control.execute(
             "DROP TABLE IF EXISTS analytics.subject; TRUNCATE ugc.subject, public.status_journal RESTART IDENTITY"

@@ -10,11 +10,13 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 README = (ROOT / "README.md").read_text("utf-8")
 PINNED = (ROOT / "requirements" / "runtime.txt").read_text("utf-8")
+SUFFIXES = {".md", ".py"}
 INSTALL = re.compile(r"pip install '?(vitrine[\w-]*)(?:\[([\w,]+)\])?")
 
 
 def texts() -> list[str]:
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    folders = [ROOT / "docs", ROOT / "src", ROOT / "integrations"]
+    files = [*ROOT.glob("*.md"), *(file for folder in folders for file in folder.rglob("*") if file.suffix in SUFFIXES)]
     return [file.read_text("utf-8") for file in files]
 
 
@@ -36,7 +38,7 @@ def test_the_readme_has_a_line_for_every_extra() -> None:
 
 def test_every_text_installs_the_distribution_with_extras_that_it_has() -> None:
     found = [match for text in texts() for match in INSTALL.findall(text)]
-    assert {name for name, _ in found} == {"vitrine-etl"}
+    assert {name for name, _ in found} == {"vitrine-etl", "vitrine-airflow"}
     assert {extra for _, extras in found for extra in extras.split(",") if extra} <= set(EXTRAS)
 
 

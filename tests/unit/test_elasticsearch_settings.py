@@ -43,6 +43,11 @@ def test_a_log_in_is_complete_and_single() -> None:
     assert both == "VITRINE_ELASTICSEARCH_… are not valid: give an api_key or a user, not both"
 
 
+def test_a_key_that_cannot_be_sent_in_a_header_is_refused_without_it() -> None:
+    text = refusal(url="http://localhost:9200", api_key="canary\nX-Header: 1")
+    assert text == "VITRINE_ELASTICSEARCH_API_KEY is not valid: give one line of ASCII characters without spaces"
+
+
 def test_a_secret_is_never_shown() -> None:
     given = {"url": "https://elastic:canary@localhost:9200", "api_key": "canary"}
     section = SETTINGS.model_copy(update={"connectors": {"elasticsearch": given}}).section(

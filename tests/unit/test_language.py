@@ -68,12 +68,14 @@ def refused(files: Iterable[Path]) -> list[str]:
 
 
 def test_the_source_is_plain_english() -> None:
-    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.sql")]
+    folders = [ROOT / "src", ROOT / "integrations"]
+    files = [file for folder in folders for suffix in ("*.py", "*.sql") for file in folder.rglob(suffix)]
     assert refused(file for file in files if "migrations" not in file.parts) == []  # migrations never change
 
 
 def test_the_documentation_is_plain_english() -> None:
-    assert refused([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]) == []
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "integrations").rglob("*.md")]
+    assert refused([*pages, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]) == []
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """What a runner counts, and the port where it tells."""
 
+import socket
 import threading
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.helpers.hosts import ALLOWED, BAD_HOSTS, GOOD_HOSTS
 from tests.helpers.scraping import Scraped, get, parse
 from vitrine import metrics
 from vitrine.errors import ConfigError
@@ -85,6 +87,26 @@ def test_the_port_tells_metrics_life_and_readiness_and_nothing_else(registry: Co
         assert parse(get(port, "/metrics")[1]).value("vitrine_runner_ready") == 1
         assert get(port, "/")[0] == 404
     assert get(port, "/live")[0] == 0
+
+
+@pytest.mark.promise("K3")
+def test_the_port_checks_the_host_header_as_the_api_does(registry: CollectorRegistry) -> None:
+    with probes.serving("127.0.0.1", 0, registry, lambda: True, names=ALLOWED) as port:
+        for path in ("/metrics", "/ready", "/live", "/"):
+            expected = 404 if path == "/" else 200
+            assert {host: asked(port, path, host) for host in GOOD_HOSTS} == dict.fromkeys(GOOD_HOSTS, expected)
+            assert [host for host in BAD_HOSTS if asked(port, path, host) not in (400, 421)] == []
+            assert asked(port, path) == 400
+            assert asked(port, path, "localhost", "evil.example") == 400
+            assert asked(port, path, "localhost", "localhost") == 400
+
+
+def asked(port: int, path: str, *hosts: str) -> int:
+    """The status of a request with exactly these Host headers."""
+    headers = "".join(f"Host: {host}\r\n" for host in hosts)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\n{headers}\r\n".encode("latin1"))
+        return int(connection.recv(65536).split(b" ", 2)[1])
 
 
 def test_a_port_that_is_taken_is_told_with_the_remedy(registry: CollectorRegistry) -> None:

@@ -88,7 +88,8 @@ def test_any_options_survive_the_round_trip(
     ("text", "place"),
     [
         ("name: genres\nsource_query: SELECT a: b\n", "genres.yaml, line 2, column 23: "),
-        ("name: genres\ntasks:\n\t- order_index: 1\n", "genres.yaml, line 3, column 1: "),
+        ("name: genres\ntasks:\n\t- order_index: 1\n", "genres.yaml, line 3, column 1: indent with spaces"),
+        ("name: genres\n---\nname: films\n", "genres.yaml, line 2, column 1: a file has one document; move what"),
         ("name: [genres\n", "genres.yaml, line 2, column 1: "),
         ("name: genres\ndescription: '\n", "genres.yaml, line 3, column 1: "),
         ("name: genres\ndescription: bell \x07\n", "genres.yaml, line 2, column 19: "),

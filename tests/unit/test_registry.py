@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from vitrine import registry
 from vitrine.errors import ConfigError
@@ -26,6 +26,7 @@ class Limits(BaseModel):
     low: int
     high: int | None = None
     word: str = "none"
+    names: dict[str, str] = Field(default_factory=dict[str, str])
 
 
 def test_two_functions_of_one_name_are_refused() -> None:
@@ -46,7 +47,12 @@ def test_a_task_tells_about_itself() -> None:
     task = Task("under_test", Kind.ROW, unchanged, Limits)
     assert task.summary == "Gives back what it got."
     assert task.origin == __name__
-    assert describe_options(task) == ["low: int", "high: int | None = None", "word: str = none"]
+    assert describe_options(task) == [
+        "low: int",
+        "high: int | None = None",
+        "word: str = none",
+        "names: dict[str, str] = {}",
+    ]
     assert describe_options(Task("under_test", Kind.ROW, unchanged, None)) == []
 
 

@@ -124,6 +124,9 @@ def test_a_file_named_env_is_read_and_the_environment_takes_precedence(
         ("VITRINE_API_PORT", "S3CR3T"),
         ("VITRINE_API_PORT", "70000"),
         ("VITRINE_LOG_LEVEL", "S3CR3T"),
+        ("VITRINE_TOKEN", "vtr_S3CR3T\nX-Header: 1"),
+        ("VITRINE_TOKEN", "vtr_S3CR3T\u0430"),
+        ("VITRINE_TOKEN", "vtr_S3CR3T and more"),
     ],
 )
 def test_a_wrong_value_is_reported_by_its_variable_and_never_repeated(

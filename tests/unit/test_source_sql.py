@@ -10,8 +10,8 @@ from pathlib import Path
 import postgast
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from tests.attacks.mutations import mutated
 from tests.attacks.queries import CALLS, POSITIONS, REFUSED, SLEEP, TOO_LARGE
 from vitrine.errors import ConfigError
 from vitrine.policy import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, parse_calls, read_only
@@ -337,30 +337,9 @@ def test_a_query_that_reads_differently_when_written_back_is_refused() -> None:
     assert (refusal.code, "written back" in str(refusal)) == ("TOO_COMPLEX", True)
 
 
-TOKENS = re.compile(r"'[^']*'|\w+|\S")
-STRANGERS = (
-    *("(", ")", "[", "]", "[1]", ",", ";", ".", "*", "$1", "$2", "'x'", "E'\\''", 'U&"a"', '"', "\\", "--", "/*", "*/"),
-    *("SELECT", "FROM", "WHERE", "WITH", "AS", "UNION", "LATERAL", "DISTINCT", "OVER", "FILTER", "LIMIT", "COLLATE"),
-    *("NULL", "NOT", "AND", "IS", "BETWEEN", "ROW", "ARRAY", "FOR UPDATE", "INTO t", "DELETE", "::text", "::regclass"),
-    *("secret.t", "content.person", "film_work", "generate_series(1,2)", "pg_sleep(1)", ".pg_sleep"),
-)
-
-
-@st.composite
-def mutated_queries(draw: st.DrawFn) -> str:
-    tokens = TOKENS.findall(draw(st.sampled_from(ACCEPTED)))
-    for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, len(tokens)))
-        length = draw(st.integers(0, 3))
-        tokens[place : place + length] = draw(
-            st.lists(st.sampled_from(STRANGERS) | st.sampled_from(tokens or ["1"]), max_size=3)
-        )
-    return " ".join(tokens)
-
-
 @pytest.mark.promise("G24")
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
-@given(mutated_queries())
+@given(mutated(ACCEPTED))
 def test_a_mutated_query_is_refused_or_reads_only_what_it_may(sql: str) -> None:
     try:
         query = read_only(sql, SCHEMAS)

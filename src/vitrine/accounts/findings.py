@@ -22,6 +22,7 @@ def check_accounts(connection: Connection, settings: Settings) -> list[AccountFi
     """Findings about the account of this connection to the store, and about the accounts that read the sources."""
     return [
         *_of_store(connection),
+        *_of_search_path(connection),
         *_of_default_source(settings),
         *(finding for name in {"default", *map(str.lower, settings.sources)} for finding in _of_source(settings, name)),
         *_of_roles(connection),
@@ -52,6 +53,27 @@ def _of_store(connection: Connection) -> Iterator[AccountFinding]:
             "ONE_ACCOUNT",
             f"'{row['name']}' may change the configuration and the leases: if the API or a runner is broken into, the"
             " other one's data is open as well; run `vitrine migrate --roles`, and give each an account of its own",
+        )
+
+
+_SEARCHED = """
+    SELECT current_user::text AS name, quote_ident(n.nspname) AS schema, r.rolname::text AS role
+      FROM pg_namespace n CROSS JOIN pg_roles r
+     WHERE n.nspname = ANY (current_schemas(false)) AND n.nspname <> 'pg_catalog'
+       AND NOT r.rolsuper AND r.rolname <> current_user AND r.rolname !~ '^pg_'
+       AND has_schema_privilege(r.oid, n.oid, 'CREATE')
+     ORDER BY r.rolname LIMIT 1
+"""
+
+
+def _of_search_path(connection: Connection) -> Iterator[AccountFinding]:
+    row = connection.execute(_SEARCHED).fetchone()
+    if row is not None:
+        yield AccountFinding(
+            "SEARCH_PATH",
+            f"the store is used as '{row['name']}', whose search_path has schema {row['schema']}: operators and"
+            f" functions that role '{row['role']}' creates there may run with its rights; run ALTER ROLE {row['name']}"
+            " SET search_path = pg_catalog",
         )
 
 

@@ -15,7 +15,7 @@ from psycopg.rows import DictRow
 from vitrine.accounts import horizon
 from vitrine.accounts.grants import STORE, TABLES, Rights
 from vitrine.errors import ConfigError
-from vitrine.postgres import Connection, raw, safe_message
+from vitrine.postgres import STABLE_PATH, Connection, in_transaction, raw, safe_message
 
 DEFAULT_PREFIX = "vitrine"
 
@@ -30,9 +30,10 @@ class Roles:
 
     @classmethod
     def of(cls, prefix: str) -> "Roles":
-        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,50}", prefix):
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,50}", prefix) or f"{prefix}_".startswith("pg_"):
             raise ConfigError(
-                f"'{prefix}' cannot begin the names of roles; use lower-case letters, digits and underscores",
+                f"'{prefix}' cannot begin the names of roles; use lower-case letters, digits and underscores, and not"
+                " pg, which PostgreSQL reserves",
                 code="ROLE_NAME",
             )
         return cls(f"{prefix}_reader", f"{prefix}_runner", f"{prefix}_api")
@@ -74,18 +75,25 @@ def apply(connection: Connection, roles: Roles, places: Places, *, sources: bool
 def plan(connection: Connection, roles: Roles, places: Places, *, sources: bool = True) -> list[sql.Composed]:
     """The statements that bring the roles of this database up to date, in order; empty if nothing differs."""
     catalog = _Catalog(connection)
-    return [
-        *_roles(catalog, roles),
-        *_database(catalog, roles),
-        *_schemas(catalog, roles, places),
-        *_tables(catalog, roles),
-        *_marts(catalog, roles, places),
-        *(_reading(catalog, roles, places) if sources else ()),
-    ]
+    # under a superuser, operators that others have created must not be found
+    with in_transaction(connection, STABLE_PATH):
+        return [
+            *_roles(catalog, roles),
+            *_database(catalog, roles),
+            *_schemas(catalog, roles, places),
+            *_tables(catalog, roles),
+            *_marts(catalog, roles, places),
+            *(_reading(catalog, roles, places) if sources else ()),
+        ]
 
 
 def find_prefix(connection: Connection) -> str | None:
     """The prefix with which roles were created for this store before; None if it has none."""
+    with in_transaction(connection, STABLE_PATH):
+        return _find_prefix(connection)
+
+
+def _find_prefix(connection: Connection) -> str | None:
     suffix = Roles.of("_").runner.removeprefix("_")
     row = connection.execute(
         "SELECT r.rolname::text AS name FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) AS a"
@@ -103,11 +111,11 @@ def find_prefix(connection: Connection) -> str | None:
 
 
 def hints(roles: Roles) -> list[str]:
-    """What the administrator does next: accounts that can log in."""
+    """What the administrator does next: accounts that can log in, and find nothing that others have created."""
+    accounts = {"my_reader": roles.reader, "my_runner": roles.runner, "my_api": roles.api}
     return [
-        f"CREATE ROLE my_reader LOGIN PASSWORD '…' IN ROLE {roles.reader};",
-        f"CREATE ROLE my_runner LOGIN PASSWORD '…' IN ROLE {roles.runner};",
-        f"CREATE ROLE my_api LOGIN PASSWORD '…' IN ROLE {roles.api};",
+        *(f"CREATE ROLE {name} LOGIN PASSWORD '…' IN ROLE {role};" for name, role in accounts.items()),
+        *(f"ALTER ROLE {name} SET search_path = pg_catalog;" for name in accounts),
     ]
 
 
@@ -195,22 +203,47 @@ class _Catalog:
 # -- the parts of the plan --------------------------------------------------------------------------------------------
 
 
+_POWERS = [
+    *("pg_execute_server_program", "pg_read_all_data", "pg_read_server_files", "pg_write_all_data"),
+    "pg_write_server_files",
+]
+"""Predefined roles that read or write beyond any grant."""
+
+
 def _roles(catalog: _Catalog, roles: Roles) -> Iterator[sql.Composed]:
     found = {
         row["name"]: row
         for row in catalog.rows(
-            "SELECT rolname::text AS name, rolsuper OR rolcreaterole OR rolbypassrls AS powerful FROM pg_roles"
-            " WHERE rolname = ANY (%(names)s)",
+            """
+            SELECT r.rolname::text AS name,
+                   EXISTS (SELECT FROM pg_roles p WHERE pg_has_role(r.oid, p.oid, 'MEMBER')
+                              AND (p.rolsuper OR p.rolcreaterole OR p.rolbypassrls OR p.rolname = ANY (%(powers)s)))
+                   AS powerful,
+                   r.rolcanlogin OR EXISTS (SELECT FROM pg_auth_members m WHERE m.roleid = r.oid)
+                   OR EXISTS (SELECT FROM pg_shdepend d JOIN pg_database b ON b.oid = d.dbid
+                               WHERE d.refclassid = 'pg_authid'::regclass AND d.refobjid = r.oid
+                                 AND b.datname <> current_database()) AS used
+              FROM pg_roles r WHERE r.rolname = ANY (%(names)s)
+            """,
             names=list(roles),
+            powers=_POWERS,
         )
     }
+    ours = (roles.runner, "CREATE", "") in catalog.on_schema(STORE, [roles.runner])
     for name in roles:
         if name not in found:
             yield sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name))
         elif found[name]["powerful"]:
             raise ConfigError(
-                f"role '{name}' exists and is a superuser, or has CREATEROLE or BYPASSRLS: it would not be restricted;"
-                " remove that, or give --role-prefix",
+                f"role '{name}' exists and is, or is a member of, a superuser, a role with CREATEROLE or BYPASSRLS, or"
+                f" one of {', '.join(_POWERS)}: it would not be restricted; remove that, or give --role-prefix",
+                code="ROLE_NAME",
+            )
+        elif found[name]["used"] and not ours:
+            raise ConfigError(
+                f"role '{name}' exists, and was not created for this store: it can log in, has members, or has rights"
+                " in another database, so its users would get rights on this store; give --role-prefix, or drop"
+                " the role",
                 code="ROLE_NAME",
             )
 
@@ -283,7 +316,7 @@ def _marts(catalog: _Catalog, roles: Roles, places: Places) -> Iterator[sql.Comp
     ):
         yield sql.SQL("ALTER TABLE {} OWNER TO {}").format(sql.Identifier(row["schema"], row["name"]), runner)
     yield from _default_privileges(catalog, owner, roles, places)
-    yield from _foreign_targets(catalog, owner, roles)
+    yield from _foreign_targets(catalog, owner, roles, places)
 
 
 def _is_member(catalog: _Catalog, name: str, role: str) -> bool:
@@ -328,8 +361,11 @@ def _default_privileges(catalog: _Catalog, owner: DictRow, roles: Roles, places:
         )
 
 
-def _foreign_targets(catalog: _Catalog, owner: DictRow, roles: Roles) -> Iterator[sql.Composed]:
-    """Targets that belong to other roles: the runner may write their rows, as the earlier account could."""
+def _foreign_targets(catalog: _Catalog, owner: DictRow, roles: Roles, places: Places) -> Iterator[sql.Composed]:
+    """Targets that belong to other roles: the runner may write their rows, as the earlier account could.
+
+    Only in schemas of marts: the account of the API could store a pipeline with any table as its target.
+    """
     for row in catalog.rows(
         """
         SELECT n.nspname::text AS schema, c.relname::text AS name
@@ -338,10 +374,12 @@ def _foreign_targets(catalog: _Catalog, owner: DictRow, roles: Roles) -> Iterato
                                                       THEN p.target_table END)
           JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
          WHERE c.relkind IN ('r', 'p') AND c.relowner <> %(owner)s AND r.rolname <> %(runner)s
+           AND n.nspname = ANY (%(marts)s)
          GROUP BY 1, 2 ORDER BY 1, 2
         """,
         owner=owner["oid"],
         runner=roles.runner,
+        marts=list(places.marts),
     ):
         wanted = {(roles.runner, one, "") for one in ("SELECT", "INSERT", "UPDATE", "DELETE")}
         existing = catalog.on_table(row["schema"], row["name"], [roles.runner])

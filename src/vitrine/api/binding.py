@@ -6,9 +6,9 @@ import socket
 import ssl
 from typing import NoReturn
 
-from vitrine.api.hosts import is_loopback
 from vitrine.bounded_listener import BoundedListener
 from vitrine.errors import ConfigError, VitrineError
+from vitrine.hosts import is_loopback
 from vitrine.postgres import connect
 from vitrine.settings import Settings
 from vitrine.store import tokens

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from starlette.datastructures import Headers
 
-from vitrine.api.hosts import Address, is_loopback, parse_address
+from vitrine.hosts import Address, is_loopback, parse_address
 
 FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers that a proxy adds."""

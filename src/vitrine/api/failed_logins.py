@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
 
-from vitrine.api.hosts import parse_address
+from vitrine.hosts import parse_address
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from vitrine.api import binding, hosts, permissions, problems
+from vitrine.api import binding, permissions, problems
 from vitrine.api.clients import Client, Proxies
 from vitrine.api.connections import CALLER
 from vitrine.api.failed_logins import FailedLogins
@@ -18,6 +18,7 @@ from vitrine.api.permissions import Permission
 from vitrine.api.problems import Refused
 from vitrine.api.tokens import Known, TokenReader
 from vitrine.errors import VitrineError
+from vitrine.hosts import HostRule
 from vitrine.service.context import ANONYMOUS, Caller
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
@@ -38,9 +39,9 @@ class Guard:
         self, app: ASGIApp, settings: Settings, tokens: TokenReader, on_error: Callable[[Exception], Response]
     ) -> None:
         self._app = app
-        self._hosts = settings.allowed_hosts
         self._proxies = Proxies(settings.trusted_proxies)
         self._exposed = binding.is_exposed(settings)
+        self._host_rule = HostRule(settings.allowed_hosts, self._exposed)
         self._speaks_tls = settings.tls_cert is not None
         self._tokens = tokens
         self._on_error = on_error
@@ -83,19 +84,8 @@ class Guard:
 
     def _check_host(self, headers: Headers) -> None:
         """Before anything else: a page under a foreign name must learn nothing, not even that a token is missing."""
-        given = headers.getlist("host")
-        name = hosts.name_of(given[0]) if len(given) == 1 else None
-        if name is None:
-            raise Refused(problems.respond(400, "BAD_HOST", "send one Host header with a name and a port"))
-        if not hosts.is_allowed(name, self._hosts, exposed=self._exposed):
-            raise Refused(
-                problems.respond(
-                    421,
-                    "WRONG_HOST",
-                    "this API is not served under the name in the Host header; use a loopback address, or add the name"
-                    " to VITRINE_ALLOWED_HOSTS",
-                )
-            )
+        if refusal := self._host_rule.refuses(headers.getlist("host")):
+            raise Refused(problems.respond(refusal.status, refusal.code, refusal.detail))
 
     def _check_target(self, scope: Scope) -> None:
         if not scope["path"].startswith("/"):

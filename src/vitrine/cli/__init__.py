@@ -7,6 +7,13 @@ from vitrine.cli import exit_codes, process
 
 def main() -> None:
     """Run the command line; every known error is one sentence on stderr and exit code 1."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # also while modules are imported, which takes a part of a second
+        sys.exit(exit_codes.INTERRUPTED)
+
+
+def _run() -> None:
     process.shorten_start_and_exit()
     from vitrine.cli import completion, output
     from vitrine.cli.app import app
@@ -17,7 +24,5 @@ def main() -> None:
         app(prog_name="vitrine")  # also for `python -m vitrine`, and for completion
     except VitrineError as exc:
         process.stop(output.with_excerpt(exc), lines=True)
-    except KeyboardInterrupt:
-        sys.exit(exit_codes.INTERRUPTED)
     except Exception:  # noqa: BLE001 – Python would write its text, which may quote a row, to the terminal as it is
         process.fail_unexpectedly()

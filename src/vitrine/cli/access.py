@@ -5,21 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitrine.cli import building, output
+from vitrine.cli import backends, output
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from vitrine.service.bodies.audit import AuditBody
-    from vitrine.service.context import Context
-    from vitrine.settings import Settings
-
-
-def _context(settings: "Settings") -> "Context":
-    """Tokens and the audit log are managed where the database is; other machines use the API."""
-    from vitrine.cli.backends.local import local_context
-
-    return local_context(settings)
 
 
 token = typer.Typer(help="Access tokens of the API.", no_args_is_help=True, rich_markup_mode=None)
@@ -38,7 +29,6 @@ def create(
 
     from vitrine import input_errors
     from vitrine.errors import ConfigError
-    from vitrine.service import access
     from vitrine.service.bodies.access import NewToken
 
     try:
@@ -46,10 +36,10 @@ def create(
     except ValidationError as exc:
         mistakes = input_errors.explain(exc.errors(), NewToken)
         raise ConfigError("; ".join(one.sentence for one in mistakes), code="INVALID") from None
-    settings = building.service_settings()
-    created = access.create_token(_context(settings), new)
+    with backends.opened() as backend:
+        created = backend.access.create_token(new)
     output.show(created.token)
-    until = output.local_time(created.expires_at, settings)
+    until = output.local_time(created.expires_at, backend.settings)
     sys.stderr.write(f"Token '{created.name}' with the role {created.role}, valid until {until}; not shown again.\n")
 
 
@@ -58,15 +48,8 @@ def list_all(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Tokens that are not revoked, with their last use. `vitrine audit` shows the others."""
-    from vitrine.service import access
-
-    settings = building.service_settings()
-    context = _context(settings)
-    page = access.list_tokens(context, limit=200)
-    found = page.items
-    while page.next is not None:
-        page = access.list_tokens(context, after=page.next, limit=200)
-        found += page.items
+    with backends.opened() as backend:
+        found = list(backend.access.tokens())
     if as_json:
         for one in found:
             output.show(one.model_dump_json())
@@ -76,8 +59,8 @@ def list_all(
             one.name,
             one.role,
             f"{one.prefix}…",
-            output.local_time(one.expires_at, settings),
-            output.local_time(one.last_used_at, settings) if one.last_used_at else "never",
+            output.local_time(one.expires_at, backend.settings),
+            output.local_time(one.last_used_at, backend.settings) if one.last_used_at else "never",
             one.created_by,
         )
         for one in found
@@ -90,9 +73,8 @@ def list_all(
 @token.command()
 def revoke(name: Name) -> None:
     """End a token: every API process refuses it within five seconds."""
-    from vitrine.service import access
-
-    access.revoke_token(_context(building.service_settings()), name)
+    with backends.opened() as backend:
+        backend.access.revoke_token(name)
     output.show(f"{name}: revoked")
 
 
@@ -112,28 +94,28 @@ def audit(
     """Who changed what: every change that was asked for, newest first."""
     from itertools import islice
 
-    from vitrine.service import audit as auditing
     from vitrine.store.audit import AuditFilters
 
-    settings = building.service_settings()
-    start = _parse_since(since, settings.zone) if since else None
-    filters = AuditFilters(pipeline=pipeline, actor=actor, operation=operation, since=start)
-    found = islice(auditing.export(_context(settings), filters), limit if limit or as_json else DEFAULT_LIMIT)
-    if as_json:
-        for one in found:
-            output.show(one.model_dump_json())
-        return
-    rows = [
-        (
-            output.local_time(one.at, settings),
-            f"{one.actor} ({one.role})",
-            one.address or one.via,
-            one.operation,
-            one.pipeline or "",
-            _shown(one),
-        )
-        for one in found
-    ]
+    with backends.opened() as backend:
+        settings = backend.settings
+        start = _parse_since(since, settings.zone) if since else None
+        filters = AuditFilters(pipeline=pipeline, actor=actor, operation=operation, since=start)
+        found = islice(backend.access.audit(filters), limit if limit or as_json else DEFAULT_LIMIT)
+        if as_json:
+            for one in found:
+                output.show(one.model_dump_json())
+            return
+        rows = [
+            (
+                output.local_time(one.at, settings),
+                f"{one.actor} ({one.role})",
+                one.address or one.via,
+                one.operation,
+                one.pipeline or "",
+                _shown(one),
+            )
+            for one in found
+        ]
     output.show_table(("at", "who", "from", "operation", "pipeline", "change"), rows, wrap=("change",))
 
 

@@ -43,5 +43,5 @@ def create(store: "Connection", own: DemoAccounts, places: "Places") -> None:
     for login, role in ((READER, names.reader), (RUNNER, names.runner), (API, names.api)):
         known = store.execute("SELECT FROM pg_roles WHERE rolname = %s", [login]).fetchone()
         if known is None:
-            statement = sql.SQL("CREATE ROLE {} LOGIN IN ROLE {}")
+            statement = sql.SQL("CREATE ROLE {0} LOGIN IN ROLE {1}; ALTER ROLE {0} SET search_path = pg_catalog")
             store.execute(statement.format(sql.Identifier(login), sql.Identifier(role)))

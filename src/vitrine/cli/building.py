@@ -47,13 +47,14 @@ def _from_options() -> dict[str, Any]:
 
 def _read_token(file: Path) -> str:
     from vitrine.errors import ConfigError
+    from vitrine.settings import is_header_value
 
     try:
         token = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
         raise ConfigError(f"cannot read the token file '{file}': {reason}", code="NO_FILE") from exc
-    if not token.isascii() or not token.isprintable() or " " in token or not token:
+    if not is_header_value(token):
         raise ConfigError(f"'{file}' does not contain a token: give a file with the token in one line", code="TOKEN")
     return token
 

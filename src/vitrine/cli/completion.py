@@ -39,9 +39,11 @@ def pipeline_names(incomplete: str) -> list[str]:
     """Names of pipelines that begin like this; none if database or API do not answer."""
     from vitrine.cli import backends
     from vitrine.errors import VitrineError
+    from vitrine.service.bodies.filters import EVERY
 
     try:
         with backends.opened() as backend:
-            return [name for name in backend.definitions.names() if name.startswith(incomplete)]
+            pages = backend.definitions.pages(EVERY)
+            return [name for page in pages for name in page.names if name.startswith(incomplete)]
     except (VitrineError, OSError):
         return []

@@ -13,6 +13,7 @@ from vitrine.cli.questions import confirm
 if TYPE_CHECKING:
     from vitrine.cli.backends.protocols import Definitions
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
+    from vitrine.service.bodies.pipelines import InvalidPipelineBody
 
 
 def apply(
@@ -91,9 +92,11 @@ def _planned(definitions: "Definitions", body: "ApplyBody", mistakes: Sequence[s
 
 
 def _others(definitions: "Definitions", body: "ApplyBody") -> list[str]:
-    """Stored pipelines that no document defines."""
+    """Stored pipelines that no document defines, valid or not."""
+    from vitrine.service.bodies.filters import EVERY
+
     named = {str(document.fields.get("name")) for document in body.documents}
-    return [name for name in definitions.names() if name not in named]
+    return [name for page in definitions.pages(EVERY) for name in page.names if name not in named]
 
 
 def _show(applied: "AppliedBody", *, as_json: bool) -> None:
@@ -114,19 +117,33 @@ def export(
 ) -> None:
     """Write every pipeline as a YAML file.
 
-    `apply` reads them back. The JSON Schema for editors is written beside them.
+    `apply` reads them back. The JSON Schema for editors is written beside them. A pipeline whose stored definition is
+    not valid is left out, and the exit code is then 1.
     """
     from vitrine import pipeline_files
     from vitrine.errors import ConfigError
     from vitrine.service.bodies.filters import EVERY
 
+    invalid: list[InvalidPipelineBody] = []
+    written = 0
     with backends.opened() as backend:
-        stored = [(one.id, one.definition()) for one in backend.definitions.list_all(EVERY)]
-    try:
-        written = pipeline_files.write_folder(folder, stored)
-    except OSError as exc:
-        raise ConfigError(f"cannot write '{exc.filename}': {exc.strerror}", code="NO_FILE") from exc
-    output.show(f"{len(written)} file(s) in {folder}")
+        for page in backend.definitions.pages(EVERY):
+            invalid += page.invalid
+            try:
+                written += len(pipeline_files.write_folder(folder, [(one.id, one.definition()) for one in page.items]))
+            except OSError as exc:
+                raise ConfigError(f"cannot write '{exc.filename}': {exc.strerror}", code="NO_FILE") from exc
+    output.show(f"{written} file(s) in {folder}")
+    if invalid:
+        raise ConfigError(_left_out(invalid), code="NOT_EXPORTED")
+
+
+def _left_out(invalid: "Sequence[InvalidPipelineBody]") -> str:
+    lines = [f"{one.name}: the stored definition is not valid: {one.reason}" for one in invalid]
+    return (
+        f"{len(invalid)} pipeline(s) left out; apply a valid definition with `vitrine apply`, or delete the"
+        " pipeline:\n  " + "\n  ".join(lines)
+    )
 
 
 def schema() -> None:

@@ -1,7 +1,8 @@
 """The command that lists pipelines: list."""
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar
 
 import typer
 
@@ -9,15 +10,19 @@ from vitrine.cli import backends, output
 from vitrine.cli.arguments import AsJson
 
 if TYPE_CHECKING:
-    from vitrine.service.bodies.pipelines import ListedPipelineBody
+    from vitrine.service.bodies.pipelines import InvalidPipelineBody, ListedPipelineBody, PipelinePage
     from vitrine.settings import Settings
 
 NUMBERS = ("rows", "seconds")
+GROUPS = ("owner", "tags")
+WIDE_ONLY = ("mode", "target", "schedule", *GROUPS)
+
+Shown = TypeVar("Shown")
 
 
 def list_all(
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only marts that are older than their schedule allows.")
+        bool, typer.Option("--stale", help="Only marts that are older than their freshness or schedule allows.")
     ] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Only pipelines whose last run failed.")] = False,
     status: Annotated[
@@ -40,15 +45,28 @@ def list_all(
     """List pipelines with status, age of the mart and last run."""
     from vitrine.service.bodies.pipelines import PipelinePage
 
+    by_age = (sort or ("age" if stale or failed else "name")) == "age"
     with backends.opened() as backend:
-        found = list(backend.definitions.list_all(_filters(stale, failed, status, tag, owner, target)))
-    now = datetime.now(UTC)
-    if (sort or ("age" if stale or failed else "name")) == "age":
-        found.sort(key=lambda one: one.fresh_as_of or datetime.min.replace(tzinfo=UTC))
-    if as_json:
-        output.show_body(PipelinePage(items=found, next=None))
-        return
-    _show(found, backend.settings, now)
+        pages = backend.definitions.pages(_filters(stale, failed, status, tag, owner, target))
+        if as_json:
+            texts, invalid = _rendered(pages, output.json_text, by_age=by_age)
+            output.show_page(PipelinePage(items=[], invalid=invalid, next=None), texts)
+        else:
+            _show(*_rendered(pages, _rendering(backend.settings), by_age=by_age))
+
+
+def _rendered(
+    pages: "Iterable[PipelinePage]", render: "Callable[[ListedPipelineBody], Shown]", *, by_age: bool
+) -> "tuple[list[Shown], list[InvalidPipelineBody]]":
+    """What is shown of each pipeline, and those that are not valid; the bodies of a page are not kept."""
+    invalid: list[InvalidPipelineBody] = []
+    found: list[tuple[datetime | None, Shown]] = []
+    for page in pages:
+        invalid += page.invalid
+        found += [(one.fresh_as_of, render(one)) for one in page.items]
+    if by_age:
+        found.sort(key=lambda one: one[0] or datetime.min.replace(tzinfo=UTC))
+    return [shown for _, shown in found], invalid
 
 
 def _filters(
@@ -74,47 +92,59 @@ def _filters(
         raise typer.BadParameter(f"--{first.sentence}") from None
 
 
-def _show(found: "list[ListedPipelineBody]", settings: "Settings", now: datetime) -> None:
-    if not found:
+class Line(NamedTuple):
+    """What the table shows of a pipeline."""
+
+    cells: dict[str, str]  # by column
+    error: str | None  # why its last run failed
+
+
+def _show(found: Sequence[Line], invalid: "Sequence[InvalidPipelineBody]") -> None:
+    if found:
+        left_out = {column for column in WIDE_ONLY if not output.is_wide()}
+        left_out |= {column for column in GROUPS if not any(line.cells[column] for line in found)}
+        columns = [column for column in found[0].cells if column not in left_out]
+        rows = ([line.cells[column] for column in columns] for line in found)
+        output.show_table(columns, rows, right=("age", *NUMBERS), wrap=("pipeline",))
+    elif not invalid:
         output.show("No pipeline.")
-        return
-    wide = output.is_wide()
-    grouped = wide and any(one.owner or one.tags for one in found)
-    columns = (
-        "pipeline",
-        "status",
-        "age",
-        *(("mode", "target", "schedule") if wide else ()),
-        "next due",
-        "last run",
-        *NUMBERS,
-        *(("owner", "tags") if grouped else ()),
-    )
-    rows = [_row(one, settings, now, wide=wide, grouped=grouped) for one in found]
-    output.show_table(columns, rows, right=("age", *NUMBERS), wrap=("pipeline",))
-    for one in found:
-        if one.last_error:
-            output.show_wrapped(f"{one.name}: {one.last_error.message} [{one.last_error.code}]", "  ")
+    for error in (line.error for line in found if line.error):
+        output.show_wrapped(error, "  ")
+    for one in invalid:
+        text = f"{one.name}: the stored definition is not valid: {one.reason} [DEFINITION_INVALID]"
+        output.show_wrapped(text, "  ")
 
 
-def _row(
-    one: "ListedPipelineBody", settings: "Settings", now: datetime, *, wide: bool, grouped: bool
-) -> tuple[str, ...]:
+def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
     from vitrine.tables import red
 
-    run = one.last_run
-    age = output.age(one.fresh_as_of, now)
-    return (
-        one.name,
-        red(_status(one)) if one.status == "FAILED" else _status(one),
-        red(f"{age} !") if one.stale else age,
-        *((one.mode, one.target_table, one.schedule_interval or "") if wide else ()),
-        f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
-        str(run.status) if run else "never",
-        f"{run.rows_read:,}" if run else "",
-        f"{run.seconds:.2f}" if run and run.seconds is not None else "",
-        *((one.owner, ", ".join(one.tags)) if grouped else ()),
-    )
+    now = datetime.now(UTC)
+
+    def render(one: "ListedPipelineBody") -> Line:
+        run, error, age = one.last_run, one.last_error, output.age(one.fresh_as_of, now)
+        cells = {
+            "pipeline": one.name,
+            "status": red(_status(one)) if one.status == "FAILED" else _status(one),
+            "age": red(f"{age} !") if one.stale else age,
+            "mode": str(one.mode),
+            "target": one.target_table,
+            "schedule": _schedule(one),
+            "next due": f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
+            "last run": str(run.status) if run else "never",
+            "rows": f"{run.rows_read:,}" if run else "",
+            "seconds": f"{run.seconds:.2f}" if run and run.seconds is not None else "",
+            "owner": one.owner,
+            "tags": ", ".join(one.tags),
+        }
+        return Line(cells, f"{one.name}: {error.message} [{error.code}]" if error else None)
+
+    return render
+
+
+def _schedule(one: "ListedPipelineBody") -> str:
+    """What starts its runs."""
+    after = f"after {', '.join(one.after)}" if one.after else ""
+    return ", ".join(filter(None, (one.schedule_interval, after)))
 
 
 def _status(one: "ListedPipelineBody") -> str:

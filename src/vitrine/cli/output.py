@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WIDE = 120
 """A terminal of this width has room for every column of a table."""
 
-LISTS = frozenset({"NOT_APPLIED", "YAML"})
+LISTS = frozenset({"NOT_APPLIED", "NOT_EXPORTED", "YAML"})
 """Codes of errors with a line for each mistake; a line break in any other is part of a value."""
 
 BAR_AFTER_SECONDS = 0.3
@@ -55,7 +55,18 @@ def _write(text: str) -> None:
 
 def show_body(body: "BaseModel") -> None:
     """The body as the API returns it."""
-    show_json(body.model_dump(mode="json", by_alias=True))
+    _write(printable_json(json_text(body)))
+
+
+def json_text(body: "BaseModel") -> str:
+    return body.model_dump_json(indent=2, by_alias=True)
+
+
+def show_page(page: "BaseModel", items: Sequence[str]) -> None:
+    """A page without items, and its items as `json_text`: thousands of bodies would take much memory."""
+    nested = ",\n    ".join(item.replace("\n", "\n    ") for item in items)
+    filled = f'"items": [\n    {nested}\n  ]' if items else '"items": []'
+    _write(printable_json(json_text(page).replace('"items": []', filled, 1)))
 
 
 def show_marked(mark: "Coloured", text: str) -> None:

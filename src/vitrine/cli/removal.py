@@ -61,13 +61,21 @@ def delete(
     yes: Yes = False,
 ) -> None:
     """Delete a pipeline with its history; its mart stays."""
+    from vitrine.errors import VitrineError
+
     with backends.opened() as backend:
-        pipeline = backend.definitions.get(name)
+        try:
+            pipeline = backend.definitions.get(name)
+        except VitrineError as exc:
+            if exc.code != "DEFINITION_INVALID":
+                raise
+            key, mart = name, "its mart"
+        else:
+            # by id: another pipeline may have taken the name while the question was open
+            key, name, mart = str(pipeline.id), pipeline.name, pipeline.target_table
         confirm(
-            f"Delete pipeline '{pipeline.name}' with its checkpoint, its history and the rows in its quarantine?"
-            f" {pipeline.target_table} stays.",
+            f"Delete pipeline '{name}' with its checkpoint, its history and the rows in its quarantine ({mart} stays)?",
             yes=yes,
         )
-        # by id: another pipeline may have taken the name while the question was open
-        backend.definitions.delete(str(pipeline.id), force=force)
-    output.show(f"{pipeline.name}: deleted; {pipeline.target_table} stays")
+        backend.definitions.delete(key, force=force)
+    output.show(f"{name}: deleted; {mart} stays")

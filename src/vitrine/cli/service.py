@@ -148,7 +148,8 @@ def _probes(settings: "Settings", port: int, is_ready: "Callable[[], bool]") -> 
     from vitrine import metrics
     from vitrine.runner import probes
 
-    return probes.serving(settings.metrics_host, port, metrics.switch_on(), is_ready)
+    names = settings.allowed_hosts
+    return probes.serving(settings.metrics_host, port, metrics.switch_on(), is_ready, names=names)
 
 
 def _log_start(text: str) -> None:

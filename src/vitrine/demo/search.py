@@ -1,7 +1,7 @@
 """The search indexes of the demo: their pipelines, and searches that find films in them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 
-from vitrine import pipeline_files, plugins, revisions
+from vitrine import pipeline_files, plugins
+from vitrine.demo.operator import operator
 from vitrine.demo.story import shorten, show_table
 from vitrine.documents import Document
 from vitrine.engine import plan
@@ -21,8 +22,8 @@ from vitrine.flow.rows import TargetInfo
 from vitrine.model import Definition, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.printable import markup
+from vitrine.service import definitions
 from vitrine.service import files as pipeline_service
-from vitrine.service.context import Context, local_caller
 from vitrine.settings import Settings
 from vitrine.store import pipelines, runs
 from vitrine.store import state as states
@@ -49,9 +50,10 @@ def prepare(console: Console, store: Connection, settings: Settings) -> list[Pip
         console.print(f"Search indexes are left out: {markup(reason)}; `make demo-search` starts an Elasticsearch.")
         return []
     names = [str(document.fields["name"]) for document in sample]
-    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
-    context = Context(settings, local_caller(), lambda: nullcontext(store))
-    pipeline_service.store_documents(context, store, [one for one in sample if one.fields["name"] not in known])
+    known = {pipeline.name for pipeline in pipelines.list_all(store)}
+    pipeline_service.store_documents(
+        operator(store, settings), store, [one for one in sample if one.fields["name"] not in known]
+    )
     console.print(f"[green]✓[/] Pipelines of search indexes: {markup(', '.join(names))}")
     return [pipelines.get(store, name) for name in names]
 
@@ -93,17 +95,20 @@ def follow_cluster(store: Connection, settings: Settings, wanted: Sequence[Pipel
 def _follow(store: Connection, settings: Settings, pipeline: Pipeline) -> Pipeline:
     stored = states.load(store, pipeline.id).identity
     moved = stored is not None and stored != _target(store, settings, pipeline.definition).identity
-    return revisions.change(store, settings, pipeline.id, {"enabled": True}, state="reset" if moved else None)
+    context, key = operator(store, settings), str(pipeline.id)
+    definitions.change(context, key, {"enabled": True}, state="reset" if moved else None, validate=False)
+    return pipelines.get(store, pipeline.id)
 
 
 def suspend(store: Connection, settings: Settings) -> None:
     """Disable the pipelines that an earlier demo has created: without a cluster, every run of them would fail."""
     targets = {str(one.fields["name"]): str(one.fields["target_table"]) for one in documents()}
-    for pipeline in pipelines.list_page(store, limit=10_000):
+    for pipeline in pipelines.list_all(store):
+        if not isinstance(pipeline, Pipeline):
+            continue
         definition = pipeline.definition
         if definition.enabled and targets.get(pipeline.name) == definition.target_table:
-            disabled = definition.model_copy(update={"enabled": False})
-            pipelines.update(store, pipeline.id, disabled, zone=settings.zone)
+            definitions.set_enabled(operator(store, settings), str(pipeline.id), False)
 
 
 # -- what the demo shows ----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The demo step by step: fill the sample cinema, build its marts, show them, compare them with their source."""
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vitrine import pipeline_files
 from vitrine.demo import cinema
+from vitrine.demo.operator import operator
 from vitrine.documents import Document
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.engine import reconcile
@@ -25,8 +26,7 @@ from vitrine.postgres import Connection
 from vitrine.printable import markup, printable
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed
-from vitrine.service import files
-from vitrine.service.context import Context, local_caller
+from vitrine.service import control, definitions, files
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 from vitrine.store.pipelines import claim_next
@@ -57,7 +57,7 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
         console.print(
             "The sample cinema has the layout of an earlier release; it is rebuilt with its marts and pipelines."
         )
-        _drop_sample(store, sample)
+        _drop_sample(store, settings, sample)
     cinema.create_schema(store)
     with _filling_bar(console) as watch:
         counts = cinema.fill(store, films=films, ratings=ratings, watch=watch)
@@ -68,9 +68,8 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
         f" {counts.ratings:,} ratings, {counts.likes:,} likes, {counts.views:,} views"
     )
     names = [str(document.fields["name"]) for document in sample]
-    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
-    context = Context(settings, local_caller(), lambda: nullcontext(store))
-    files.store_documents(context, store, [one for one in sample if one.fields["name"] not in known])
+    known = {pipeline.name for pipeline in pipelines.list_all(store)}
+    files.store_documents(operator(store, settings), store, [one for one in sample if one.fields["name"] not in known])
     console.print(f"[green]✓[/] Pipelines: {markup(', '.join(names))}")
     return [pipelines.get(store, name) for name in names]
 
@@ -97,14 +96,14 @@ def _refuse_foreign(settings: Settings) -> None:
         )
 
 
-def _drop_sample(store: Connection, sample: list[Document]) -> None:
+def _drop_sample(store: Connection, settings: Settings, sample: list[Document]) -> None:
     """Drop the cinema, its marts and its pipelines; pipelines and marts of the user stay."""
-    known = {pipeline.name for pipeline in pipelines.list_page(store, limit=10_000)}
+    known = {pipeline.name for pipeline in pipelines.list_all(store)}
     with store.transaction():
         for document in sample:
             if document.fields["name"] in known:
                 # by force: a runner that was killed may still hold a lease
-                pipelines.delete(store, document.fields["name"], force=True)
+                definitions.delete(operator(store, settings), str(document.fields["name"]), force=True)
             target = sql.Identifier(*str(document.fields["target_table"]).split("."))
             store.execute(sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(target))
         cinema.drop(store)
@@ -154,7 +153,7 @@ def run_one(
     store: Connection, settings: Settings, dispatcher: PipelineDispatcher, pipeline: Pipeline, watch: Any
 ) -> Executed:
     with store.transaction():
-        pipelines.request_run(store, pipeline.id, trigger="cli")
+        control.run(operator(store, settings), str(pipeline.id))
         claim = claim_next(store, runner="vitrine demo", ttl=settings.lease_ttl, only=pipeline.id)
     if claim is None:
         raise VitrineError(

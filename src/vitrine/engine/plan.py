@@ -142,14 +142,17 @@ def check(
         if definition.reader is not None
         else attempt("source", lambda: settings.source_url(definition.source)) or ""
     )
+    rejects = RejectPolicy(definition.target_table, definition.options, show_keys=run.show_keys)
     source = (
-        attempt(query_field, lambda: _build_source(definition, settings, url, lease, run))
+        attempt(query_field, lambda: _build_source(definition, settings, url, lease, run, rejects))
         if _can_read(definition)
         else None
     )
     target = attempt("target_table", lambda: _check_target(definition.target_table, settings))
     sink = (
-        attempt("target_table", lambda: _build_sink(target, definition, settings, lease, run, known or Known()))
+        attempt(
+            "target_table", lambda: _build_sink(target, definition, settings, lease, run, rejects, known or Known())
+        )
         if target
         else None
     )
@@ -179,19 +182,26 @@ def _can_read(definition: Definition) -> bool:
     return bool((reader.body or "").strip()) and not _is_transform(reader)
 
 
-def _build_source(definition: Definition, settings: Settings, url: str | None, lease: Lease, run: RunInfo) -> Source:
+def _build_source(
+    definition: Definition, settings: Settings, url: str | None, lease: Lease, run: RunInfo, rejects: RejectPolicy
+) -> Source:
     connector = plugins.source(definition.source_connector)
     spec = connector.source
     if spec is None:
         raise ConfigError(f"connector '{connector.name}' cannot be read", code="UNKNOWN_SOURCE_TYPE")
-    job = SourceJob(
-        definition, definition.options, settings.section(connector.name, connector.settings), lease, run, url
-    )
+    section = settings.section(connector.name, connector.settings)
+    job = SourceJob(definition, definition.options, section, lease, run, url, rejects)
     return plugins.load_class(connector, spec.factory)(job)
 
 
 def _build_sink(
-    target: Target, definition: Definition, settings: Settings, lease: Lease, run: RunInfo, known: Known
+    target: Target,
+    definition: Definition,
+    settings: Settings,
+    lease: Lease,
+    run: RunInfo,
+    rejects: RejectPolicy,
+    known: Known,
 ) -> Sink:
     connector, spec = target.connector, target.connector.sink
     if spec is None:
@@ -203,7 +213,7 @@ def _build_sink(
         settings.section(connector.name, connector.settings),
         lease,
         run,
-        RejectPolicy(str(target), definition.options, show_keys=run.show_keys),
+        rejects,
         settings.store_url,
         known.open_rejects,
         known.facts,
@@ -296,7 +306,8 @@ def run_info(claim: Claim, settings: Settings, known: Known) -> RunInfo:
 def build_sink(definition: Definition, settings: Settings, run: RunInfo, lease: Lease, known: Known) -> Sink:
     """The sink alone, for work that does not read: the source is not checked."""
     target = policy.check_target(definition.target_table, allowed_targets(settings))
-    return _build_sink(target, definition, settings, lease, run, known)
+    rejects = RejectPolicy(str(target), definition.options, show_keys=run.show_keys)
+    return _build_sink(target, definition, settings, lease, run, rejects, known)
 
 
 def prepare(

@@ -1,5 +1,6 @@
 """What a connector is given to build a source or a sink."""
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -29,13 +30,14 @@ class RunInfo:
 
 
 class RejectPolicy:
-    """What happens to rows that do not fit the target; one object per attempt, which every sink calls."""
+    """What happens to rows that do not fit the target; one object per attempt, which sinks and sources call."""
 
     def __init__(self, target: str, options: Options, *, show_keys: bool = True) -> None:
         self._target = target
         self._options = options
         self._show_keys = show_keys
         self._count = 0
+        self._lock = threading.Lock()  # source and sink work in different threads
 
     @property
     def room(self) -> int:
@@ -47,8 +49,10 @@ class RejectPolicy:
         if self._options.on_reject == "fail":
             which, reason = self._described(reject)
             raise DataError(f"{which} of {self._target}: {reason}; correct it, or set options.on_reject: quarantine")
-        self._count += 1
-        if self._count > self._options.max_rejects:
+        with self._lock:
+            self._count += 1
+            is_full = self._count > self._options.max_rejects
+        if is_full:
             which, reason = self._described(reject)
             raise DataError(
                 f"more than {self._options.max_rejects} rows do not fit {self._target}, the last is {which}: {reason};"
@@ -76,6 +80,7 @@ class SourceJob(Generic[OptionsOf, SettingsOf]):
     lease: Lease
     run: RunInfo
     url: str | None = None  # of the configured connection; None where the connector needs none
+    rejects: RejectPolicy | None = None  # for rows that the source cannot deliver; None: each of them is an error
 
 
 @dataclass(frozen=True)

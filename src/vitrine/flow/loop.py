@@ -66,10 +66,11 @@ def commit_unit(
 
 
 def _with_result(entry: Entry, unit: Work) -> Entry:
-    counts = replace(unit.result.counts, read=entry.read)
+    result = unit.result
+    counts = replace(result.counts, read=entry.read, rejected=result.counts.rejected + len(entry.refused))
     if entry.step is Step.PROGRESS:
         counts = replace(counts, rejected=0)  # the load has already counted them
-    return replace(entry, written=replace(unit.result, counts=counts))
+    return replace(entry, written=replace(result, counts=counts, rejects=(*result.rejects, *entry.refused)))
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def run_batches(
             if outcome := control.before_batch():
                 return Moved(outcome, snapshots)
             reach("after_read")
-            entry = Entry(step, batch.end, batch.position, batch.read, control.batch_started)
+            started = control.batch_started
+            entry = Entry(step, batch.end, batch.position, batch.read, started, refused=batch.refused)
             opened = writer.unit(checkpoint.stamp())
             written, saved = commit_unit(opened, lambda unit, batch=batch: unit.write(batch), checkpoint, entry)
             snapshots = batch.snapshot

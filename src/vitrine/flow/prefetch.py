@@ -80,7 +80,7 @@ class Prefetch:
         if self._plan.reads_user_code:
             self._control.enter(Phase.USER_CODE)
         for batch in self._plan.source.batches(self._read, self._control.throttle):
-            yield replace(batch, read=batch.count)
+            yield replace(batch, read=batch.count + len(batch.refused))
 
     def _transform(self, ready: Ready) -> Iterator[Batch]:
         entered = not self._plan.user_code

@@ -121,7 +121,10 @@ class Unit(Work, Protocol):
     """One atomic write to a target, or to a load."""
 
     def write(self, batch: Batch) -> None:
-        """Upsert by key. Rows that do not fit go to the job's reject policy, which may raise."""
+        """Upsert by key. Rows that do not fit go to the job's reject policy, which may raise.
+
+        The loop saves `batch.refused`. A load that removes what was not staged keeps what the target has of these keys.
+        """
         ...
 
     def delete(self, keys: Sequence[Key]) -> None:

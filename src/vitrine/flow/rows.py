@@ -210,6 +210,7 @@ class Batch:
 
     `end` is the cursor of the last row read. `position` is what may be stored as checkpoint after it: `end`, held back
     by the watermark. Both come from the source's rows; transforms pass them on. `read` counts the source's rows.
+    `refused` are rows of the read that the source could not deliver, and that its reject policy has accepted.
     """
 
     payload: Payload
@@ -218,6 +219,7 @@ class Batch:
     position: Position
     snapshot: int = 1  # the read's snapshots are numbered from 1: a later one may repeat rows of an earlier
     read: int = 0
+    refused: "tuple[Reject, ...]" = ()
 
     @property
     def count(self) -> int:
@@ -401,6 +403,7 @@ class Entry:
     started: float | None = None  # when its batch started, by time.monotonic; None: the unit is not a batch
     written: Written = NOTHING_WRITTEN
     restored: "KeptGeneration | None" = None  # with RESTORED: what is visible again
+    refused: tuple[Reject, ...] = ()  # of the batch
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,16 @@ def parse(name: str, text: str, variables: Variables | None = None) -> Parsed:
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         where = place(name, mark.line + 1, mark.column + 1) if mark else name
-        raise FileRefused([f"{where}: {exc.problem}"]) from exc
+        raise FileRefused([f"{where}: {_REMEDIES.get(exc.problem or '', exc.problem)}"]) from exc
     except yaml.reader.ReaderError as exc:
         raise FileRefused([f"{place_at(name, text, exc.position)}: {exc.reason}"]) from exc
+
+
+_REMEDIES = {
+    "found character '\\t' that cannot start any token": "indent with spaces: YAML does not allow tabs here",
+    "but found another document": "a file has one document; move what follows `---` to a file of its own",
+}
+"""Sentences for the most frequent of the parser's messages that do not say what to do."""
 
 
 class _Loader(yaml.SafeLoader):

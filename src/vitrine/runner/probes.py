@@ -3,8 +3,9 @@
 import errno
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -13,6 +14,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from vitrine.bounded_listener import BoundedListener
 from vitrine.errors import ConfigError
+from vitrine.hosts import HostRule, is_loopback
 
 PLAIN = "text/plain; charset=utf-8"
 MAX_CONNECTIONS = 32
@@ -21,14 +23,18 @@ IDLE_SECONDS = 5.0
 
 
 @contextmanager
-def serving(host: str, port: int, registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Generator[int]:
+def serving(
+    host: str, port: int, registry: CollectorRegistry, is_ready: Callable[[], bool], *, names: Collection[str] = ()
+) -> Generator[int]:
     """Serve in a separate thread until the block ends; yields the port, which is any free one if `port` is 0.
 
-    ConfigError if the port is in use.
+    Clients may use addresses and these names. ConfigError if the port is in use.
     """
     ready = Gauge("vitrine_runner_ready", "1 while the runner reaches its database, 0 otherwise.", registry=registry)
     ready.set_function(lambda: float(is_ready()))
-    server = _listen(host, port, _answers(registry, is_ready))
+    server = _listen(host, port)
+    rule = HostRule(names, exposed=not is_loopback(str(server.server_address[0])))
+    server.set_app(_answers(registry, is_ready, rule))
     threading.Thread(target=server.serve_forever, args=(0.1,), name="probes", daemon=True).start()
     try:
         yield server.server_port
@@ -38,9 +44,17 @@ def serving(host: str, port: int, registry: CollectorRegistry, is_ready: Callabl
         registry.unregister(ready)
 
 
-def _answers(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> Callable[..., Iterable[bytes]]:
+def _answers(
+    registry: CollectorRegistry, is_ready: Callable[[], bool], rule: HostRule
+) -> Callable[..., Iterable[bytes]]:
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        status, kind, body = respond(environ["PATH_INFO"])
+        # several Host headers arrive as one, separated by commas, which no name contains
+        given = [environ["HTTP_HOST"]] if "HTTP_HOST" in environ else []
+        if refusal := rule.refuses(given):
+            reason = HTTPStatus(refusal.status).phrase
+            status, kind, body = f"{refusal.status} {reason}", PLAIN, f"{refusal.detail}\n".encode()
+        else:
+            status, kind, body = respond(environ["PATH_INFO"])
         start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 
@@ -93,10 +107,10 @@ class _Server(ThreadingWSGIServer):
         """A client that leaves, or is too slow, is no error of the runner."""
 
 
-def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> _Server:
+def _listen(host: str, port: int) -> _Server:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        server = _Server(family, (str(address[0]), port))
+        return _Server(family, (str(address[0]), port))
     except OSError as exc:
         reason = "is in use by another program" if exc.errno == errno.EADDRINUSE else f"cannot be used: {exc.strerror}"
         raise ConfigError(
@@ -104,5 +118,3 @@ def _listen(host: str, port: int, answer: Callable[..., Iterable[bytes]]) -> _Se
             " runner of a machine",
             code="PORT_TAKEN",
         ) from exc
-    server.set_app(answer)
-    return server

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from vitrine.failpoints import reach
-from vitrine.model import Definition, PipelineId
+from vitrine.model import Pipeline, PipelineId
 from vitrine.postgres import Connection
 from vitrine.service.bodies.audit import AuditBody, AuditPage
 from vitrine.service.context import Context
@@ -15,6 +15,7 @@ from vitrine.service.roles import Role
 from vitrine.store import audit
 from vitrine.store.audit import AuditFilters
 from vitrine.store.database import transaction
+from vitrine.store.pipelines import Stored
 
 Facts = Mapping[str, Any]
 EXPORT_PAGE = 1000
@@ -58,11 +59,11 @@ class Record:
             }
         )
 
-    def add_change(self, pipeline: Named, old: Definition, new: Definition, **facts: Any) -> None:
+    def add_change(self, old: Stored, new: Pipeline, *, operation: str | None = None, **facts: Any) -> None:
         """The fields that differ, before and after; no row if there is neither a difference nor another fact."""
         before, after = differing(old, new)
         if before or after or facts:
-            self.add(pipeline, before=before, after={**after, **facts})
+            self.add(new, before=before, after={**after, **facts}, operation=operation)
 
     def write(self) -> None:
         caller = self._caller
@@ -87,14 +88,14 @@ def recorded(context: Context, connection: Connection, operation: str) -> Genera
         record.write()
 
 
-def definition_facts(definition: Definition) -> Facts:
+def stored_facts(stored: Stored) -> Facts:
     """What is recorded of a pipeline that is created or deleted: every field that has not its default."""
     from vitrine import revisions  # slow to import, and `vitrine status` must start quickly
 
-    return revisions.flat(definition)
+    return revisions.flat(stored)
 
 
-def differing(old: Definition, new: Definition) -> tuple[dict[str, Any], dict[str, Any]]:
+def differing(old: Stored, new: Stored) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields and options that have another value, before and after; a field with its default is null."""
     from vitrine import revisions
 

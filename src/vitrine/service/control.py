@@ -6,8 +6,8 @@ from uuid import UUID
 
 from vitrine import revisions
 from vitrine.engine import backfill, rollback
-from vitrine.errors import NotFound, TransitionRefused
-from vitrine.model import Pipeline, RequestKind, RunOptions
+from vitrine.errors import NotFound, StoredDefinitionInvalid, TransitionRefused
+from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.service import audit
 from vitrine.service.bodies.control import (
@@ -27,6 +27,7 @@ from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.status import Status
 from vitrine.store import pipelines, selecting
+from vitrine.store.pipelines import Stored
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def run_many(context: Context, body: RunManyBody) -> RequestedRuns:
         for pipeline_id, name in () if body.dry_run else selected:
             try:
                 requested.append(_run(context, connection, str(pipeline_id), body))
-            except (TransitionRefused, NotFound) as exc:  # NotFound: deleted since it was selected
+            except (StoredDefinitionInvalid, TransitionRefused, NotFound) as exc:  # NotFound: deleted since
                 refused.append(RefusedRun(pipeline=name, code=exc.code, reason=str(exc)))
     names = [name for _, name in selected]
     return RequestedRuns(
@@ -108,7 +109,7 @@ def _request_backfill(context: Context, key: str, wanted: BackfillBody) -> Reque
 @allowed(Role.OPERATOR)
 def pause(context: Context, key: str) -> Paused:
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.pause") as record:
-        pipeline = pipelines.lock(connection, key)
+        pipeline = pipelines.lock_stored(connection, key)
         status = pipelines.request_pause(connection, pipeline.id)
         record.add(pipeline, before={"status": pipeline.status}, after={"status": status})
     log.info("pause requested", extra={"action": "pause_requested", **_log_fields(pipeline, status)})
@@ -156,5 +157,5 @@ def _run_options(body: RunOptionsBody | None) -> RunOptions | None:
     return RunOptions(allow_shrink=body.allow_shrink) if body else None
 
 
-def _log_fields(pipeline: Pipeline, status: Status) -> dict[str, object]:
+def _log_fields(pipeline: Stored, status: Status) -> dict[str, object]:
     return {"pipeline": pipeline.name, "pipeline_id": str(pipeline.id), "status": status}

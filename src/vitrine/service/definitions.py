@@ -10,11 +10,11 @@ from typing import Any
 from vitrine.errors import ConfigError, WorkRefused
 from vitrine.flow.rows import Finding
 from vitrine.model import Definition, Pipeline, StateChoice, Step
-from vitrine.postgres import Connection
 from vitrine.service import audit, check_slots
 from vitrine.service.bodies.filters import EVERY, Filters
 from vitrine.service.bodies.pipelines import (
     FindingBody,
+    InvalidPipelineBody,
     ListedPipelineBody,
     NewestRunBody,
     PipelineBody,
@@ -25,8 +25,9 @@ from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.store import pipelines, selecting
-from vitrine.store.selecting import Invalid, Listed
+from vitrine.store import chains, pipelines, selecting
+from vitrine.store.pipelines import Invalid
+from vitrine.store.selecting import Listed
 
 
 @allowed(Role.VIEWER)
@@ -36,9 +37,10 @@ def list_page(context: Context, filters: Filters = EVERY, *, after: str = "", li
     with context.connection() as connection:
         found = selecting.list_page(connection, zone, filters.selection, after=after, limit=limit + 1)
     shown = found[:limit]
-    return PipelinePage(
+    # without validation, like the bodies in it: it would validate each of them again
+    return PipelinePage.model_construct(
         items=[_listed(one, zone) for one in shown if isinstance(one, Listed)],
-        invalid=[one.name for one in shown if isinstance(one, Invalid)],
+        invalid=[InvalidPipelineBody(name=one.name, reason=one.reason) for one in shown if isinstance(one, Invalid)],
         next=shown[-1].name if len(found) > limit else None,
     )
 
@@ -63,7 +65,7 @@ def create(context: Context, definition: Definition, *, validate: bool = True) -
         findings = _checked(definition, context.settings, ask=validate)
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.create") as record:
         pipeline = revisions.create(connection, context.settings, definition)
-        record.add(pipeline, after=audit.definition_facts(pipeline.definition))
+        record.add(pipeline, after=audit.stored_facts(pipeline))
     return _stored(context, pipeline, findings)
 
 
@@ -97,8 +99,10 @@ def _change(
         stored = pipelines.get(connection, key)
     with check_slots.slot():
         if expected_version in (None, stored.config_version):
-            # the parser keeps its answers: no connection is held while it works
-            _checked(revisions.merge(stored.definition, fields), context.settings, ask=False)
+            merged = revisions.merge(stored.definition, fields)
+            if not revisions.only_disables(revisions.changed_fields(stored.definition, merged), merged):
+                # the parser keeps its answers: no connection is held while it works
+                _checked(merged, context.settings, ask=False)
         if validate:
             with context.connection() as connection:
                 work = revisions.work_changed_by(
@@ -106,11 +110,12 @@ def _change(
                 )
             findings = _checked(work, context.settings, ask=True) if work else ()
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.change") as record:
+        revisions.lock_chains(connection, fields)
         old = pipelines.lock(connection, key)
         pipeline = revisions.change(
             connection, context.settings, key, fields, state=state, expected_version=expected_version
         )
-        record.add_change(pipeline, old.definition, pipeline.definition, **({"state": state} if state else {}))
+        record.add_change(old, pipeline, **({"state": state} if state else {}))
     return _stored(context, pipeline, findings)
 
 
@@ -140,17 +145,10 @@ def set_enabled(
 @allowed(Role.ADMIN)
 def delete(context: Context, key: str, *, force: bool = False, expected_version: int | None = None) -> None:
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.delete") as record:
-        facts = _facts(connection, key)
+        chains.lock(connection)
+        facts = audit.stored_facts(pipelines.lock_stored(connection, key))
         deleted = pipelines.delete(connection, key, force=force, expected_version=expected_version)
         record.add(deleted, before={"status": deleted.status, **facts}, after={"force": True} if force else None)
-
-
-def _facts(connection: Connection, key: str) -> audit.Facts:
-    """What the audit log keeps of a pipeline; nothing of one that was written to the table without validation."""
-    try:
-        return audit.definition_facts(pipelines.lock(connection, key).definition)
-    except ConfigError:
-        return {}
 
 
 def _checked(definition: Definition, settings: Settings, *, ask: bool) -> tuple[Finding, ...]:

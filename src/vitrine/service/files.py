@@ -15,6 +15,7 @@ from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
+from vitrine.store.pipelines import Invalid
 
 
 @allowed(Role.ADMIN)
@@ -66,13 +67,12 @@ def _record(record: audit.Record, applied: Applied) -> None:
     """The same rows as if each pipeline had been created, changed or deleted by itself."""
     match applied:
         case Applied(outcome="created", new=Pipeline() as new):
-            record.add(new, after=audit.definition_facts(new.definition), operation="pipelines.create")
-        case Applied(outcome="changed", old=Pipeline() as old, new=Pipeline() as new):
-            before, after = audit.differing(old.definition, new.definition)
+            record.add(new, after=audit.stored_facts(new), operation="pipelines.create")
+        case Applied(outcome="changed", old=Pipeline() | Invalid() as old, new=Pipeline() as new):
             facts = {"state": "reset"} if applied.resets else {}
-            record.add(new, before=before, after={**after, **facts}, operation="pipelines.change")
-        case Applied(outcome="deleted", old=Pipeline() as old):
-            facts = {"status": old.status, **audit.definition_facts(old.definition)}
+            record.add_change(old, new, operation="pipelines.change", **facts)
+        case Applied(outcome="deleted", old=Pipeline() | Invalid() as old):
+            facts = {"status": old.status, **audit.stored_facts(old)}
             record.add(old, before=facts, operation="pipelines.delete")
         case _:
             pass

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from vitrine.errors import ConfigError, TransientError
-from vitrine.postgres import Connection, check_url, safe_message, translated
+from vitrine.postgres import STABLE_PATH, Connection, check_url, safe_message, translated
 
 LOCK = 0x76697472696E65  # "vitrine" in ASCII: the advisory lock of migrations
 SCHEMAS = ("etl", "analytics")
@@ -24,6 +24,8 @@ def migrate(url: str) -> str:
     config = _configuration()
     try:
         with engine.begin() as connection:
+            # operators and functions that others have created in this database must not run with the owner's rights
+            connection.execute(sqlalchemy.text(STABLE_PATH))
             connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
             for schema in SCHEMAS:
                 _ensure_schema(connection, schema)

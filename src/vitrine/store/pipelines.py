@@ -1,11 +1,11 @@
 """Pipelines in the store: their definitions and the events that change their status."""
 
-import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -15,8 +15,15 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
-from vitrine import schedule
-from vitrine.errors import CheckpointMoved, ConfigError, DataError, NotFound, TransitionRefused
+from vitrine import input_errors, schedule
+from vitrine.errors import (
+    CheckpointMoved,
+    ConfigError,
+    DataError,
+    NotFound,
+    StoredDefinitionInvalid,
+    TransitionRefused,
+)
 from vitrine.model import (
     NAME,
     RETURNING,
@@ -34,8 +41,8 @@ from vitrine.model import (
     suspended_clock,
 )
 from vitrine.postgres import Connection
-from vitrine.status import RETURNS, Event, RunStatus, Status, steps
-from vitrine.store import checkpoints, requests
+from vitrine.status import RETURNS, STEPS, Event, RunStatus, Status
+from vitrine.store import chains, checkpoints, notifications, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
@@ -44,9 +51,6 @@ AUTO_BATCH_SIZE = 5000
 
 DUE_LIMIT = 200
 """Due times that one statement consumes."""
-
-STEPS = json.dumps(steps(), separators=(",", ":"))
-"""The table of statuses, for the fragment `guard`."""
 
 SCHEDULE = "schedule"
 """The trigger of a request that a due time has made."""
@@ -63,11 +67,34 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 def get(connection: Connection, key: str | UUID) -> Pipeline:
     """The pipeline with this id or name; NotFound if there is none."""
-    return _required(fetch_one(connection, "get_pipeline", **_id_or_name(key)), key)
+    return of_row(_found(fetch_one(connection, "get_pipeline", **_id_or_name(key)), key))
 
 
-def list_page(connection: Connection, *, after: str = "", limit: int = 200) -> list[Pipeline]:
-    return [of_row(row) for row in fetch_all(connection, "list_pipelines", after=after, limit=limit)]
+@dataclass(frozen=True)
+class Invalid:
+    """A pipeline whose stored definition is not valid: written without validation, or by a release that allowed it."""
+
+    id: PipelineId
+    name: str
+    status: Status
+    config_version: int
+    lease_owner: str | None
+    fields: Mapping[str, Any]  # of the definition, as `plain_fields` has them
+    reason: str  # every wrong field, with what it should be
+
+    def error(self) -> StoredDefinitionInvalid:
+        return StoredDefinitionInvalid(
+            f"the stored definition of '{self.name}' is not valid ({self.reason}); apply a valid one with `vitrine"
+            " apply`, or delete the pipeline"
+        )
+
+
+Stored = Pipeline | Invalid
+
+
+def list_all(connection: Connection) -> list[Stored]:
+    """Every pipeline, in the order of names."""
+    return [read_row(row) for row in fetch_all(connection, "list_pipelines")]
 
 
 def create(
@@ -87,13 +114,27 @@ def create(
 
 def lock(connection: Connection, key: str | UUID) -> Pipeline:
     """Lock the pipeline until the transaction ends: no other session changes, claims or deletes it."""
-    return _required(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
+    return of_row(_lock_row(connection, key))
+
+
+def lock_stored(connection: Connection, key: str | UUID) -> Stored:
+    """The same for a pipeline whose definition may not be valid."""
+    return read_row(_lock_row(connection, key))
+
+
+def _lock_row(connection: Connection, key: str | UUID) -> DictRow:
+    return _found(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
+
+
+def lock_all(connection: Connection, names: Collection[str]) -> None:
+    """Lock these pipelines, before their chains are: the end of a run locks in this order, too."""
+    fetch_all(connection, "lock_rows", names=sorted(names))
 
 
 def update(connection: Connection, pipeline_id: PipelineId, definition: Definition, *, zone: tzinfo = UTC) -> Pipeline:
     """Store a changed definition. Disabling a running pipeline pauses it; enabling one again sets a new due time."""
     with transaction(connection):
-        lock(connection, pipeline_id)
+        _lock_row(connection, pipeline_id)
         due = first_due(connection, definition, zone)
         values = {"id": pipeline_id, "next_due_at": due, **_columns(definition)}
         _refuse_held_target(connection, definition, pipeline_id)
@@ -126,15 +167,23 @@ class Deleted(NamedTuple):
 
 
 def delete(
-    connection: Connection, key: str | UUID, *, force: bool = False, expected_version: int | None = None
+    connection: Connection,
+    key: str | UUID,
+    *,
+    force: bool = False,
+    expected_version: int | None = None,
+    besides: Collection[str] = (),
 ) -> Deleted:
     """Delete a pipeline with its history; the target stays. TransitionRefused while a runner holds the lease.
 
     With `force` even then: the runner finds its lease lost and commits nothing more; its staging is removed later.
+    Refused as well while other pipelines run after it, `besides` those that the same transaction deletes or changes.
     """
     with transaction(connection):
-        row = _found(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
+        chains.lock(connection)
+        row = _lock_row(connection, key)
         refuse_other_version(row["name"], row["config_version"], expected_version)
+        chains.refuse_dependants(connection, row["id"], row["name"], besides)
         if fetch_one(connection, "delete_pipeline", id=row["id"], force=force) is None:
             raise TransitionRefused(
                 f"pipeline '{row['name']}' is being run by {row['lease_owner']}; pause it first", code="RUNNING"
@@ -217,9 +266,12 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
 
 
 def request_pause(connection: Connection, key: str | UUID) -> Status:
-    """PAUSED immediately, or PAUSE_REQUESTED until the current batch is committed; a FAILED pipeline is refused."""
+    """PAUSED immediately, or PAUSE_REQUESTED until the current batch is committed; a FAILED pipeline is refused.
+
+    The definition need not be valid: a run that began before must be stoppable.
+    """
     with transaction(connection):
-        pipeline = lock(connection, key)
+        pipeline = lock_stored(connection, key)
         row = fetch_one(connection, "request_pause", id=pipeline.id, steps=STEPS)
     if row is None:
         raise TransitionRefused(
@@ -409,6 +461,8 @@ def _fail_invalid(connection: Connection, row: DictRow, runner: str, text: str) 
     error = ("CONFIG", text) if event in FAILURES else None
     _end_lease(connection, row["id"], row["lease_token"], event, error=error)
     _record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
+    if event is Event.FAIL:
+        notifications.record_failure(connection, row["id"], code="CONFIG", run_id=run_id, status=Status.FAILED)
 
 
 def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | None:
@@ -457,9 +511,9 @@ def end_run(
     CheckpointMoved, and no change, if the state does not have the given batch_seq: batches of the run are lost.
     """
     with transaction(connection):
-        if fetch_one(connection, "lock_pipeline", **_id_or_name(claim.pipeline_id)) is None:
+        if fetch_one(connection, "lock_row", id=claim.pipeline_id) is None:
             return None
-        status = _end_lease(
+        ended = _end_lease(
             connection,
             claim.pipeline_id,
             claim.token,
@@ -470,7 +524,7 @@ def end_run(
             succeeded=run_status is RunStatus.SUCCESS,
             error=(error_code, error_message or "") if error_code and event in FAILURES else None,
         )
-        if status is None:
+        if ended is None:
             if batch_seq is not None and get_lease_status(connection, claim) is not None:
                 raise CheckpointMoved(
                     f"the database server lost the last batches of '{claim.definition.name}' when it crashed; the next"
@@ -478,10 +532,42 @@ def end_run(
                     code="BATCHES_LOST",
                 )
             return None
-        _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
-        if status is Status.RUN_REQUESTED:
+        rejected = _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
+        _record_messages(connection, claim, event, ended, error_code or "", rejected)
+        fired = _end_wave(connection, claim.pipeline_id, event) if ended.chained else []
+        status = Status.RUN_REQUESTED if claim.pipeline_id in fired else ended.status
+        if fired or status is Status.RUN_REQUESTED:
             execute(connection, "notify", name=claim.definition.name)
     return status
+
+
+def _end_wave(connection: Connection, pipeline_id: PipelineId, event: Event) -> list[PipelineId]:
+    """Start what waited for the end of this run: the pipelines after it, and itself if it was busy; their ids."""
+    if event is Event.FINISH:
+        chains.record_success(connection, pipeline_id)
+    return chains.fire(connection, around=pipeline_id)
+
+
+def _record_messages(
+    connection: Connection, claim: Claim, event: Event, ended: "_Ended", code: str, rejected: int
+) -> None:
+    """Store the messages about the end of a run; most ends have none, and need no statement."""
+    about = {"run_id": claim.run_id}
+    if event in (Event.FAIL, Event.POSTPONE):
+        notifications.record_failure(connection, claim.pipeline_id, code=code, status=ended.status, **about)
+    elif event in (Event.FINISH, Event.FINISH_PAUSED) and "failure" in ended.alerts:
+        notifications.record_recovery(connection, claim.pipeline_id, **about)
+    if rejected or ended.rejects_noted:
+        notifications.record_rejects(connection, claim.pipeline_id, **about)
+
+
+class _Ended(NamedTuple):
+    """A pipeline whose lease has ended."""
+
+    status: Status
+    alerts: list[str]  # conditions that a message has reported and none has ended yet
+    rejects_noted: int
+    chained: bool  # it runs after another one, or another one after it
 
 
 def _end_lease(
@@ -495,7 +581,7 @@ def _end_lease(
     batch_seq: int | None = None,
     succeeded: bool = False,
     error: tuple[str, str] | None = None,  # code and sentence, kept with the pipeline until a run succeeds
-) -> Status | None:
+) -> _Ended | None:
     code, message = error or (None, None)
     row = fetch_one(
         connection,
@@ -512,19 +598,26 @@ def _end_lease(
         error_message=message,
         steps=STEPS,
     )
-    return Status(row["status"]) if row else None
+    if row is None:
+        return None
+    return _Ended(Status(row["status"]), row["alerts"], row["rejects_noted"], row["chained"])
 
 
 def _record_run_end(
     connection: Connection, run_id: RunId, status: RunStatus, error_code: str | None, error_message: str | None
-) -> None:
+) -> int:
+    """How many rows the run has put into quarantine."""
     values = {"run_id": run_id, "status": status, "error_code": error_code, "error_message": error_message}
-    execute(connection, "record_run_end", **values)
+    row = fetch_one(connection, "record_run_end", **values)
+    return row["rows_rejected"] if row else 0
 
 
-def list_metrics(connection: Connection) -> list[DictRow]:
-    """Values for the metrics of every pipeline: ages in seconds by the database's clock, None if there is none."""
-    return fetch_all(connection, "list_pipeline_metrics")
+def list_metrics(connection: Connection, stale_crons: Sequence[UUID] = ()) -> list[DictRow]:
+    """Values for the metrics of every pipeline: ages in seconds by the database's clock, None if there is none.
+
+    `stale_crons`: pipelines whose mart is older than their cron line allows, which the database cannot compute.
+    """
+    return fetch_all(connection, "list_pipeline_metrics", stale_crons=list(stale_crons))
 
 
 def _id_or_name(key: str | UUID) -> dict[str, Any]:
@@ -536,10 +629,6 @@ def _id_or_name(key: str | UUID) -> dict[str, Any]:
         return {"id": None, "name": name}
 
 
-def _required(row: DictRow | None, key: str | UUID) -> Pipeline:
-    return of_row(_found(row, key))
-
-
 def _found(row: DictRow | None, key: str | UUID) -> DictRow:
     if row is None:
         raise NotFound(f"there is no pipeline '{key}'; `vitrine list` shows all pipelines")
@@ -547,7 +636,7 @@ def _found(row: DictRow | None, key: str | UUID) -> DictRow:
 
 
 def _columns(definition: Definition) -> dict[str, Any]:
-    columns = definition.model_dump(exclude={"tasks", "options"})
+    columns = definition.model_dump(exclude={"tasks", "options", "after"})
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
     automatic = definition.batch_size == "auto"
     return {
@@ -596,29 +685,47 @@ def _name_conflicts(definition: Definition) -> Generator[None]:
 _DEFINITION_FIELDS: Sequence[str] = tuple(name for name in Definition.model_fields if name != "type")
 
 
+def plain_fields(definition: Definition) -> dict[str, Any]:
+    """A definition as JSON has it, without the options that have their default."""
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    return definition.model_dump(mode="json", exclude={"type", "options"}) | {"options": options}
+
+
 def of_row(row: DictRow) -> Pipeline:
-    """ConfigError for a definition that was written to the table without validation, and is not valid."""
-    try:
-        return _of_row(row)
-    except ValidationError as exc:
-        raise ConfigError(
-            f"the stored definition of '{row['name']}' is not valid ({_invalid_fields(exc)}); correct the row in"
-            " etl.etl_pipelines, or delete the pipeline",
-            code="DEFINITION_INVALID",
-        ) from exc
+    """ConfigError if the stored definition is not valid."""
+    stored = read_row(row)
+    if isinstance(stored, Invalid):
+        raise stored.error()
+    return stored
 
 
-def _invalid_fields(exc: ValidationError) -> str:
-    return ", ".join(".".join(map(str, error["loc"])) or "the row" for error in exc.errors())
-
-
-def _of_row(row: DictRow) -> Pipeline:
-    stored = {name: row[name] for name in _DEFINITION_FIELDS}
+def read_row(row: DictRow) -> Stored:
+    fields = {name: row[name] for name in _DEFINITION_FIELDS}
     if row["batch_size"] == AUTO_BATCH_SIZE and not row["batch_size_exact"]:
-        stored["batch_size"] = "auto"
+        fields["batch_size"] = "auto"
+    try:
+        return _of_row(row, Definition.model_validate(fields))
+    except ValidationError as exc:
+        return Invalid(
+            id=row["id"],
+            name=row["name"],
+            status=Status(row["status"]),
+            config_version=row["config_version"],
+            lease_owner=row["lease_owner"],
+            fields=fields,
+            reason="; ".join(error.sentence for error in input_errors.explain(exc.errors(), schema=_schema())),
+        )
+
+
+@cache
+def _schema() -> input_errors.Schema:
+    return input_errors.schema_of(Definition)
+
+
+def _of_row(row: DictRow, definition: Definition) -> Pipeline:
     return Pipeline(
         id=row["id"],
-        definition=Definition.model_validate(stored),
+        definition=definition,
         status=Status(row["status"]),
         config_version=row["config_version"],
         request=_request(row["request_id"], row["requested_kind"], row["requested_options"]),
@@ -659,29 +766,3 @@ def _request(request_id: UUID | None, kind: str | None, options: Mapping[str, An
 def list_failed(connection: Connection) -> list[str]:
     """Names of the enabled pipelines that are FAILED, in order."""
     return [row["name"] for row in fetch_all(connection, "list_failed")]
-
-
-@dataclass(frozen=True)
-class Listed:
-    """What a list shows of a pipeline and of its newest run."""
-
-    name: str
-    owner: str
-    tags: list[str]
-    status: str
-    enabled: bool
-    mode: str
-    target_table: str
-    schedule_interval: str | None
-    next_due_at: datetime | None
-    postponed: int
-    last_error_code: str | None  # None: the last run that ended was a success
-    last_error_message: str | None
-    run_status: str | None  # None, like the two after it: the pipeline has no run
-    rows_read: int | None
-    seconds: float | None  # None also while the run is active
-
-
-def list_with_newest_run(connection: Connection, tag: str | None = None) -> list[Listed]:
-    """Every pipeline, or those with a tag, in the order of names, by one statement; definitions are not validated."""
-    return [Listed(**row) for row in fetch_all(connection, "list_with_newest_run", tag=tag)]

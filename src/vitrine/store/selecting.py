@@ -9,12 +9,12 @@ from uuid import UUID
 from psycopg.rows import DictRow
 
 from vitrine import schedule
-from vitrine.errors import ConfigError
 from vitrine.model import Pipeline, PipelineId, RunId
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 from vitrine.store.database import fetch_all
+from vitrine.store.pipelines import Invalid
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,6 @@ class Listed:
         return self.pipeline.name
 
 
-@dataclass(frozen=True)
-class Invalid:
-    """A pipeline whose definition was written to the table without validation, and is not valid."""
-
-    name: str
-
-
 def list_page(
     connection: Connection, zone: tzinfo, selection: Selection = EVERY, *, after: str = "", limit: int = 200
 ) -> list[Listed | Invalid]:
@@ -88,7 +81,7 @@ def _values(connection: Connection, zone: tzinfo, selection: Selection) -> dict[
         "target_prefix": prefix,
         "enabled": selection.enabled,
         "stale": selection.stale,
-        "stale_crons": [] if selection.stale is None else _stale_crons(connection, zone),
+        "stale_crons": [] if selection.stale is None else list_stale_crons(connection, zone),
         "failed": selection.failed,
         "error": selection.error,
         "tag": selection.tag,
@@ -96,7 +89,8 @@ def _values(connection: Connection, zone: tzinfo, selection: Selection) -> dict[
     }
 
 
-def _stale_crons(connection: Connection, zone: tzinfo) -> list[UUID]:
+def list_stale_crons(connection: Connection, zone: tzinfo) -> list[UUID]:
+    """The pipelines whose mart is older than their cron line allows."""
     return [row["id"] for row in fetch_all(connection, "list_crons") if _is_stale(row, zone)]
 
 
@@ -108,10 +102,9 @@ def _is_stale(row: DictRow, zone: tzinfo) -> bool:
 
 
 def _listed(row: DictRow) -> Listed | Invalid:
-    try:
-        pipeline = pipelines.of_row(row)
-    except ConfigError:
-        return Invalid(row["name"])
+    pipeline = pipelines.read_row(row)
+    if isinstance(pipeline, Invalid):
+        return pipeline
     newest = (
         NewestRun(
             RunId(row["run_id"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vitrine.cli import building
 
 if TYPE_CHECKING:
-    from vitrine.cli.backends.protocols import Checks, Control, Definitions, History, Sources
+    from vitrine.cli.backends.protocols import Access, Checks, Control, Definitions, History, Sources
     from vitrine.settings import Settings
 
 
@@ -22,6 +22,7 @@ class Backend:
     history: "History"
     checks: "Checks"
     sources: "Sources"
+    access: "Access"
 
 
 @contextmanager

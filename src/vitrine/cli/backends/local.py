@@ -13,16 +13,19 @@ from vitrine.settings import Settings
 
 if TYPE_CHECKING:
     from vitrine.model import Definition
+    from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
+    from vitrine.service.bodies.audit import AuditBody
     from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
     from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
     from vitrine.service.bodies.filters import Filters
-    from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody
+    from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
     from vitrine.service.bodies.sources import TablePage, TransformList
     from vitrine.service.bodies.state import StateBody, StateChange
+    from vitrine.store.audit import AuditFilters
 
-PAGE = 1000
+PAGE = 500
 
 
 def local_context(settings: Settings) -> Context:
@@ -43,6 +46,7 @@ def local_backend(settings: Settings) -> Backend:
         LocalHistory(context),
         LocalChecks(context),
         LocalSources(context),
+        LocalAccess(context),
     )
 
 
@@ -50,19 +54,14 @@ class LocalDefinitions:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def list_all(self, filters: "Filters") -> "Iterator[ListedPipelineBody]":
+    def pages(self, filters: "Filters") -> "Iterator[PipelinePage]":
         from vitrine.service import definitions
 
         after: str | None = ""
         while after is not None:
             page = definitions.list_page(self._context, filters, after=after, limit=PAGE)
-            yield from page.items
+            yield page
             after = page.next
-
-    def names(self) -> list[str]:
-        from vitrine.service.bodies.filters import EVERY
-
-        return [one.name for one in self.list_all(EVERY)]
 
     def get(self, key: str) -> "PipelineBody":
         from vitrine.service import definitions
@@ -193,3 +192,32 @@ class LocalSources:
         from vitrine.service import sources
 
         return sources.transforms(self._context)
+
+
+class LocalAccess:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def create_token(self, new: "NewToken") -> "CreatedToken":
+        from vitrine.service import access
+
+        return access.create_token(self._context, new)
+
+    def tokens(self) -> "Iterator[TokenBody]":
+        from vitrine.service import access
+
+        after: str | None = ""
+        while after is not None:
+            page = access.list_tokens(self._context, after=after, limit=PAGE)
+            yield from page.items
+            after = page.next
+
+    def revoke_token(self, name: str) -> None:
+        from vitrine.service import access
+
+        access.revoke_token(self._context, name)
+
+    def audit(self, filters: "AuditFilters") -> "Iterator[AuditBody]":
+        from vitrine.service import audit
+
+        return audit.export(self._context, filters)

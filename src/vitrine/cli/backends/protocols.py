@@ -6,24 +6,25 @@ from typing import Protocol
 from uuid import UUID
 
 from vitrine.model import Definition
+from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
+from vitrine.service.bodies.audit import AuditBody
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
 from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody
+from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
+from vitrine.store.audit import AuditFilters
 
 
 class Definitions(Protocol):
     """Definitions of pipelines."""
 
-    def list_all(self, filters: Filters) -> Iterator[ListedPipelineBody]:
+    def pages(self, filters: Filters) -> Iterator[PipelinePage]:
         """Every pipeline that passes the filters, in the order of names."""
         ...
-
-    def names(self) -> list[str]: ...
 
     def get(self, key: str) -> PipelineBody: ...
 
@@ -90,3 +91,19 @@ class Sources(Protocol):
         ...
 
     def transforms(self) -> TransformList: ...
+
+
+class Access(Protocol):
+    """Access tokens, and the audit log; for administrators."""
+
+    def create_token(self, new: NewToken) -> CreatedToken: ...
+
+    def tokens(self) -> Iterator[TokenBody]:
+        """Every token that is not revoked, in the order of names."""
+        ...
+
+    def revoke_token(self, name: str) -> None: ...
+
+    def audit(self, filters: AuditFilters) -> Iterator[AuditBody]:
+        """Every entry, newest first."""
+        ...

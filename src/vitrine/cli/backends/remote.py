@@ -11,15 +11,18 @@ from vitrine.cli.backends import Backend
 from vitrine.cli.backends.http import Client
 from vitrine.errors import NotFound, VitrineError
 from vitrine.model import Definition
+from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody, TokenPage
+from vitrine.service.bodies.audit import AuditBody, AuditPage
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
 from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
-from vitrine.service.bodies.filters import EVERY, Filters
-from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody, PipelinePage, StoredPipelineBody
+from vitrine.service.bodies.filters import Filters
+from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
 from vitrine.settings import Settings
+from vitrine.store.audit import AuditFilters
 
 PAGE = 200
 LONGEST_WAIT = timedelta(seconds=30)
@@ -37,6 +40,7 @@ def remote_backend(settings: Settings, url: str) -> Generator[Backend]:
             RemoteHistory(client),
             RemoteChecks(client),
             RemoteSources(client),
+            RemoteAccess(client),
         )
 
 
@@ -50,16 +54,13 @@ class RemoteDefinitions:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list_all(self, filters: Filters) -> Iterator[ListedPipelineBody]:
+    def pages(self, filters: Filters) -> Iterator[PipelinePage]:
         query = filters.model_dump(mode="json", exclude_unset=True)
         after: str | None = ""
         while after is not None:
             page = self._client.get("/pipelines", PipelinePage, **query, after=after, limit=PAGE)
-            yield from page.items
+            yield page
             after = page.next
-
-    def names(self) -> list[str]:
-        return [one.name for one in self.list_all(EVERY)]
 
     def get(self, key: str) -> PipelineBody:
         return self._client.get(_pipeline(key), PipelineBody)
@@ -184,3 +185,33 @@ class RemoteSources:
 
     def transforms(self) -> TransformList:
         return self._client.get("/transforms", TransformList)
+
+
+class RemoteAccess:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create_token(self, new: NewToken) -> CreatedToken:
+        return self._client.send("POST", "/tokens", CreatedToken, new)
+
+    def tokens(self) -> Iterator[TokenBody]:
+        after: str | None = ""
+        while after is not None:
+            page = self._client.get("/tokens", TokenPage, after=after, limit=PAGE)
+            yield from page.items
+            after = page.next
+
+    def revoke_token(self, name: str) -> None:
+        if not name:
+            raise NotFound("give the name of a token")
+        self._client.delete(f"/tokens/{quote(name, safe='')}")
+
+    def audit(self, filters: AuditFilters) -> Iterator[AuditBody]:
+        query = {**vars(filters), "since": filters.since.isoformat() if filters.since else None}
+        before: int | None = None
+        while True:
+            page = self._client.get("/audit", AuditPage, **query, before=before, limit=PAGE)
+            yield from page.items
+            before = page.next
+            if before is None:
+                return

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from vitrine.cli.backends.http import Client
+from vitrine.cli.backends.remote import RemoteDefinitions
 from vitrine.errors import VitrineError
 from vitrine.plugins import Diagnosis
-from vitrine.service.bodies.doctor import DoctorReport
-from vitrine.service.bodies.pipelines import PipelinePage
+from vitrine.service.bodies.doctor import DoctorReport, of_definitions
+from vitrine.service.bodies.filters import EVERY
 from vitrine.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -27,7 +28,13 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
             yield Diagnosis("API", "error", str(exc), "check --api or VITRINE_API_URL")
             return
         yield Diagnosis("API", "ok", f"{url} answers")
-        yield from _of_token(client, url, token)
+        try:
+            invalid = [one for page in RemoteDefinitions(client).pages(EVERY) for one in page.invalid]
+        except VitrineError as exc:
+            yield Diagnosis("token", "error", str(exc), "set VITRINE_TOKEN, or give --token-file")
+        else:
+            yield _of_token(url, token)
+            yield from of_definitions((one.name, one.reason) for one in invalid)
         try:
             client.get_text("/health")
             yield Diagnosis("health", "ok", "the database answers, and a runner is active")
@@ -35,16 +42,8 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
             yield Diagnosis("health", "error", str(exc), "run `vitrine doctor` on the machine of the API")
 
 
-def _of_token(client: Client, url: str, token: str | None) -> Iterator[Diagnosis]:
-    try:
-        client.get("/pipelines", PipelinePage, limit=1)
-    except VitrineError as exc:
-        yield Diagnosis("token", "error", str(exc), "set VITRINE_TOKEN, or give --token-file")
-        return
+def _of_token(url: str, token: str | None) -> Diagnosis:
     parts = urlsplit(url)
     if token and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        yield Diagnosis("token", "warning", "it is sent without encryption", "use an https:// address")
-    else:
-        yield Diagnosis(
-            "token", "ok", "pipelines can be read" if token else "none is given, and none is needed to read"
-        )
+        return Diagnosis("token", "warning", "it is sent without encryption", "use an https:// address")
+    return Diagnosis("token", "ok", "pipelines can be read" if token else "none is given, and none is needed to read")

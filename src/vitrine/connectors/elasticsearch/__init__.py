@@ -18,7 +18,7 @@ from pydantic import (
 from vitrine import urls
 from vitrine.model import Duration
 from vitrine.plugins import Connector, SinkSpec
-from vitrine.settings import ConnectorSettings
+from vitrine.settings import ConnectorSettings, HeaderSecret
 
 INDEX_NAME = r"[a-z0-9][a-z0-9_-]{0,99}"
 OWN_NAMES = r".*__g[0-9]+(__[a-z]+)?$"
@@ -42,7 +42,7 @@ class ElasticsearchSettings(ConnectorSettings):
     )
     user: str | None = Field(default=None, description="User for basic authentication.")
     password: SecretStr | None = Field(default=None, description="Password of the user.")
-    api_key: SecretStr | None = Field(default=None, description="API key, instead of user and password.")
+    api_key: HeaderSecret | None = Field(default=None, description="API key, instead of user and password.")
     ca_file: Path | None = Field(
         default=None, description="File with the certificate authority that signed the certificate of the cluster."
     )

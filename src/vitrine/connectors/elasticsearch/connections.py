@@ -21,7 +21,7 @@ class EndingNode(Urllib3HttpNode):
 
         class Connection(self.pool.ConnectionCls):  # pyright: ignore[reportUntypedBaseClass, reportGeneralTypeIssues]
             def connect(self) -> None:
-                super().connect()
+                super().connect()  # pyright: ignore[reportUnknownMemberType]
                 node._opened(self)
 
         self.pool.ConnectionCls = Connection  # pyright: ignore[reportAttributeAccessIssue]

@@ -232,7 +232,18 @@ class Generations:
     def note(self, index: StoredIndex, mark: Mark, properties: Mapping[str, Any] | None = None) -> StoredIndex:
         """Store another mark, and mappings of further columns."""
         added, meta = properties or {}, {**index.meta, OWN_META: asdict(mark)}
-        self._requests.change(lambda client: client.indices.put_mapping(index=index.name, properties=added, meta=meta))
+        try:
+            self._requests.change(
+                lambda client: client.indices.put_mapping(index=index.name, properties=added, meta=meta)
+            )
+        except VitrineError as exc:
+            if not added or _status(exc) != 400:
+                raise
+            raise ConfigError(
+                f"index '{index.name}' does not take the mappings of {', '.join(added)} ({_reason(exc)}); build it"
+                " again by a full run",
+                code="INDEX_DEFINITION",
+            ) from exc
         return replace(index, mark=mark, meta=meta, properties={**index.properties, **added})
 
     def count(self, index: StoredIndex) -> int:

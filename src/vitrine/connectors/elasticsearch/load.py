@@ -54,7 +54,7 @@ class ElasticsearchLoad:
             unit = StagedUnit(target.job, target.requests, stamp, self._index, self._prepare)
             yield unit
             unit.finish()
-            self._rejected.update(reject.key for reject in unit.result.rejects)
+            self._rejected.update(reject.key for reject in (*unit.result.rejects, *unit.refused))
             # the unit before this one was saved, or this one would not have started
             self._units = _with_version(self._units, stamp.version)
             unit.result = replace(unit.result, facts={"load": self._number, "units": self._units})

@@ -116,7 +116,7 @@ class Requests:
             raise TransientError(f"target {self.target}: the cluster has not confirmed a change of an index in time")
 
     def _check_waiting(self) -> None:
-        """A request that nobody waits for any more must not reach the cluster later."""
+        """A request that the run has abandoned must not reach the cluster later."""
         try:
             self.check()
         except VitrineError:

@@ -10,7 +10,7 @@ from vitrine.connectors.elasticsearch.generations import StoredIndex
 from vitrine.connectors.elasticsearch.ids import id_of, key_of
 from vitrine.connectors.elasticsearch.requests import Job, Requests
 from vitrine.flow import keys
-from vitrine.flow.rows import NOTHING_WRITTEN, Batch, Counts, Key, Stamp, Written
+from vitrine.flow.rows import NOTHING_WRITTEN, Batch, Counts, Key, Reject, Stamp, Written
 
 Prepare = Callable[[Batch], StoredIndex]
 """Creates or extends the index for a batch."""
@@ -23,6 +23,7 @@ class ElasticsearchUnit:
 
     def __init__(self, job: Job, requests: Requests, stamp: Stamp, index: StoredIndex | None, prepare: Prepare) -> None:
         self.result: Written = NOTHING_WRITTEN
+        self.refused: tuple[Reject, ...] = ()  # rows that the source could not deliver
         self._job = job
         self._requests = requests
         self._stamp = stamp
@@ -34,6 +35,7 @@ class ElasticsearchUnit:
     def write(self, batch: Batch) -> None:
         documents = cast(Documents, batch.payload)  # `encode` has made it
         self._index = self._prepare(batch)
+        self.refused += batch.refused
         for reject in documents.refused:
             self._job.rejects.judge(reject)
         counts = self._counts(0, len(documents.refused)) + Counts(repeated=documents.repeated)

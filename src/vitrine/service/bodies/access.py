@@ -1,14 +1,14 @@
 """Bodies of access tokens."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from vitrine.service.bodies.examples import example
+from vitrine.service.bodies.mirror import Mirror
 from vitrine.service.roles import Role
 from vitrine.settings import LONGEST, parse_duration
-from vitrine.store.tokens import StoredToken
 
 TOKEN_NAME = r"^[a-z][a-z0-9_.-]{0,62}$"  # noqa: S105  a pattern
 DEFAULT_TTL = timedelta(days=90)
@@ -34,6 +34,7 @@ Ttl = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
     AfterValidator(_positive),
+    PlainSerializer(lambda value: f"{value.total_seconds():f}s", return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "examples": ["90d"]}),
 ]
 
@@ -54,7 +55,7 @@ class NewToken(BaseModel):
     )
 
 
-class TokenBody(BaseModel):
+class TokenBody(Mirror):
     """A token as an administrator sees it; its text is not stored."""
 
     model_config = example(TOKEN_EXAMPLE)
@@ -66,10 +67,6 @@ class TokenBody(BaseModel):
     created_by: str
     expires_at: datetime
     last_used_at: datetime | None = Field(description="To the minute; null: never used.")
-
-    @classmethod
-    def of(cls, token: StoredToken) -> Self:
-        return cls.model_validate({name: value for name, value in vars(token).items() if name != "id"})
 
 
 class CreatedToken(TokenBody):

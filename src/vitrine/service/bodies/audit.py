@@ -1,13 +1,13 @@
 """Bodies of the audit log."""
 
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel, Field
 
 from vitrine.service.bodies.examples import ID, example
-from vitrine.store.audit import AuditEntry
+from vitrine.service.bodies.mirror import Mirror
 
 AUDIT_EXAMPLE: dict[str, Any] = {
     "id": 42,
@@ -24,7 +24,7 @@ AUDIT_EXAMPLE: dict[str, Any] = {
 }
 
 
-class AuditBody(BaseModel):
+class AuditBody(Mirror):
     """One change."""
 
     model_config = example(AUDIT_EXAMPLE)
@@ -40,10 +40,6 @@ class AuditBody(BaseModel):
     pipeline_id: UUID | None
     before: dict[str, Any] | None = Field(description="What was replaced or removed; null: nothing.")
     after: dict[str, Any] | None = Field(description="What is stored since; null: nothing.")
-
-    @classmethod
-    def of(cls, entry: AuditEntry) -> Self:
-        return cls(**vars(entry))
 
 
 class AuditPage(BaseModel):

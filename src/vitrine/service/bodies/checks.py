@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from vitrine.flow.rows import Column
 from vitrine.model import Definition, Mode
 from vitrine.service.bodies.examples import FINDING_EXAMPLE, example
+from vitrine.service.bodies.mirror import Mirror
 from vitrine.service.bodies.pipelines import FindingBody, printable
-from vitrine.store.rejects import OpenReject
 
 if TYPE_CHECKING:  # the engine is slow to import, and these bodies are part of others
     from vitrine.engine.preview import Preview
@@ -37,17 +36,13 @@ COMPARISON_EXAMPLE: dict[str, Any] = {
 }
 
 
-class ColumnBody(BaseModel):
+class ColumnBody(Mirror):
     """A column of the rows, with its PostgreSQL type."""
 
     model_config = example({"name": "id", "type": "uuid"})
 
     name: str
     type: str
-
-    @classmethod
-    def of(cls, column: Column) -> Self:
-        return cls(name=column.name, type=column.type)
 
 
 class ReportBody(BaseModel):
@@ -170,7 +165,7 @@ REJECT_EXAMPLE: dict[str, Any] = {
 }
 
 
-class RejectBody(BaseModel):
+class RejectBody(Mirror):
     """A row in quarantine: the target did not take it."""
 
     model_config = example(REJECT_EXAMPLE)
@@ -183,19 +178,6 @@ class RejectBody(BaseModel):
     reason: str
     created_at: datetime
     row: dict[str, Any] | None = Field(description="The row itself, if `rows=true` asks for it; otherwise null.")
-
-    @classmethod
-    def of(cls, reject: OpenReject) -> Self:
-        return cls(
-            id=reject.id,
-            run_id=reject.run_id,
-            key=reject.key,
-            column=reject.column,
-            code=reject.code,
-            reason=reject.reason,
-            created_at=reject.created_at,
-            row=reject.row,
-        )
 
 
 class RejectPage(BaseModel):

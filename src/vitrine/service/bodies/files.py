@@ -1,6 +1,6 @@
 """Bodies of `apply`: pipelines as documents, and what they change."""
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -8,9 +8,7 @@ from vitrine.documents import Document
 from vitrine.input_errors import Location, field_path
 from vitrine.model import StateChoice
 from vitrine.service.bodies.examples import DEFINITION_EXAMPLE, example
-
-if TYPE_CHECKING:
-    from vitrine.revisions import Applied, Difference
+from vitrine.service.bodies.mirror import Mirror
 
 MOST_DOCUMENTS = 5000
 
@@ -78,30 +76,17 @@ class ApplyBody(BaseModel):
         return self
 
 
-class DifferenceBody(BaseModel):
+class DifferenceBody(Mirror):
     field: str
     old: Any = Field(description="null: the default.")
     new: Any = Field(description="null: the default.")
 
-    @classmethod
-    def of(cls, difference: "Difference") -> Self:
-        return cls(field=difference.field, old=difference.old, new=difference.new)
 
-
-class AppliedPipelineBody(BaseModel):
+class AppliedPipelineBody(Mirror):
     name: str
     outcome: Literal["created", "changed", "unchanged", "deleted"]
     differences: list[DifferenceBody]
     resets: bool = Field(description="The state is reset, because `state: reset` was given.")
-
-    @classmethod
-    def of(cls, applied: "Applied") -> Self:
-        return cls(
-            name=applied.name,
-            outcome=applied.outcome,
-            differences=[DifferenceBody.of(one) for one in applied.differences],
-            resets=applied.resets,
-        )
 
 
 class AppliedBody(BaseModel):

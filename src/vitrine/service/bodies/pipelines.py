@@ -103,7 +103,7 @@ class PipelineBody(Definition):
             last_error=ErrorBody.of(pipeline.last_error),
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
-            **dict(pipeline.definition),
+            **vars(pipeline.definition),
         )
 
     def definition(self) -> Definition:
@@ -158,7 +158,7 @@ class NewestRunBody(BaseModel):
     @classmethod
     def of(cls, run: NewestRun) -> Self:
         seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else None
-        return cls.model_construct(**vars(run), seconds=seconds)
+        return cls(**vars(run), seconds=seconds)
 
 
 _LISTED_EXAMPLE = PIPELINE_EXAMPLE | {"last_run": NEWEST_RUN_EXAMPLE}
@@ -172,15 +172,25 @@ class ListedPipelineBody(PipelineBody):
     last_run: NewestRunBody | None = Field(description="null before the first run.")
 
 
+class InvalidPipelineBody(BaseModel):
+    """A pipeline whose stored definition is not valid: written without validation, or by a release that allowed it."""
+
+    model_config = example({"name": "top_genres", "reason": "batch_size: give a whole number from 1 to 50000"})
+
+    name: str
+    reason: str = Field(description="Every wrong field, with what it should be.")
+
+
 class PipelinePage(BaseModel):
-    model_config = example(
-        {"items": [PIPELINE_EXAMPLE | {"last_run": NEWEST_RUN_EXAMPLE}], "invalid": [], "next": None}
-    )
+    model_config = example({"items": [_LISTED_EXAMPLE], "invalid": [], "next": None})
 
     items: list[ListedPipelineBody]
-    invalid: list[str] = Field(
-        default_factory=list[str],
-        description="Names of pipelines on this page whose definition was written to the table without validation, and"
-        " is not valid.",
+    invalid: list[InvalidPipelineBody] = Field(
+        default_factory=list[InvalidPipelineBody],
+        description="Pipelines on this page that cannot run, because their stored definition is not valid.",
     )
     next: str | None = Field(description="Give it as `after` for the next page; null on the last page.")
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(one.name for one in (*self.items, *self.invalid))

@@ -4,9 +4,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field
 
-from vitrine.flow.catalog import CursorCandidate, SourceColumn, SourceTable, TableKind
+from vitrine.flow.catalog import TableKind
 from vitrine.registry import Kind, Task, describe_options
 from vitrine.service.bodies.examples import example
+from vitrine.service.bodies.mirror import Mirror
 
 TABLE_EXAMPLE: dict[str, Any] = {
     "schema": "content",
@@ -30,18 +31,14 @@ TABLE_EXAMPLE: dict[str, Any] = {
 }
 
 
-class TableColumnBody(BaseModel):
+class TableColumnBody(Mirror):
     name: str
     type: str
     nullable: bool
     indexed: bool = Field(description="An index over all rows begins with it.")
 
-    @classmethod
-    def of(cls, column: SourceColumn) -> Self:
-        return cls(name=column.name, type=column.type, nullable=column.nullable, indexed=column.indexed)
 
-
-class CursorBody(BaseModel):
+class CursorBody(Mirror):
     """A column that may serve as incremental_key."""
 
     column: str
@@ -49,17 +46,8 @@ class CursorBody(BaseModel):
     is_modification: bool = Field(description="By its name, a time that changes with every change of the row.")
     reasons: list[str] = Field(description="What speaks for it and against it.")
 
-    @classmethod
-    def of(cls, candidate: CursorCandidate) -> Self:
-        return cls(
-            column=candidate.column,
-            type=candidate.type,
-            is_modification=candidate.is_modification,
-            reasons=list(candidate.reasons),
-        )
 
-
-class TableBody(BaseModel):
+class TableBody(Mirror):
     """A table or view that pipelines may read."""
 
     model_config = example(TABLE_EXAMPLE)
@@ -76,18 +64,6 @@ class TableBody(BaseModel):
     @property
     def full_name(self) -> str:
         return f"{self.schema_name}.{self.name}"
-
-    @classmethod
-    def of(cls, table: SourceTable) -> Self:
-        return cls(
-            schema=table.schema,
-            name=table.name,
-            kind=table.kind,
-            rows=table.rows,
-            columns=[TableColumnBody.of(column) for column in table.columns],
-            key=list(table.key),
-            cursors=[CursorBody.of(candidate) for candidate in table.cursors],
-        )
 
 
 class TablePage(BaseModel):

@@ -35,6 +35,12 @@ class BatchUnit:
         if not batch.columns:
             return  # a transform has returned no row yet, so its columns are not known
         self._target.accept(batch)
+        self._write(batch)
+        if batch.refused:
+            closed = self._quarantine.add_refused(batch)
+            self.result = replace(self.result, healed=(*self.result.healed, *closed))
+
+    def _write(self, batch: Batch) -> None:
         if self._quarantine.expects_rejects and self._target.exists and batch.count:
             self._prepare(batch)
             self._write_fitting(batch)

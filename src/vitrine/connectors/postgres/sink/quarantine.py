@@ -13,9 +13,10 @@ from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.connectors.postgres.sink.violations import Violations
+from vitrine.errors import DataError
 from vitrine.flow import keys
 from vitrine.flow.jobs import RejectPolicy
-from vitrine.flow.rows import Batch, Reject
+from vitrine.flow.rows import Batch, Reject, bare_type
 from vitrine.postgres import safe_message
 
 REFUSALS = (psycopg.DataError, psycopg.IntegrityError)
@@ -148,6 +149,27 @@ class Quarantine:
             return []
         joined = {"/".join(keys.from_text(reject.key)) for reject in rejects}
         return sorted(joined & earlier)
+
+    def add_refused(self, batch: Batch) -> list[str]:
+        """Rows of the batch that the source could not deliver: what the target has of them stays.
+
+        Returns open rejects of the same rows under keys that an earlier version stored. DataError if the keys are
+        another text in the target, because the row would not be found there.
+        """
+        stored = self._target.facts.types if self._target.facts else {}
+        for column in batch.columns:
+            there = stored.get(column.name, column.type)
+            if column.name in self._target.key and bare_type(there) != bare_type(column.type):
+                raise DataError(
+                    f"a row of the source is too large, and it cannot be quarantined: key column '{column.name}' is of"
+                    f" type {column.type} in the query and {there} in {self._target.name}; cast it in the"
+                    " query, or raise VITRINE_MAX_ROW_BYTES",
+                    code="ROW_TOO_LARGE",
+                )
+        refused = {reject.key for reject in batch.refused}
+        self._open |= refused
+        self._rejected |= refused
+        return self.replaced(batch.refused)
 
     def _reject(self, numbered: Numbered, unfit: Sequence[Unfit]) -> list[Reject]:
         """Judge these rows and remove them; the policy may raise."""

@@ -29,7 +29,8 @@ RELATIONS = """
            ARRAY(SELECT format('%%s.%%s', s.nspname, f.relname) FROM members m JOIN pg_class f ON f.oid = m.oid
                    JOIN pg_namespace s ON s.oid = f.relnamespace
                   WHERE m.root = c.oid AND f.relkind = 'f' ORDER BY 1) AS foreign_tables,
-           EXISTS (SELECT FROM pg_cast k WHERE k.castfunc >= 16384) AS has_casts
+           EXISTS (SELECT FROM pg_cast k WHERE k.castfunc >= 16384)
+           OR EXISTS (SELECT FROM pg_range g WHERE g.rngsubdiff >= 16384 OR g.rngcanonical >= 16384) AS types_call
       FROM wanted w JOIN pg_class c ON c.oid = w.oid JOIN pg_namespace n ON n.oid = c.relnamespace
      ORDER BY schema, name
 """
@@ -48,9 +49,10 @@ RELATION_DEFINITIONS = """
                          AND %(respect)s
 """
 
-# A cast is executed without being named, by operators, to_jsonb and others: every function that casts a value of a
-# relation from or to another type. Those of an extension are a superuser's.
-CASTS = """
+# Executed without being named: functions that cast a value of a relation from or to another type, which operators,
+# to_jsonb and others do, and those of a range type, one of which the planner calls to estimate a condition. Those of an
+# extension are a superuser's.
+TYPE_FUNCTIONS = """
     WITH RECURSIVE made_of AS (
         SELECT a.attrelid AS relation, a.atttypid AS type FROM pg_attribute a
          WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND a.atttypid >= 16384
@@ -59,11 +61,19 @@ CASTS = """
             SELECT unnest(ARRAY[t.typbasetype, t.typelem])
              UNION ALL
             SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0
+             UNION ALL
+            SELECT unnest(ARRAY[g.rngtypid, g.rngsubtype]) FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
         ) AS p (part) WHERE p.part >= 16384
+    ), attached AS (
+        SELECT m.relation, m.type, k.castfunc::oid AS function
+          FROM made_of m JOIN pg_cast k ON m.type IN (k.castsource, k.casttarget)
+         UNION
+        SELECT m.relation, m.type, unnest(ARRAY[g.rngsubdiff, g.rngcanonical])::oid
+          FROM made_of m JOIN pg_range g ON g.rngtypid = m.type
     )
-    SELECT m.relation, format_type(m.type, NULL) AS type, k.castfunc AS function
-      FROM made_of m JOIN pg_cast k ON m.type IN (k.castsource, k.casttarget) JOIN pg_proc p ON p.oid = k.castfunc
-     WHERE k.castfunc >= 16384
+    SELECT a.relation, format_type(a.type, NULL) AS type, a.function
+      FROM attached a JOIN pg_proc p ON p.oid = a.function
+     WHERE a.function >= 16384
        AND NOT EXISTS (SELECT FROM pg_depend d JOIN pg_roles r ON r.oid = p.proowner AND r.rolsuper
                         WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
 """
@@ -109,13 +119,14 @@ NAMED_TYPES = """
       JOIN pg_namespace n ON n.nspname = a.schema JOIN pg_type t ON t.typnamespace = n.oid AND t.typname = a.name
 """
 
-# Base type, element, fields and subtype of each type; functions that make a range canonical, and that cast its values
+# Base type, element, fields and subtype of each type; functions that make a range canonical, that tell the distance of
+# its values, and that cast them
 TYPES = """
     SELECT t.oid, format_type(t.oid, NULL) AS name,
            ARRAY(SELECT part FROM unnest(ARRAY[t.typbasetype, t.typelem, r.rngsubtype]
                      || ARRAY(SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0)
                  ) AS part WHERE part >= 16384) AS parts,
-           ARRAY(SELECT r.rngcanonical::oid WHERE r.rngcanonical <> 0)
+           ARRAY(SELECT f FROM unnest(ARRAY[r.rngcanonical::oid, r.rngsubdiff::oid]) AS f WHERE f >= 16384)
            || ARRAY(SELECT k.castfunc FROM pg_cast k JOIN pg_proc p ON p.oid = k.castfunc
                      WHERE t.oid IN (k.castsource, k.casttarget) AND k.castfunc >= 16384 AND NOT EXISTS (
                          SELECT FROM pg_depend d JOIN pg_roles o ON o.oid = p.proowner AND o.rolsuper

@@ -54,19 +54,11 @@ def origin(session: SourceSession, text: str, column: str) -> tuple[int, int] | 
     return next(((one.table_oid, one.number) for one in shown), None)
 
 
-class RowTooLarge(Exception):
-    """A row has more bytes than a row may have; the stream cannot be continued."""
-
-    def __init__(self, before: int) -> None:
-        super().__init__(before)
-        self.before = before  # number of the rows before it
-
-
 class CopyOut:
     """Rows of COPY … TO STDOUT by the extended protocol, in which the server refuses a second statement.
 
-    `skip` bytes precede the first row; a message of at most `shortest` bytes is not a row. A row of more than
-    `max_row` bytes is not received to its end.
+    `skip` bytes precede the first row; a message of at most `shortest` bytes is not a row. The rows end before one of
+    more than `max_row` bytes, which is not received to its end if it arrives slowly.
     """
 
     def __init__(self, session: SourceSession, statement: str, *, skip: int, shortest: int, max_row: int) -> None:
@@ -74,9 +66,9 @@ class CopyOut:
         self._skip = skip
         self._shortest = shortest
         self._max_row = max_row
+        self.is_too_large = False  # the next row: the stream cannot be continued
         self._incomplete = 0  # bytes that have arrived of a row that is not complete yet
         self._incomplete_after: int | None = None  # number of the rows of the current call before it
-        self._taken = 0  # rows of earlier calls
         self._next: memoryview | None = None  # peeked at, not taken yet
         self._ended = False
         with session.limited():
@@ -86,8 +78,8 @@ class CopyOut:
             self.peek()
 
     def peek(self) -> memoryview | None:
-        """The next row, without taking it; None at the end."""
-        if self._next is None and not self._ended:
+        """The next row, without taking it; None at the end, and if it is too large."""
+        if self._next is None and not self._ended and not self.is_too_large:
             self._next = self._receive()
             if self._next is not None and self._skip:
                 self._next, self._skip = self._next[self._skip :], 0
@@ -96,13 +88,12 @@ class CopyOut:
     def take(self) -> memoryview:
         """The row that was peeked at."""
         row, self._next = self._next, None
-        self._taken += 1
         return row if row is not None else memoryview(b"")
 
     def take_some(self, size: int, max_bytes: int) -> tuple[bytearray, int, int]:
         """At most `size` rows, cut after `max_bytes`; their data, their number, and the offset of the last one."""
         data = bytearray(self.take())
-        count, width, before = 1, len(data), self._taken - 1
+        count, width = 1, len(data)
         get_copy_data, shortest = self._session.pgconn.get_copy_data, self._shortest
         longest = min(max_bytes, self._max_row + 1)
         self._incomplete_after = None
@@ -114,35 +105,35 @@ class CopyOut:
                 count += 1
                 width = length
             elif length == 0:
-                self._wait(count, before + count)
+                if not self._wait(count):
+                    break
             else:
                 if length > shortest:
-                    self._next = self._accept(row, before + count)  # larger than a batch may be
+                    self._next = self._accept(row)  # larger than a batch may be
                 elif length < 0:
                     self._end()
                 break
-        self._taken = before + count
         return data, count, len(data) - width
 
     def _receive(self) -> memoryview | None:
         self._incomplete_after = None
-        while True:
+        while not self.is_too_large:
             # non-blocking, because the blocking call would hold the interpreter lock and stop the heartbeat
             length, row = self._session.pgconn.get_copy_data(1)
             if length > self._shortest + self._skip:
-                return self._accept(row, self._taken)
+                return self._accept(row)
             if length < 0:
                 return self._end()
             if length == 0:
-                self._wait(0, self._taken)
+                self._wait(0)
+        return None
 
-    def _accept(self, row: memoryview, before: int) -> memoryview:
-        if len(row) > self._max_row:
-            raise RowTooLarge(before)
-        return row
+    def _accept(self, row: memoryview) -> memoryview | None:
+        self.is_too_large = len(row) > self._max_row
+        return None if self.is_too_large else row
 
-    def _wait(self, rows: int, before: int) -> None:
-        """Receive more; RowTooLarge once the row after these has more bytes than a row may have.
+    def _wait(self, rows: int) -> bool:
+        """Receive more; False once the row after these has more bytes than a row may have.
 
         The driver reports a row only when it is complete, so what arrives in the meantime is counted here.
         """
@@ -150,9 +141,10 @@ class CopyOut:
         if rows != self._incomplete_after:
             self._incomplete_after, self._incomplete = rows, 0
         self._incomplete += _arrived(self._session.fileno())
-        if self._incomplete > self._max_row:
-            raise RowTooLarge(before)
-        self._session.pgconn.consume_input()
+        self.is_too_large = self._incomplete > self._max_row
+        if not self.is_too_large:
+            self._session.pgconn.consume_input()
+        return not self.is_too_large
 
     def _end(self) -> None:
         self._ended = True

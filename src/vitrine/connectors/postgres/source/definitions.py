@@ -114,7 +114,7 @@ class Walk:
     def _is_plain(self, row: DictRow) -> bool:
         """Reading a plain table executes nothing that its owner defined."""
         self._note(row, Way(_full_name(row)))
-        is_quiet = not (row["is_computed"] or row["foreign_tables"] or row["has_casts"])
+        is_quiet = not (row["is_computed"] or row["foreign_tables"] or row["types_call"])
         return row["kind"] in ("r", "p") and is_quiet and not (row["row_security"] and self._rules.respect)
 
     def run(self) -> None:
@@ -140,9 +140,9 @@ class Walk:
         if not ways:
             return []
         inner: dict[int, Way] = {}
-        has_casts = False
+        types_call = False
         for row in self._read(catalog.RELATIONS, schemas=[], names=[], oids=list(ways)):
-            has_casts = row["has_casts"]
+            types_call = row["types_call"]
             name, way = _full_name(row), ways[row["oid"]]
             if name != way.start:
                 way = way.then(RELATION, name)
@@ -153,12 +153,12 @@ class Walk:
                 self._admit(row["schema"], way)
                 self._refuse_foreign(row, way)
                 inner[row["oid"]] = way if row["kind"] != "v" else replace(way, role=_reader(row, row["invoker"]))
-        self._push_casts(inner, has_casts=has_casts)
+        self._push_type_functions(inner, types_call=types_call)
         found = self._read(catalog.RELATION_DEFINITIONS, oids=list(inner), respect=self._rules.respect) if inner else []
         return [_definition(row, inner[row["owner"]]) for row in found]
 
-    def _push_casts(self, ways: Mapping[int, Way], *, has_casts: bool) -> None:
-        for row in self._read(catalog.CASTS, oids=list(ways)) if has_casts else ():
+    def _push_type_functions(self, ways: Mapping[int, Way], *, types_call: bool) -> None:
+        for row in self._read(catalog.TYPE_FUNCTIONS, oids=list(ways)) if types_call else ():
             self._push(FUNCTION, row["function"], ways[row["relation"]].then(TYPE, row["type"]))
 
     def _note(self, row: DictRow, way: Way) -> None:

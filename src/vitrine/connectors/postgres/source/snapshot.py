@@ -8,10 +8,10 @@ from typing import cast
 import psycopg
 from psycopg.pq import Format
 
-from vitrine.connectors.postgres.source import copy_out, wide_rows
+from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.copy_out import CopyOut, RowTooLarge
+from vitrine.connectors.postgres.source.copy_out import CopyOut
 from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.query import SourceColumn
 from vitrine.copytext import values
@@ -65,7 +65,7 @@ class Snapshot:
         self._max_idle = max_idle  # while earlier batches are written, each of which may take up to batch_timeout
         self._max_row = max_row
         self._show_keys = show_keys
-        self._rows = 0  # up to `end`
+        self.is_too_large = False  # the row after `end`, where the chunks then end
         self._may_repeat = may_repeat  # rows of one key stay in one chunk: a resume between them would skip rows
 
     def chunk(self, data: Bytes, count: int) -> Chunk:
@@ -82,8 +82,11 @@ class Snapshot:
                 while self._may_repeat and (row := rows.peek()) is not None and self._is_repeated(data, last, row):
                     data, count, last = bytearray(data) + rows.take(), count + 1, len(data)
                 self._end_at(data, last, following=rows.peek())
-                self._rows += count
                 yield self.chunk(data, count)
+            if rows.is_too_large:
+                self.is_too_large = True
+                self.close()
+                return
             with self._connection.under(self._connections.executing):
                 self._ordered.refuse_hidden_nulls(self._connection)
             self._connection.execute("COMMIT")
@@ -112,10 +115,6 @@ class Snapshot:
             if refusal := self._connection.refusal_of(exc):
                 raise refusal from exc
             raise
-        except RowTooLarge as exc:
-            self._connection.close()
-            skip = exc.before - self._rows
-            raise wide_rows.refusal(self._ordered, self.end, skip, self._max_row, show_keys=self._show_keys) from exc
 
     @contextmanager
     def _encoding_named(self) -> Generator[None]:

@@ -19,6 +19,7 @@ from vitrine.connectors.postgres.source.query import SourceQuery
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
 from vitrine.connectors.postgres.source.watermark import Watermarks
+from vitrine.connectors.postgres.source.wide_rows import WideRows
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.jobs import SourceJob
 from vitrine.flow.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
@@ -60,6 +61,7 @@ class PostgresSource:
         self._watermarks = Watermarks(
             self._query, checked.relations, self._connections, job.options, job.run.log_fields
         )
+        self._wide_rows = WideRows(definition, job.settings.max_row_bytes, job.rejects, show_keys=job.run.show_keys)
         self._cursor_findings = CursorFindings(self._query, checked, self._connections, job.options)
 
     def describe(self) -> SourceInfo:
@@ -109,6 +111,12 @@ class PostgresSource:
                 yielded = True
                 yield self._batch(batch, snapshot, snapshots)
             finished, cursor = cut.exhausted, snapshot.end
+            if snapshot.is_too_large:
+                wide = self._wide_rows.reject_next(ordered, cursor)
+                cursor, yielded = wide.cursor, True
+                position = tracker.after(wide.raw, cursor)
+                columns = self._query.flow_columns()
+                yield Batch(snapshot.chunk(b"", 0), columns, cursor, position, snapshots, refused=(wide.reject,))
             if finished:
                 final = tracker.finished()
                 if not yielded or final is not None:
@@ -172,6 +180,7 @@ class PostgresSource:
     def _findings(self) -> tuple[Finding, ...]:
         definition, cursor = self._definition, self._definition.incremental_key
         found = self._query.relations.findings() + self._unordered(*definition.key_columns)
+        found += self._wide_rows.findings()
         if definition.mode is Mode.INCREMENTAL:
             found += self._unordered(cursor, definition.tie_breaker)
         if self._is_run:
@@ -238,4 +247,4 @@ class _Cut:
             if ends or time.monotonic() > best_before:
                 self._snapshot.close()
                 return
-        self.exhausted = True
+        self.exhausted = not self._snapshot.is_too_large
