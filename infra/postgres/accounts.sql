@@ -14,6 +14,10 @@ SELECT format('CREATE ROLE %I LOGIN', login)
 ALTER ROLE etl_reader PASSWORD :'reader_password';
 ALTER ROLE etl_runner PASSWORD :'runner_password';
 ALTER ROLE etl_api PASSWORD :'api_password';
+-- no operator or function that others create in the database runs with their rights
+ALTER ROLE etl_reader SET search_path = pg_catalog;
+ALTER ROLE etl_runner SET search_path = pg_catalog;
+ALTER ROLE etl_api SET search_path = pg_catalog;
 GRANT vitrine_reader TO etl_reader;
 GRANT vitrine_runner TO etl_runner;
 GRANT vitrine_api TO etl_api;
