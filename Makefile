@@ -12,6 +12,8 @@ LOCKED := --require-hashes
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
+COMPOSE := docker compose --file infra/docker-compose.yml --env-file infra/local/env
+RUNNERS ?= 1
 
 ifdef UV
   INSTALL := $(UV) pip install --quiet --python $(BIN)/python
@@ -71,6 +73,36 @@ demo-search: $(SEARCH) ## The same with search indexes, on an Elasticsearch that
 .PHONY: serve
 serve: $(RUNTIME) ## Build the marts and stay up: API at http://127.0.0.1:8000, a runner, new ratings
 	@$(BIN)/vitrine up
+
+.PHONY: up
+up: docker ## Containers with PostgreSQL, Elasticsearch, API and RUNNERS=1, with the sample cinema; random passwords and a new token
+	@infra/new-secrets.sh
+	$(COMPOSE) build
+	@echo "Creating a new access token in infra/local/token ..."
+	@umask 077; $(COMPOSE) run --rm -T etl_token > infra/local/token.new && mv infra/local/token.new infra/local/token
+	$(COMPOSE) up --detach --scale etl_runner=$(RUNNERS)
+	@echo "The API starts at https://localhost:$${ETL_API_PORT:-8000}; its documentation is at /docs. For example:"
+	@echo "  curl --cacert infra/local/tls.crt -H \"Authorization: Bearer \$$(cat infra/local/token)\" https://localhost:$${ETL_API_PORT:-8000}/pipelines"
+
+.PHONY: down
+down: docker ## Stop the containers of `make up`; the data stays. `make down DATA=delete` deletes it, with passwords and token
+	@infra/new-secrets.sh
+	$(COMPOSE) --profile token down --remove-orphans $(if $(filter delete,$(DATA)),--volumes)
+	$(if $(filter delete,$(DATA)),rm -rf infra/local)
+
+.PHONY: migrate-db
+migrate-db: docker ## Bring the store of `make up` to the present release, with its roles
+	@infra/new-secrets.sh
+	$(COMPOSE) run --rm --build etl_migrate
+
+.PHONY: logs
+logs: docker ## Follow the logs of `make up`; SERVICE=etl_runner shows one service
+	@infra/new-secrets.sh
+	$(COMPOSE) logs --follow --tail 100 $(SERVICE)
+
+.PHONY: docker
+docker:
+	@docker compose version >/dev/null 2>&1 || { echo "this needs Docker with its plugin compose; without Docker, use make serve" >&2; exit 1; }
 
 .PHONY: check
 check: $(DEV) ## Format, lint, types, import contracts, unit tests
@@ -136,6 +168,15 @@ reconcile: $(DEV) ## Random damage to a mart and its source under writers, STEPS
 chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 SEED=1; every mart must be right
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
+.PHONY: nightly
+nightly: ## The long forms of the tests: chaos, schedules, property, mutants, fuzz, peers; about two hours
+	$(MAKE) chaos SECONDS=$(or $(SECONDS),1800)
+	$(MAKE) schedules
+	$(MAKE) property
+	$(MAKE) mutants
+	$(MAKE) fuzz
+	$(MAKE) bench-peers
+
 .PHONY: schedules
 schedules: SECONDS ?= 120
 schedules: $(DEV) ## A scheduled pipeline under three runners, SECONDS=120: no due time missed, none run twice
@@ -156,9 +197,15 @@ bench-compare: $(DEV) ## Compare this tree with another one: AGAINST=../old ROUN
 .PHONY: requirements
 requirements: $(DEV) ## Compile the pinned requirements with their hashes again (no addresses in them)
 	$(COMPILE) --extra api --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
+	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/build.txt requirements/build.in
+	$(COMPILE) --constraint requirements/runtime.txt --extra api --extra elasticsearch --extra frames --output-file requirements/image.txt pyproject.toml
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/devserver.txt requirements/devserver.in
 	$(COMPILE) --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) --output-file requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml requirements/build.in
+
+.PHONY: sample-sql
+sample-sql: $(DEV) ## Write sql/init_demo_data.sql, the sample cinema as one script for psql
+	$(BIN)/python -m tests.sample_sql
 
 .PHONY: licenses
 licenses: $(DEV) ## Write docs/licenses.md, the licences of all that is installed, from the metadata of the packages

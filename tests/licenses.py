@@ -10,6 +10,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "licenses.md"
 PINNED = {
     "runtime": "installed with the product",
+    "image": "installed in the image",
+    "build": "needed to build the wheel",
     "devserver": "`vitrine devserver` only",
     "dev": "tests and checks only",
 }
@@ -31,6 +33,7 @@ EXCEPTIONS = {
 # what authors write where an SPDX expression is expected today
 _SPELLINGS = {
     "3-Clause BSD License": "BSD-3-Clause",
+    "Apache": "Apache-2.0",
     "Apache 2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
     "BSD 2-Clause License": "BSD-2-Clause",

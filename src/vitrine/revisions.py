@@ -285,14 +285,14 @@ def must_reset(changed: frozenset[str], *, has_checkpoint: bool, state: StateCho
         return state == "reset"
     if identity := changed & IDENTITY:
         raise ConfigError(
-            f"the checkpoint belongs to the old {', '.join(sorted(identity))};"
-            " give state: reset to read everything again",
+            f"the checkpoint belongs to the old {', '.join(sorted(identity))}: read everything again with"
+            ' `vitrine apply --state reset`, or with "state": "reset" in the request',
             code="STATE_CHOICE",
         )
     if changed & QUERY and state is None:
         raise ConfigError(
-            "the query changes but the pipeline has a checkpoint; give state: keep to continue from it, or"
-            " state: reset to read everything again",
+            "the query changes, but the pipeline has a checkpoint: continue from it with `vitrine apply --state keep`,"
+            ' or read everything again with `--state reset`; in a request to the API, "state": "keep" or "reset"',
             code="STATE_CHOICE",
         )
     return False

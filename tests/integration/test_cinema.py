@@ -1,4 +1,5 @@
 import os
+import subprocess
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any, LiteralString
@@ -9,6 +10,8 @@ import yaml
 from psycopg import Connection, sql
 from psycopg.rows import DictRow, dict_row
 
+from bench import psql
+from tests import sample_sql
 from tests.helpers.folders import server_folder
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
@@ -105,6 +108,34 @@ def test_the_same_call_gives_the_same_rows_in_another_database(
 ) -> None:
     cinema.fill(empty, films=200, ratings=4000)
     assert checksums(empty) == checksums(filled)
+
+
+def test_the_script_for_psql_makes_the_same_cinema_and_a_second_time_nothing(
+    server: EmbeddedPostgres, empty: Connection[DictRow]
+) -> None:
+    cinema.fill(empty, films=sample_sql.FILMS, ratings=sample_sql.RATINGS, seed=sample_sql.SEED)
+    name = f"script_{uuid4().hex}"
+    server.ensure_database(name)
+    for _ in range(2):
+        with sample_sql.PATH.open("rb") as script:
+            command = [psql.find(), "--no-psqlrc", server.url(name)]
+            done = subprocess.run(command, stdin=script, capture_output=True, text=True, check=True)
+        assert (done.stderr, done.stdout.split()[-3:]) == ("", ["20000", "(1", "row)"])
+        with Connection[DictRow].connect(server.url(name), row_factory=dict_row) as made:
+            assert checksums(made) == checksums(empty)
+            assert catalog(made) == catalog(empty)
+
+
+def catalog(connection: Connection[DictRow]) -> list[Any]:
+    """Columns, indexes and constraints of both schemas."""
+    queries: list[LiteralString] = [
+        "SELECT table_schema, table_name, column_name, data_type, is_nullable, column_default"
+        " FROM information_schema.columns WHERE table_schema IN ('content', 'ugc') ORDER BY 1, 2, 3",
+        "SELECT schemaname, indexname, indexdef FROM pg_indexes WHERE schemaname IN ('content', 'ugc') ORDER BY 1, 2",
+        "SELECT c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint AS c"
+        " WHERE c.connamespace IN ('content'::regnamespace, 'ugc'::regnamespace) ORDER BY 1, 2",
+    ]
+    return [connection.execute(query).fetchall() for query in queries]
 
 
 def test_the_same_call_again_changes_nothing(empty: Connection[DictRow]) -> None:

@@ -99,6 +99,19 @@ def test_a_transaction_that_stays_open_is_reported_with_its_age_pid_and_role(
     assert states.load(connection, ratings.id).horizon_blocker is None
 
 
+def test_a_transaction_that_the_margin_covers_is_not_reported_as_a_blocker(
+    connection: Connection, database_url: str, settings: Settings, client: TestClient
+) -> None:
+    ratings = create_ratings(connection, settings, options={"horizon_margin": "1h"})
+    with connect(database_url, name="cinema") as writer, writer.transaction():
+        writer.execute("SELECT now()")
+        succeed(connection, settings, ratings)
+        body = client.get("/api/v1/pipelines/under_test/state").json()
+        assert (body["horizon_lag_seconds"] > 0, body["horizon_blocker"]) == (True, None)
+        findings = client.get("/api/v1/pipelines/under_test/validate").json()["findings"]
+        assert "HORIZON_STALLED" not in [one["code"] for one in findings]
+
+
 def test_a_prepared_transaction_is_reported_with_its_age_too(
     connection: Connection, database_url: str, settings: Settings, client: TestClient
 ) -> None:

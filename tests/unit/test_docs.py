@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import AliasChoices
 
+from tests.helpers import command_lines
 from vitrine import plugins
 from vitrine.model import Definition, Options
 from vitrine.settings import Settings
@@ -76,3 +77,18 @@ def test_the_sample_sets_nothing() -> None:
 @pytest.mark.parametrize("name", [*Definition.model_fields, *_options()])
 def test_every_field_of_a_pipeline_is_explained(name: str) -> None:
     assert f"| `{name}` |" in (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+
+
+COMMAND = re.compile(
+    r"(?:^|`| {4}|&& |\| |; )(?:\.venv/bin/)?vitrine ((?:--\S+ \S+ )*[a-z][^`\n|&;#<>]*)", re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_has_its_options(page: Path) -> None:
+    if page.name == "CHANGELOG.md":  # it names what former releases had
+        return
+    text = page.read_text("utf-8")
+    code = re.findall(r"^```\w*\n(.*?)^```|(^ {4}.+$)|(`vitrine [^`]+`)", text, flags=re.MULTILINE | re.DOTALL)
+    found = [line for parts in code for part in parts for line in COMMAND.findall(part)]
+    assert {line: problem for line in found if (problem := command_lines.unknown(line.split()))} == {}

@@ -140,9 +140,10 @@ def test_a_change_keeps_or_resets_the_checkpoint_or_is_refused(
 ) -> None:
     fields = frozenset(changed.split())
     if expected == REFUSED:
-        with pytest.raises(ConfigError, match="state: reset") as refused:
+        with pytest.raises(ConfigError, match="--state reset") as refused:
             must_reset(fields, has_checkpoint=has_checkpoint, state=state)
         assert refused.value.code == "STATE_CHOICE"
+        assert "state: " not in str(refused.value)  # a YAML file has no such field
     else:
         assert must_reset(fields, has_checkpoint=has_checkpoint, state=state) is expected
 

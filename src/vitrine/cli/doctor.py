@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Examine the installation, and say how to mend it.
+    """Examine the installation, and say how to repair it.
 
     Settings, database, store, accounts, clock, sources, Elasticsearch, runners and webhook. Every line is ok, a warning
-    or an error, with how to mend it. Exit code 0 without an error, otherwise 1. With --api, the API and its token are
+    or an error, with its remedy. Exit code 0 without an error, otherwise 1. With --api, the API and its token are
     examined.
     """
     report = _report()

@@ -21,6 +21,9 @@ _TABLES: LiteralString = """
     ugc.ratings, ugc.likes, ugc.views
 """
 
+PREPARATIONS = {"film_work": "number_persons", "ratings": "number_films"}
+"""Scripts that run before rows are added to a table: links need the persons, and events the films, that exist then."""
+
 _COUNT = """
     SELECT (SELECT count(*) FROM content.film_work) AS film_work,
            (SELECT count(*) FROM content.genre) AS genre,
@@ -75,7 +78,7 @@ def has_old_layout(connection: Connection[Any]) -> bool:
 def create_schema(connection: Connection[Any]) -> None:
     """Create the schemas `content` and `ugc` with their tables and indexes where they are missing; rows stay."""
     with connection.transaction():
-        connection.execute(_script("cinema_schema.sql"))
+        connection.execute(script("cinema_schema.sql"))
 
 
 def drop(connection: Connection[Any]) -> None:
@@ -103,7 +106,7 @@ def fill(
         grows = found.film_work > 0 or found.ratings > 0
         _set(connection, seed=seed, ratings=ratings, grows=grows)
         _add(connection, missing, watch)
-        connection.execute(_script("cinema_schema.sql"))
+        connection.execute(script("cinema_schema.sql"))
         return _count(connection)
 
 
@@ -118,34 +121,40 @@ def _count(connection: Connection[Any]) -> Counts:
         return cursor.execute(_COUNT).fetchall()[0]
 
 
-def _missing(found: Counts, films: int, ratings: int) -> dict[str, range]:
-    """Numbers of the rows to add, per table."""
-    wanted = {
+def sizes(films: int, ratings: int) -> dict[str, int]:
+    """Rows of each table of a cinema of this size, in the order in which tables are filled."""
+    return {
         "person": max(60, films),
         "film_work": films,
         "ratings": ratings,
         "likes": ratings // 2,
         "views": ratings,
     }
-    return {table: range(getattr(found, table) + 1, count + 1) for table, count in wanted.items()}
+
+
+def script(name: str) -> bytes:
+    """A script of this package."""
+    return resources.files("vitrine.demo").joinpath(name).read_bytes()
+
+
+def _missing(found: Counts, films: int, ratings: int) -> dict[str, range]:
+    """Numbers of the rows to add, per table."""
+    return {table: range(getattr(found, table) + 1, count + 1) for table, count in sizes(films, ratings).items()}
 
 
 def _add(connection: Connection[Any], missing: dict[str, range], watch: Watch) -> None:
     done, total = 0, sum(map(len, missing.values()))
-    connection.execute(_script("cinema_data/begin.sql"))
+    connection.execute(script("cinema_data/begin.sql"))
     for table, numbers in missing.items():
-        # links need the persons, and events need the films, that exist when these are complete
-        if table == "film_work":
-            connection.execute(_script("cinema_data/number_persons.sql"))
-        if table == "ratings":
-            connection.execute(_script("cinema_data/number_films.sql"))
+        if preparation := PREPARATIONS.get(table):
+            connection.execute(script(f"cinema_data/{preparation}.sql"))
         for step in _steps(numbers, max(MIN_STEP_ROWS, total // STEPS)):
             watch(table, done, total)
             _set(connection, first=step[0], last=step[-1])
-            connection.execute(_script(f"cinema_data/{table}.sql"))
+            connection.execute(script(f"cinema_data/{table}.sql"))
             done += len(step)
     watch("indexes", done, total)
-    connection.execute(_script("cinema_data/end.sql"))
+    connection.execute(script("cinema_data/end.sql"))
 
 
 def _steps(numbers: range, size: int) -> Iterator[range]:
@@ -156,7 +165,3 @@ def _set(connection: Connection[Any], **parameters: int) -> None:
     """Pass parameters to the scripts, which consist of several statements and so take no arguments."""
     for name, value in parameters.items():
         connection.execute("SELECT set_config('cinema.' || %s, %s, true)", [name, str(value)])
-
-
-def _script(name: str) -> bytes:
-    return resources.files("vitrine.demo").joinpath(name).read_bytes()

@@ -201,7 +201,7 @@ class Watermark:
     bound: str | None  # text of the column's type; None: the checkpoint does not move, or the column is not a time
     at: datetime | None  # start of the oldest open transaction; None: unknown for now
     lag: timedelta
-    blocker: str | None = None  # the session that holds the watermark back, if any
+    blocker: str | None = None  # the session that holds the watermark back for longer than is usual, if any
 
 
 @dataclass(frozen=True)

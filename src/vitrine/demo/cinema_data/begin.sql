@@ -2,9 +2,10 @@
 -- Every value follows from cinema.seed and the number of the row by md5, so equal arguments give equal rows everywhere.
 
 -- The newest row of a new cinema has this time. It is fixed, because two loads would differ otherwise.
-SELECT set_config('cinema.until', '2026-01-01 00:00:00+00', true);
+SET LOCAL cinema.until = '2026-01-01 00:00:00+00';
 -- Sorted rows keep the index of the primary key small and fast to fill.
-SELECT set_config('work_mem', '256MB', true), set_config('maintenance_work_mem', '256MB', true);
+SET LOCAL work_mem = '256MB';
+SET LOCAL maintenance_work_mem = '256MB';
 
 CREATE FUNCTION pg_temp.cinema_digest(kind text, n bigint) RETURNS text LANGUAGE sql STABLE
 RETURN md5(kind || ':' || current_setting('cinema.seed') || ':' || n);

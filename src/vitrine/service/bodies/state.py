@@ -49,7 +49,7 @@ class StateBody(BaseModel):
         description="Age of the oldest transaction open in the last incremental run; null when the run does not wait."
     )
     horizon_blocker: str | None = Field(
-        description="The session whose transaction holds the checkpoint back; null when there is none."
+        description="The session whose transaction holds the checkpoint back for longer than `horizon_margin`, or null."
     )
     updated_at: datetime | None
 

@@ -50,7 +50,7 @@ class HiddenNulls:
         if found is None:
             text = (
                 f"rows of the source with NULL in '{self.column}' would not be noticed, because the query uses $1 in"
-                f" another way than `WHERE {self.column} >= $1`; make the column NOT NULL, or write the query so"
+                f" another way than `WHERE {self.column} >= $1`; make the column NOT NULL, or use that form"
             )
             return (Finding("NULL_CURSOR_UNKNOWN", text, self.column),)
         if not found:

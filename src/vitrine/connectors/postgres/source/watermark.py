@@ -60,7 +60,7 @@ class Watermarks:
         if self._options.lookback is not None:
             raise ConfigError("options.lookback needs a time as incremental_key, not an integer", code="CURSOR_TYPE")
         seen = self._read_horizon()
-        return Watermark(None, seen.at, seen.lag, seen.blocker)
+        return Watermark(None, seen.at, seen.lag, self._blocker(seen))
 
     def _refuse_unused_options(self, column: SourceColumn) -> None:
         if self._options.cursor_disorder == 0:
@@ -80,7 +80,11 @@ class Watermarks:
             return Watermark(bound, latest, timedelta(0))
         seen = self._read_horizon()
         bound = None if seen.at is None else self._bound(column, seen.at, self._options.horizon_margin)
-        return Watermark(bound, seen.at, seen.lag, seen.blocker)
+        return Watermark(bound, seen.at, seen.lag, self._blocker(seen))
+
+    def _blocker(self, seen: horizon.Horizon) -> str | None:
+        """The session to report: not one that the margin covers, because every busy source has some at any moment."""
+        return seen.blocker if seen.at is None or seen.lag > self._options.horizon_margin else None
 
     def tracker(self, read: Read, ordered: OrderedQuery) -> Tracker:
         """Positions of one read, held back by its watermark."""
