@@ -80,12 +80,12 @@ check: $(DEV) ## Format, lint, types, import contracts, unit tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit
 
-.PHONY: browser
-browser: ## Install Chromium for the browser tests, if there is no browser and apt-get can be used
-	@tests/helpers/install_chromium.sh
+.PHONY: tools
+tools: ## Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
+	@.ci/install_tools
 
 .PHONY: test
-test: $(DEV) browser test-airflow ## Every test but those of `make check`, on embedded PostgreSQL (18, then store and data path on 16)
+test: $(DEV) tools test-airflow ## Every test but those of `make check`, on embedded PostgreSQL (18, then store and data path on 16)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit
 	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration --ignore-glob="*/test_search_*"
 

@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_session] = elasticsearch.Session()
 
 
+@pytest.hookimpl(optionalhook=True)  # the tests of mutants run without the plugin
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores, because a test often waits for a server or a process."""
     return (os.cpu_count() or 1) + 1

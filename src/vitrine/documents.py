@@ -11,7 +11,12 @@ from vitrine.errors import ConfigError, DefinitionRefused, VitrineError
 from vitrine.input_errors import Location
 from vitrine.model import Definition
 
-_FIELD_OF_CODE = {"NAME_TAKEN": "name", "TARGET_TAKEN": "target_table", "ID_TAKEN": "id"}
+_FIELD_OF_CODE = {
+    "NAME_TAKEN": "name",
+    "TARGET_TAKEN": "target_table",
+    "ID_TAKEN": "id",
+    "UNKNOWN_UPSTREAM": "after",
+}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ NAMES = frozenset(
         "before_commit",
         "after_commit",
         "before_finish",
+        "after_finish",
         "in_backoff",
         "staging_built",
         "before_alias",

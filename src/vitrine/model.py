@@ -99,6 +99,7 @@ def readable_default(schema: dict[str, Any]) -> None:
 
 Column = Annotated[str, Field(pattern=COLUMN)]
 Tag = Annotated[str, Field(pattern=TAG)]
+PipelineName = Annotated[str, Field(pattern=NAME)]
 BatchSize = Annotated[int, Field(ge=1, le=50_000, strict=True)] | Literal["auto"]
 
 
@@ -190,6 +191,12 @@ class Options(BaseModel):
         ge=1024,
         description="A batch ends at this size even if it has fewer rows than batch_size. With a row transform,"
         " and in lane `text`, the default is 8 MiB.",
+    )
+
+    freshness: Duration | None = Field(
+        default=None,
+        ge=timedelta(seconds=1),
+        description="The mart is stale when it is older than this. null: when it is older than its schedule allows.",
     )
 
     @field_validator("pause_between_batches")
@@ -286,6 +293,12 @@ class Definition(BaseModel):
         description="An interval such as 30s, 5m or 1h, or a cron line of five fields in the configured time zone.",
         examples=["5m", "*/15 6-22 * * MON-FRI"],
     )
+    after: tuple[PipelineName, ...] = Field(
+        default=(),
+        max_length=50,
+        description="Names of pipelines, each once: a run starts when all of them have succeeded since it last did.",
+        examples=[["film_dim", "film_rating_agg"]],
+    )
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
     # after the fields that determine which options exist
     options: SerializeAsAny[Options] = Field(default=Options(), validate_default=True)
@@ -301,6 +314,16 @@ class Definition(BaseModel):
         if len(set(value)) < len(value):
             raise ValueError("give each tag once")
         return value
+
+    @field_validator("after")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        """Sorted: their order has no meaning, and the store keeps none."""
+        if len(set(value)) < len(value):
+            raise ValueError("give each pipeline once")
+        if info.data.get("name") in value:
+            raise ValueError("a pipeline cannot run after itself; remove its own name")
+        return tuple(sorted(value))
 
     @field_validator("schedule_interval")
     @classmethod
@@ -581,11 +604,14 @@ class Pipeline:
         return self.rerun.id if self.rerun else None
 
     def is_stale(self, zone: tzinfo) -> bool:
-        """Whether the mart is older than the schedule allows; `zone`: time zone for cron schedules."""
-        schedule = self.definition.schedule
-        if schedule is None or not self.definition.enabled:
+        """Whether the mart is older than its freshness or its schedule allows; `zone`: time zone for cron schedules."""
+        schedule, freshness = self.definition.schedule, self.definition.options.freshness
+        fresh = self.fresh_as_of or self.created_at
+        if not self.definition.enabled:
             return False
-        return self.read_at > schedule.stale_at(self.fresh_as_of or self.created_at, zone=zone)
+        if freshness is not None:
+            return self.read_at > fresh + freshness
+        return schedule is not None and self.read_at > schedule.stale_at(fresh, zone=zone)
 
     @property
     def freshness_covers(self) -> FreshnessCovers:

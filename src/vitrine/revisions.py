@@ -1,7 +1,7 @@
 """Creates and changes pipelines: checks the definition, then stores it together with its effect on the state."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -16,10 +16,10 @@ from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import generations, pipelines
+from vitrine.store import chains, generations, pipelines
 from vitrine.store import state as states
 from vitrine.store.database import transaction
-from vitrine.store.pipelines import Stored
+from vitrine.store.pipelines import Invalid, Stored
 
 # What is read: a new query may continue from the checkpoint if the user requests it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
@@ -32,8 +32,26 @@ def create(
     connection: Connection, settings: Settings, definition: Definition, pipeline_id: UUID | None = None
 ) -> Pipeline:
     """Store a new pipeline; ConfigError lists every reason for a refusal."""
+    with transaction(connection):
+        if definition.after:
+            chains.lock(connection)
+            chains.refuse_missing(connection, definition.after)
+        created = _create(connection, settings, definition, pipeline_id)
+        return _chained(connection, created, definition.after)
+
+
+def _create(connection: Connection, settings: Settings, definition: Definition, pipeline_id: UUID | None) -> Pipeline:
+    """The same without its chain."""
     plan.check(definition, settings)
     return pipelines.create(connection, definition, pipeline_id, zone=settings.zone)
+
+
+def _chained(connection: Connection, pipeline: Pipeline, after: Sequence[str]) -> Pipeline:
+    """The pipeline, once its chain is stored."""
+    if pipeline.definition.after == tuple(after):
+        return pipeline
+    chains.set_upstreams(connection, {pipeline.id: after})
+    return pipelines.get(connection, pipeline.id)
 
 
 def change(
@@ -47,22 +65,25 @@ def change(
 ) -> Pipeline:
     """Change some fields of a pipeline together with its state, or change nothing."""
     with transaction(connection):
+        lock_chains(connection, fields)
         old = pipelines.lock(connection, key)
         pipelines.refuse_other_version(old.name, old.config_version, expected_version)
-        return _store(connection, settings, old, merge(old.definition, fields), state)
+        new = merge(old.definition, fields)
+        if new.after != old.definition.after:
+            chains.refuse_missing(connection, new.after)
+        return _chained(connection, _store(connection, settings, old, new, state), new.after)
 
 
-def replace(
-    connection: Connection, settings: Settings, key: str | UUID, definition: Definition, *, state: StateChoice | None
-) -> Pipeline:
-    """Change every field of a pipeline together with its state; the old definition need not be valid."""
-    with transaction(connection):
-        return _store(connection, settings, pipelines.lock_stored(connection, key), definition, state)
+def lock_chains(connection: Connection, fields: Mapping[str, Any]) -> None:
+    """Before a pipeline is locked whose chain these fields may change."""
+    if "after" in fields:
+        chains.lock(connection)
 
 
 def _store(
     connection: Connection, settings: Settings, old: Stored, new: Definition, state: StateChoice | None
 ) -> Pipeline:
+    """Store a definition with its effect on the state, without its chain; the old one need not be valid."""
     revision = _revise(connection, settings, old, new, state)
     if revision is None:
         return pipelines.get(connection, old.id)
@@ -339,12 +360,16 @@ def apply_all(
     reasons = list(refused)
     applied: list[Applied] = []
     with transaction(connection):
-        pipelines.lock_apply(connection)
+        # one set after another: two that change the same pipelines in another order would deadlock
+        chains.lock(connection)
         stored = {pipeline.name: pipeline for pipeline in pipelines.list_all(connection)}
+        pipelines.lock_all(connection, _touched(documents, stored, delete))
+        # their own chains are stored afterwards
+        changing = {*delete, *(str(document.fields.get("name")) for document in documents)}
         # first, because a document may take over the target of a deleted pipeline
         for name in delete:
             try:
-                pipelines.delete(connection, stored[name].id)
+                pipelines.delete(connection, stored[name].id, besides=changing)
                 applied.append(Applied(name, "deleted", old=stored[name]))
             except KeyError:
                 continue  # another session has deleted it since it was listed
@@ -359,6 +384,13 @@ def apply_all(
                 applied.append(_apply(connection, settings, document, stored.get(definition.name), state))
             except (ValidationError, ConfigError, TransitionRefused) as exc:
                 reasons += document.mistakes(exc)
+        remaining = stored.keys() - set(delete)
+        reasons += _unknown_upstreams(origins.values(), remaining | origins.keys())
+        if not reasons:
+            try:
+                applied = _apply_chains(connection, applied, origins)
+            except ConfigError as exc:
+                reasons.append(str(exc))
         if reasons:
             raise ConfigError("nothing was applied:\n  " + "\n  ".join(reasons), code="NOT_APPLIED")
         if dry_run:
@@ -366,20 +398,65 @@ def apply_all(
     return sorted(applied, key=lambda one: one.name)
 
 
+def _touched(documents: Sequence[Document], stored: Mapping[str, Stored], delete: Sequence[str]) -> set[str]:
+    """The pipelines that are deleted or changed, and those that they run after."""
+    names = set(delete)
+    for document in documents:
+        try:
+            definition = document.definition
+        except ValidationError:
+            continue  # reported when the document is applied
+        old = stored.get(definition.name)
+        if not (isinstance(old, Pipeline) and old.definition == definition):
+            names |= {definition.name, *definition.after}
+    return names
+
+
 def _apply(
     connection: Connection, settings: Settings, document: Document, old: Stored | None, state: StateChoice | None
 ) -> Applied:
+    """What one document does, without its chain: it may name a pipeline that another document creates."""
     definition = document.definition
     if old is None:
-        new = create(connection, settings, definition, _pipeline_id(document.fields))
+        new = _create(connection, settings, definition, _pipeline_id(document.fields))
         return Applied(definition.name, "created", new=new)
     if isinstance(old, Pipeline) and old.definition == definition and state != "reset":
         return Applied(definition.name, "unchanged", old=old, new=old)
-    new = replace(connection, settings, old.id, definition, state=state)
-    return Applied(definition.name, "changed", differences(old, new), resets=state == "reset", old=old, new=new)
+    new = _store(connection, settings, pipelines.lock_stored(connection, old.id), definition, state)
+    changed = differences(old, definition)
+    return Applied(definition.name, "changed", changed, resets=state == "reset", old=old, new=new)
 
 
-def differences(old: Stored, new: Stored) -> tuple[Difference, ...]:
+def _unknown_upstreams(documents: Iterable[Document], known: Collection[str]) -> list[str]:
+    """The documents that name a pipeline which neither exists nor is created together with them."""
+    reasons: list[str] = []
+    for document in documents:
+        try:
+            chains.refuse_unknown(document.definition.after, known)
+        except ConfigError as exc:
+            reasons += document.mistakes(exc)
+    return reasons
+
+
+def _apply_chains(
+    connection: Connection, applied: Sequence[Applied], documents: Mapping[str, Document]
+) -> list[Applied]:
+    """Store the chains of all documents together: their order does not matter; ConfigError if they form a cycle."""
+    wanted = {
+        one.new.id: documents[one.name].definition.after
+        for one in applied
+        if one.new is not None and one.new.definition.after != documents[one.name].definition.after
+    }
+    if not wanted:
+        return list(applied)
+    chains.set_upstreams(connection, wanted)
+    return [
+        replace(one, new=pipelines.get(connection, one.new.id)) if one.new and one.new.id in wanted else one
+        for one in applied
+    ]
+
+
+def differences(old: Stored, new: Stored | Definition) -> tuple[Difference, ...]:
     """Every field and option that has another value."""
     before, after = flat(old), flat(new)
     names = dict.fromkeys((*before, *after))
@@ -388,15 +465,16 @@ def differences(old: Stored, new: Stored) -> tuple[Difference, ...]:
     )
 
 
-def flat(stored: Stored) -> dict[str, Any]:
+def flat(stored: Stored | Definition) -> dict[str, Any]:
     """Every field and option of the definition that has not its default."""
-    if isinstance(stored, Pipeline):
-        fields = stored.definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
-        options = stored.definition.options.model_dump(mode="json", exclude_defaults=True)
-    else:
+    if isinstance(stored, Invalid):
         defaults = pipelines.plain_fields(Definition(name="none", target_table="")) | {"name": None}
         fields = {name: value for name, value in stored.fields.items() if value != defaults[name]}
         options = fields.pop("options", {})
+    else:
+        definition = stored.definition if isinstance(stored, Pipeline) else stored
+        fields = definition.model_dump(mode="json", exclude={"type", "options"}, exclude_defaults=True)
+        options = definition.options.model_dump(mode="json", exclude_defaults=True)
     return fields | {f"options.{name}": value for name, value in options.items()}
 
 

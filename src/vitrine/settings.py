@@ -107,6 +107,13 @@ def _header_value(value: SecretStr) -> SecretStr:
     return value
 
 
+def _webhook_url(value: object) -> object:
+    parts = urlsplit(value.get_secret_value() if isinstance(value, SecretStr) else str(value))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("give an address such as https://hooks.example.com/services/…")
+    return value
+
+
 def _at_least_10ms(value: timedelta) -> timedelta:
     if value < timedelta(milliseconds=10):
         raise ValueError("give at least 10ms; a shorter interval would keep the process busy all the time")
@@ -145,6 +152,9 @@ ConnectionLimit = Annotated[int, Field(ge=CONNECTIONS_OF_A_RUN, le=10_000)]
 PostgresUrl = Annotated[SecretStr, BeforeValidator(_postgres_url)]
 ApiUrl = Annotated[str, BeforeValidator(_api_url)]
 HeaderSecret = Annotated[SecretStr, AfterValidator(_header_value)]
+WebhookUrl = Annotated[SecretStr, BeforeValidator(_webhook_url)]
+WebhookEvent = Literal["failure", "recovery", "stale", "quarantine"]
+WebhookEvents = Annotated[tuple[WebhookEvent, ...], NoDecode, BeforeValidator(split_list)]
 
 
 _SOURCES = SettingsConfigDict(
@@ -255,6 +265,12 @@ class Settings(_FromFiles):
     log_batches: int = Field(default=20, ge=0, le=1_000_000)
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(default=0, ge=0, le=65535)  # 0: a runner serves no metrics
+    # None: no message is sent. The address of Slack and similar services is itself a secret
+    webhook_url: WebhookUrl | None = None
+    webhook_format: Literal["json", "slack"] = "json"
+    webhook_events: WebhookEvents = ("failure", "recovery", "stale", "quarantine")
+    # None: messages have no signature
+    webhook_secret: SecretStr | None = None
     # only for this project's tests: makes a process fail at named points
     testing: bool = False
     failpoints: str = ""
@@ -289,9 +305,10 @@ class Settings(_FromFiles):
             raise ConfigError("; ".join(_sentence(one, prefix) for one in mistakes), code="SETTINGS") from None
 
     def passwords(self) -> list[str]:
-        """Every secret in the database URLs, percent-encoded and decoded."""
+        """Every secret in the database URLs, percent-encoded and decoded, and those of the webhook."""
         given = [url.get_secret_value() for url in (self.database_url, *self.sources.values()) if url is not None]
-        return [secret for url in given for secret in urls.secrets_of(url)]
+        webhook = [one.get_secret_value() for one in (self.webhook_url, self.webhook_secret) if one is not None]
+        return [*(secret for url in given for secret in urls.secrets_of(url)), *webhook]
 
     def runs_per_source(self) -> dict[str, int]:
         """How many runs may read from a source at once, over all runners; a source without an entry has no limit."""

@@ -1,5 +1,6 @@
 """Statuses of a pipeline, the events that change them, and the one table of transitions."""
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
@@ -17,6 +18,7 @@ class Status(StrEnum):
 class Event(StrEnum):
     RUN = "run"
     SCHEDULE = "schedule"
+    CHAIN = "chain"  # every pipeline that it runs after has succeeded
     CLAIM = "claim"
     PAUSE = "pause"
     PAUSED = "paused"
@@ -57,6 +59,7 @@ NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
         (Status.RUNNING, Event.RUN): Status.RUNNING,
         (Status.PAUSE_REQUESTED, Event.RUN): Status.RUNNING,
         (Status.IDLE, Event.SCHEDULE): Status.RUN_REQUESTED,
+        (Status.IDLE, Event.CHAIN): Status.RUN_REQUESTED,
         (Status.RUN_REQUESTED, Event.CLAIM): Status.RUNNING,
         (Status.RUN_REQUESTED, Event.PAUSE): Status.PAUSED,
         (Status.IDLE, Event.PAUSE): Status.PAUSED,
@@ -108,6 +111,10 @@ def steps() -> dict[Event, dict[Status, dict[str, Status]]]:
     for (old, event), new in NEXT.items():
         table[event][old] = {"false": new, "true": next_status(old, event, rerun=True) or new}
     return table
+
+
+STEPS = json.dumps(steps(), separators=(",", ":"))
+"""The table of transitions, for the fragment `guard` of the store's statements."""
 
 
 def diagram() -> str:

@@ -5,15 +5,14 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 import yaml
 
+from tests.helpers.monitoring import answering, create_films, dashboard, panel_queries, rules
 from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
-from tests.helpers.running import create
-from tests.helpers.scraping import Scraped, get, parse
+from tests.helpers.scraping import Scraped, parse
 from tests.helpers.waiting import wait_until
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
@@ -28,34 +27,12 @@ SELECTED = re.compile(r"\b(vitrine_\w+)\s*\{([^}]*)\}")
 GROUPED = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
 
 
-def create_films(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
-    """An incremental pipeline with a schedule, requested."""
-    defaults: dict[str, Any] = {
-        "name": "films",
-        "source_query": "SELECT id, title, modified FROM content.film_work",
-        "target_table": "analytics.films",
-        "mode": "incremental",
-        "incremental_key": "modified",
-        "incremental_id_key": "id",
-        "key_columns": ["id"],
-        "schedule_interval": "1h",
-    }
-    pipeline = create(connection, settings, **defaults | fields)
-    pipelines.request_run(connection, pipeline.id, trigger="api")
-    return pipeline
-
-
 def wait_for(connection: Connection, pipeline: Pipeline, *wanted: Status) -> Status:
     def reached() -> Status | None:
         status = pipelines.get(connection, pipeline.id).status
         return status if status in wanted else None
 
     return wait_until(reached, what=f"{pipeline.name} {' or '.join(wanted)}")
-
-
-def answering(port: int, path: str) -> str:
-    """Wait for a response at this address; returns its text."""
-    return wait_until(lambda: text if (answer := get(port, path))[0] == 200 and (text := answer[1]) else None)
 
 
 @pytest.fixture
@@ -77,19 +54,9 @@ def exposed(database_url: str, settings: Settings, connection: Connection, tmp_p
         yield parse(answering(api, "/metrics"), answering(own, "/metrics"))
 
 
-def dashboard() -> dict[str, Any]:
-    return json.loads((ROOT / "infra" / "grafana" / "vitrine.json").read_text("utf-8"))
-
-
-def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load((ROOT / "infra" / "prometheus" / "alerts.yml").read_text("utf-8"))["groups"]
-    return group["rules"]
-
-
 def expressions() -> list[str]:
-    asked = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
     chosen = [one["query"]["query"] for one in dashboard()["templating"]["list"] if one["type"] == "query"]
-    return [*asked, *chosen, *(rule["expr"] for rule in rules())]
+    return [*panel_queries(), *chosen, *(rule["expr"] for rule in rules())]
 
 
 def label_names(expression: str) -> set[str]:

@@ -1,17 +1,16 @@
 """A headless Chromium for tests of web pages."""
 
 import os
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
 from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
 
-COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from tests.helpers import tools
+
 TIMEOUT_MILLISECONDS = 20_000
 FLAGS = (
     "--headless",
@@ -46,15 +45,10 @@ class Tab:
         return {address.hostname for address in addresses if address.scheme not in ("data", "blob", "about")}
 
 
-def find_browser() -> str | None:
-    """Path of the first Chromium or Chrome on PATH."""
-    return next((path for command in COMMANDS if (path := shutil.which(command))), None)
-
-
 @contextmanager
 def open_tab(folder: Path) -> Generator[Tab]:
     """An empty tab of a browser with a new profile in this folder; the browser ends with the block."""
-    executable = find_browser() or _without_browser()
+    executable = tools.find("chromium")
     with (
         sync_playwright() as playwright,
         playwright.chromium.launch_persistent_context(
@@ -69,13 +63,6 @@ def open_tab(folder: Path) -> Generator[Tab]:
         context.set_default_timeout(TIMEOUT_MILLISECONDS)
         context.add_init_script(REPORT_VIOLATIONS)
         yield _watched(context.new_page())
-
-
-def _without_browser() -> str:
-    reason = f"no browser: none of {', '.join(COMMANDS)} is on PATH; `make browser` installs Chromium"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def _watched(page: Page) -> Tab:

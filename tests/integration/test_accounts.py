@@ -4,6 +4,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.accounts import PLACES, Accounts, accounts, as_user
+from tests.helpers.chains import start
 from tests.helpers.databases import database as database_beside
 from tests.helpers.running import differences, succeed
 from vitrine import revisions
@@ -25,7 +27,8 @@ from vitrine.errors import ConfigError
 from vitrine.model import Definition
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import database, pipelines, runs
+from vitrine.status import Event, RunStatus, Status
+from vitrine.store import database, notifications, pipelines, runs
 from vitrine.store.migrate import migrate
 
 RATINGS = {
@@ -44,14 +47,18 @@ GENRES = {
 }
 
 API_ONLY = {"insert_pipeline", "update_pipeline", "delete_steps", "insert_step", "delete_pipeline"} | {
-    *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token")
+    *("add_upstreams", "remove_upstreams"),
+    *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token"),
 }
 RUNNER_ONLY = {
     *("claim_next", "heartbeat", "end_run", "expire_leases", "insert_run", "record_run_end", "enter_user_code"),
     *("describe_run", "update_run_config", "open_state", "note_horizon", "open_generation", "save_state"),
     *("upsert_rejects", "close_rejects", "leave_generation", "insert_generation", "restore_generation"),
     *("prune_old_runs", "prune_excess_runs", "register_runner", "deregister_runner"),
-    *("save_run_log", "record_result", "insert_reconciliation", "note_deletes_checked"),
+    *("save_run_log", "record_result", "record_upstream_success", "fire_chains"),
+    *("open_alert", "close_alert", "record_rejects", "record_stale", "claim_notification", "record_sent"),
+    *("record_unsent", "prune_notifications"),
+    *("insert_reconciliation", "note_deletes_checked"),
 }
 
 
@@ -139,6 +146,25 @@ TAMPERING = (
     "SET session_replication_role = replica",
 )
 """Ways to change, remove or backdate an entry of the audit log."""
+
+
+def test_chains_and_messages_work_under_the_three_accounts(settings: Settings, restricted: Accounts) -> None:
+    api, runner = restricted.of_api(settings), restricted.of_runner(settings)
+    with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
+        ratings = revisions.create(asking, api, Definition.model_validate(RATINGS))
+        genres = revisions.create(asking, api, Definition.model_validate({**GENRES, "after": ["ratings"]}))
+        held = start(working, ratings)
+        pipelines.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+        succeed(working, runner, ratings)
+        assert pipelines.get(asking, genres.id).status is Status.RUN_REQUESTED
+        assert notifications.record_stale(working, []) == 0
+        message = notifications.claim(working, ["failure"], hidden=timedelta(0))
+        assert message is not None
+        notifications.record_sent(working, message)
+        assert notifications.backlog(asking, ["failure"]).waiting == 0
+        revisions.change(asking, api, "genres", {"after": []})
+        pipelines.delete(asking, "ratings")
+
 
 EVERY_TABLE = (
     "content.film_work",

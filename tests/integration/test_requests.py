@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.chains import complete_wave
 from vitrine.errors import TransitionRefused
 from vitrine.model import RETURNING, Claim, Definition, Pipeline, RequestId, RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.status import LEASED, NEXT, RETURNS, STARTS_RERUN, Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import chains, pipelines, runs
 
 TTL = timedelta(seconds=30)
 SHRINK = RunOptions(allow_shrink=True)
@@ -92,6 +93,9 @@ def apply(connection: Connection, held: Claim | None, event: Event) -> None:
         case Event.SCHEDULE:
             connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
             pipelines.fire_schedules(connection)
+        case Event.CHAIN:
+            complete_wave(connection, pipelines.get(connection, "genres"))
+            chains.fire(connection)
         case Event.CLAIM:
             pipelines.claim_next(connection, runner="worker-2", ttl=TTL)
         case Event.PAUSE:
@@ -120,7 +124,7 @@ def test_an_event_moves_each_request_with_its_own_kind_and_options(
     after, now = requests_of(connection), pipelines.get(connection, "genres").status
     if now is Status.RUN_REQUESTED and (event in STARTS_RERUN or (event is Event.CRASH_LOOP and kind in RETURNING)):
         assert after == (before[1], None)
-    elif event is Event.SCHEDULE:
+    elif event in (Event.SCHEDULE, Event.CHAIN):
         assert after[0] is not None
         assert (after[0][1:], after[1]) == ((RequestKind.RUN, RunOptions()), None)
     elif event in ENDS_REQUEST:

@@ -16,6 +16,7 @@ from alembic import command
 from alembic.config import Config
 from psycopg import sql
 
+from tests.helpers.chains import complete_wave
 from tests.helpers.journal import assert_legal, start
 from tests.helpers.processes import environment
 from tests.helpers.waiting import wait_until
@@ -29,7 +30,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import LEASED, NEXT, RETURNS, Event, RunStatus, Status
-from vitrine.store import database, pipelines, rejects, runs
+from vitrine.store import chains, database, pipelines, rejects, runs
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -136,6 +137,8 @@ def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event)
         case Event.SCHEDULE:
             pipelines.fire_schedules(connection)
             return row(connection, pipeline)["requested_trigger"] == "schedule"
+        case Event.CHAIN:
+            return chains.fire(connection) == [pipeline.id]
         case Event.CLAIM:
             return pipelines.claim_next(connection, runner="w", ttl=TTL, only=pipeline.id) is not None
         case Event.PAUSE:
@@ -162,6 +165,8 @@ def test_the_database_applies_every_event_to_every_status_as_the_table_does(
         if event is Event.SCHEDULE:
             due = "UPDATE etl.etl_pipelines SET next_due_at = now() WHERE id = %s"
             connection.execute(due, [pipeline.id])
+        if event is Event.CHAIN:
+            complete_wave(connection, pipeline)
         if event in (Event.EXPIRE, Event.CRASH_LOOP) and old in LEASED:
             kill(connection, pipeline)
         if event is Event.CRASH_LOOP:

@@ -33,7 +33,7 @@ def test_every_column_of_a_pipeline_belongs_to_exactly_one_group() -> None:
 
 
 def test_every_field_of_a_definition_is_configuration() -> None:
-    assert set(Definition.model_fields) - {"tasks"} <= set(DEFINITION)
+    assert set(Definition.model_fields) - {"tasks", "after"} <= set(DEFINITION)
 
 
 def test_what_a_reset_clears_are_columns_of_the_state() -> None:

@@ -98,6 +98,7 @@ def test_the_statements_that_set_a_status_are_those_of_the_events() -> None:
         "claim_next",
         "end_run",
         "expire_leases",
+        "fire_chains",
         "fire_reconciles",
         "fire_schedules",
         "request_pause",

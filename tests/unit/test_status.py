@@ -8,6 +8,7 @@ from vitrine.status import LEASED, NEXT, RETURNS, Event, Status, diagram, next_s
 EXPECTED = """
     run          RUN_REQUESTED  RUN_REQUESTED  RUNNING          RUNNING          RUN_REQUESTED  RUN_REQUESTED
     schedule     RUN_REQUESTED  -              -                -                -              -
+    chain        RUN_REQUESTED  -              -                -                -              -
     claim        -              RUNNING        -                -                -              -
     pause        PAUSED         PAUSED         PAUSE_REQUESTED  PAUSE_REQUESTED  PAUSED         -
     paused       -              -              -                PAUSED           -              -

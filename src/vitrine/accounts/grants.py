@@ -15,7 +15,10 @@ DEFINITION = (
 LEASE = ("lease_token", "lease_owner", "lease_expires_at", "heartbeat_at")
 """Columns that say which runner has a pipeline: of runners only."""
 
-OUTCOME = ("postponed", "last_error_code", "last_error_message", "last_error_at")
+OUTCOME = (
+    *("postponed", "last_error_code", "last_error_message", "last_error_at"),
+    *("alerts", "rejects_noted"),
+)
 """Columns with the result of the last run: of runners only."""
 
 REQUEST = (
@@ -79,6 +82,7 @@ TABLES: Mapping[str, TableGrants] = {
         api=_may("SELECT", "DELETE", insert=("id", *DEFINITION, "next_due_at"), update=(*DEFINITION, *REQUEST)),
     ),
     "etl_pipeline_tasks": TableGrants(runner=READ, api=_may("SELECT", "INSERT", "DELETE")),
+    "etl_chains": TableGrants(runner=_may("SELECT", update=("succeeded_at",)), api=_may("SELECT", "INSERT", "DELETE")),
     "etl_state": TableGrants(runner=_may("SELECT", "INSERT", "UPDATE"), api=_may("SELECT", update=CHECKPOINT)),
     "etl_runs": TableGrants(runner=EVERY_ROW, api=READ),
     "etl_run_logs": TableGrants(runner=EVERY_ROW, api=READ),
@@ -88,6 +92,7 @@ TABLES: Mapping[str, TableGrants] = {
     "etl_runners": TableGrants(runner=EVERY_ROW, api=READ),
     "etl_installation": TableGrants(runner=READ, api=READ),
     "etl_tokens": TableGrants(runner=NOTHING, api=_may("SELECT", "INSERT", "UPDATE")),
+    "etl_notifications": TableGrants(runner=EVERY_ROW, api=READ),
     "etl_audit": TableGrants(runner=APPEND, api=APPEND),
     "alembic_version": TableGrants(runner=READ, api=READ),
     "fencing_seq": TableGrants(runner=_may("USAGE"), api=NOTHING),

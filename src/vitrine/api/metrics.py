@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import tzinfo
 from typing import Any
 
 import psycopg
@@ -10,11 +11,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vitrine.api.connections import Pool, StorePool
+from vitrine.api.connections import Pool, Service, StorePool
 from vitrine.api.health import WAIT_SECONDS
 from vitrine.errors import VitrineError
 from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import pipelines, runs, selecting
 
 router = APIRouter(tags=["metrics"])
 
@@ -22,24 +23,26 @@ _STORE_UP = "1 while the database responds, 0 otherwise."
 
 
 @router.get("/metrics", include_in_schema=False)
-def get_metrics(pool: StorePool) -> Response:
+def get_metrics(pool: StorePool, context: Service) -> Response:
     """Queries the store at every scrape, so that a deleted pipeline leaves no metrics."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(StoreCollector(pool))
+    registry.register(StoreCollector(pool, context.settings.zone))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 class StoreCollector(Collector):
-    """Gauges from two statements of the store; only store_up while the database is unavailable."""
+    """Gauges from three statements of the store; only store_up while the database is unavailable."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, zone: tzinfo) -> None:
         self._pool = pool
+        self._zone = zone  # for cron schedules
 
     def collect(self) -> Iterable[Metric]:
         try:
             with self._pool.connection(WAIT_SECONDS) as connection:
-                watched = pipelines.list_metrics(connection)
+                stale_crons = selecting.list_stale_crons(connection, self._zone)
+                watched = pipelines.list_metrics(connection, stale_crons)
                 alive = runs.count_live_runners(connection)
         except (psycopg.OperationalError, VitrineError):
             return [_gauge("store_up", _STORE_UP, 0)]
@@ -66,6 +69,7 @@ def _totals(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
 def _by_pipeline(watched: Sequence[dict[str, Any]]) -> Iterable[Metric]:
     for name, description, field in (
         ("mart_age_seconds", "Age of the source snapshot that the mart shows, of enabled pipelines.", "mart_age"),
+        ("mart_stale", "1 while the mart is older than its freshness or its schedule allows.", "stale"),
         ("schedule_interval_seconds", "Interval between due times, of pipelines with an interval.", "schedule"),
         ("heartbeat_age_seconds", "Time since the last heartbeat of the runner that holds the lease.", "heartbeat_age"),
         ("horizon_lag_seconds", "Age of the transaction that held back the checkpoint in the last run.", "horizon_lag"),
@@ -95,7 +99,7 @@ def _value(row: dict[str, Any], field: str) -> float | None:
     if field == "failed":
         return float(row["status"] == Status.FAILED)
     # a disabled pipeline does not run, so its age must raise no alert
-    return None if field in ("mart_age", "schedule") and not row["enabled"] else row[field]
+    return None if field in ("mart_age", "schedule", "stale") and not row["enabled"] else row[field]
 
 
 def _gauge(name: str, description: str, value: float) -> Metric:

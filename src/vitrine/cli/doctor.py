@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def doctor(as_json: AsJson = False) -> None:
     """Examine the installation, and say how to mend it.
 
-    Settings, database, store, accounts, clock, sources, Elasticsearch and runners. Every line is ok, a warning or an
-    error, with how to mend it. Exit code 0 without an error, otherwise 1. With --api, the API and its token are
+    Settings, database, store, accounts, clock, sources, Elasticsearch, runners and webhook. Every line is ok, a warning
+    or an error, with how to mend it. Exit code 0 without an error, otherwise 1. With --api, the API and its token are
     examined.
     """
     report = _report()

@@ -10,6 +10,8 @@ from vitrine.cli import backends, exit_codes, output
 from vitrine.cli.arguments import AsJson, Name
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from vitrine.service.bodies.pipelines import PipelineBody
     from vitrine.service.bodies.runs import LogLineBody, RequestBody, RunBody, StatusBody
     from vitrine.service.bodies.state import StateBody
@@ -71,7 +73,7 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
     if current.fresh_as_of:
         covers = current.freshness_covers
         shown = "the source" if covers == "everything" else f"{covers} of the source"
-        late = "; that is older than its schedule allows" if current.stale else ""
+        late = "; that is older than its freshness or schedule allows" if current.stale else ""
         output.show(f"the mart shows {shown} as of {output.local_time(current.fresh_as_of, settings)}{late}")
     if current.verdict_at:
         at = output.local_time(current.verdict_at, settings)
@@ -82,9 +84,16 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
         due = output.local_time(current.next_due_at, settings)
         times = f"postponed {current.postponed} time(s), " if current.postponed else ""
         output.show(f"next due: {due} ({times}{pipeline.schedule_interval})")
+    if current.upstreams:
+        shown = [f"{one.name} ({_success(one.succeeded_at, settings)})" for one in current.upstreams]
+        output.show_wrapped(f"runs after: {', '.join(shown)}", "  ")
     if current.last_error:
         at = output.local_time(current.last_error.at, settings)
         output.show_wrapped(f"last error, at {at}: {current.last_error.message} [{current.last_error.code}]", "  ")
+
+
+def _success(at: "datetime | None", settings: "Settings") -> str:
+    return f"succeeded at {output.local_time(at, settings)}" if at else "not yet since the last wave"
 
 
 def _progress(current: "StatusBody") -> str:

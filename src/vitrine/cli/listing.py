@@ -22,7 +22,7 @@ Shown = TypeVar("Shown")
 
 def list_all(
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only marts that are older than their schedule allows.")
+        bool, typer.Option("--stale", help="Only marts that are older than their freshness or schedule allows.")
     ] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Only pipelines whose last run failed.")] = False,
     status: Annotated[
@@ -129,7 +129,7 @@ def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
             "verdict": _verdict(one),
             "mode": str(one.mode),
             "target": one.target_table,
-            "schedule": one.schedule_interval or "",
+            "schedule": _schedule(one),
             "next due": f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
             "last run": str(run.status) if run else "never",
             "rows": f"{run.rows_read:,}" if run else "",
@@ -146,6 +146,12 @@ def _verdict(one: "ListedPipelineBody") -> str:
     from vitrine.tables import red
 
     return red(one.verdict) if one.verdict == "different" else one.verdict or ""
+
+
+def _schedule(one: "ListedPipelineBody") -> str:
+    """What starts its runs."""
+    after = f"after {', '.join(one.after)}" if one.after else ""
+    return ", ".join(filter(None, (one.schedule_interval, after)))
 
 
 def _status(one: "ListedPipelineBody") -> str:

@@ -211,6 +211,7 @@ class PipelineDispatcher:
                 executed = replace(executed, outcome=None, error=lost)
                 verdict = RELEASED if retry else _failed(claim.kind)
                 status = self._end(store, claim, verdict, lost)
+            reach("after_finish")
             self._log_end(claim, executed, verdict, status)
             kept.save(store)
         self._count(claim, executed, verdict if status else None, status)

@@ -15,7 +15,7 @@ from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher, wait_for_connection
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import chains, notifications, pipelines, runs
 from vitrine.store import state as states
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,10 @@ class PipelineManager:
         """
         listener = threading.Thread(target=self._listen, name="listen", daemon=True)
         listener.start()
+        if self._settings.webhook_url is not None:
+            from vitrine.runner import notifier  # its library takes long to import, and is needed for this only
+
+            notifier.start(self._settings, self._settings.webhook_url.get_secret_value(), self._stop)
         backoff = 0.5
         while not self._stop.is_set():
             try:
@@ -116,7 +120,7 @@ class PipelineManager:
         return longest if due is None else min(max(due, SHORTEST_WAIT), longest)
 
     def _maintain(self, store: Connection) -> None:
-        """At intervals: remove staged leftovers, and history that is too old or too long."""
+        """At intervals: remove staged leftovers, and history and messages that are too old or too many."""
         if time.monotonic() < self._next_sweep:
             return
         settings = self._settings
@@ -125,7 +129,8 @@ class PipelineManager:
         )
         if pruned:
             log.info("history pruned", extra={"action": "history_pruned", "runs": pruned})
-        if pruned >= PRUNED_AT_ONCE:
+        messages = notifications.prune(store, limit=PRUNED_AT_ONCE)
+        if max(pruned, messages) >= PRUNED_AT_ONCE:
             return  # the next ticks delete more: claims must not wait for it
         self._next_sweep = time.monotonic() + SWEEP_SECONDS
         for name in sweep_sinks(settings, runs.installation(store), lambda: states.known_generations(store)):
@@ -166,9 +171,13 @@ class PipelineManager:
             self._running.add(self._threads.submit(self._dispatch, claim))
 
     def _register(self, store: Connection) -> None:
-        """At most once per poll interval, even if ending runs wake the manager more often."""
+        """At most once per poll interval, even if ending runs wake the manager more often.
+
+        Also start what the end of a run could not: a pipeline that was locked, busy, paused or disabled then.
+        """
         if time.monotonic() >= self._next_registration:
             runs.register_runner(store, self._name)
+            chains.fire(store)
             self._next_registration = time.monotonic() + self._settings.poll_interval.total_seconds()
 
     def _dispatch(self, claim: Claim) -> None:

@@ -1,6 +1,7 @@
 """Checks that change nothing: validate a definition, preview its rows, compare a mart with its source, list rejects."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from vitrine.engine import plan, reconcile, validation
@@ -8,12 +9,12 @@ from vitrine.engine import preview as previews
 from vitrine.engine.plan import CheckedDefinition
 from vitrine.errors import ConfigError, TransientError
 from vitrine.model import Definition
-from vitrine.service import check_slots
+from vitrine.service import chain_findings, check_slots
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectBody, RejectPage, ReportBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
-from vitrine.store import pipelines, runs
+from vitrine.store import chains, pipelines, runs
 from vitrine.store import rejects as quarantine
 
 Answer = TypeVar("Answer")
@@ -29,7 +30,10 @@ def validate(context: Context, subject: str | Definition) -> ReportBody:
     report = _ask(context, definition, validation.inspect)
     with context.connection() as connection:
         due = pipelines.first_due(connection, definition, context.settings.zone)
-    return ReportBody.of(definition, report, due)
+        of_upstreams = list(chain_findings.of_upstreams(connection, definition))
+        marts = chains.list_marts(connection)
+    findings = (*report.findings, *of_upstreams, *chain_findings.of_cursor(definition, marts))
+    return ReportBody.of(definition, replace(report, findings=findings), due)
 
 
 @allowed(Role.OPERATOR)

@@ -25,7 +25,7 @@ from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.store import pipelines, selecting
+from vitrine.store import chains, pipelines, selecting
 from vitrine.store.pipelines import Invalid
 from vitrine.store.selecting import Listed
 
@@ -110,6 +110,7 @@ def _change(
                 )
             findings = _checked(work, context.settings, ask=True) if work else ()
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.change") as record:
+        revisions.lock_chains(connection, fields)
         old = pipelines.lock(connection, key)
         pipeline = revisions.change(
             connection, context.settings, key, fields, state=state, expected_version=expected_version
@@ -144,6 +145,7 @@ def set_enabled(
 @allowed(Role.ADMIN)
 def delete(context: Context, key: str, *, force: bool = False, expected_version: int | None = None) -> None:
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.delete") as record:
+        chains.lock(connection)
         facts = audit.stored_facts(pipelines.lock_stored(connection, key))
         deleted = pipelines.delete(connection, key, force=force, expected_version=expected_version)
         record.add(deleted, before={"status": deleted.status, **facts}, after={"force": True} if force else None)

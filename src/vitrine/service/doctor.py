@@ -1,10 +1,12 @@
-"""Examines an installation: settings, database, store, accounts, clock, sources, runners."""
+"""Examines an installation: settings, database, store, accounts, clock, sources, runners, webhook."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from vitrine import plugins
 from vitrine import settings as configuration
@@ -14,11 +16,12 @@ from vitrine.plugins import Diagnosis
 from vitrine.postgres import Connection, connect, translated
 from vitrine.service.bodies.doctor import DoctorReport, of_definitions
 from vitrine.settings import Settings
-from vitrine.store import migrate, pipelines, runs
+from vitrine.store import migrate, notifications, pipelines, runs
 from vitrine.store.pipelines import Invalid
 
 OLDEST_POSTGRES = 15
 RUNNER_SEEN_WITHIN = timedelta(seconds=15)
+WEBHOOK_SECONDS = 5.0
 CLOCK_SECONDS = 2.0
 """A larger difference between two clocks is noticed by people: in times of logs, and in schedules."""
 
@@ -61,6 +64,7 @@ def _diagnoses(load: Callable[[], Settings]) -> Iterator[Diagnosis]:
     else:
         yield from _of_database(settings)
     yield from _of_connectors(settings)
+    yield from _of_webhook(settings)
 
 
 def _of_settings(settings: Settings) -> Iterator[Diagnosis]:
@@ -181,6 +185,32 @@ def _of_connectors(settings: Settings) -> Iterator[Diagnosis]:
             yield from diagnose(section, urls)
         except ConfigError as exc:
             yield Diagnosis(connector.name, "error", str(exc), "correct the settings of this connector")
+
+
+def _of_webhook(settings: Settings) -> Iterator[Diagnosis]:
+    """Whether its host accepts connections, and whether messages arrive; no message is sent."""
+    if settings.webhook_url is None:
+        return
+    parts = urlsplit(settings.webhook_url.get_secret_value())
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), WEBHOOK_SECONDS).close()
+        yield Diagnosis("webhook", "ok", f"{parts.hostname}:{port} accepts connections")
+    except OSError as exc:
+        text = f"cannot connect to {parts.hostname}:{port} ({exc.strerror or type(exc).__name__})"
+        yield Diagnosis("webhook", "error", text, "correct VITRINE_WEBHOOK_URL, or start the receiver")
+    if settings.database_url is None:
+        return
+    try:
+        with connect(settings.store_url, name="vitrine:doctor") as connection:
+            waiting = notifications.backlog(connection, settings.webhook_events)
+    except VitrineError:
+        return  # the check of the database has the reason
+    if waiting.failing:
+        text = f"{waiting.failing} message(s) could not be sent yet: {waiting.last_error}"
+        yield Diagnosis("webhook, messages", "warning", text, "check the receiver; runners repeat them for a day")
+    else:
+        yield Diagnosis("webhook, messages", "ok", f"{waiting.waiting} waiting")
 
 
 def _is_configured(settings: Settings, name: str) -> bool:

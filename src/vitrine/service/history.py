@@ -16,7 +16,7 @@ from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.service.waiting import Surroundings, why_it_waits
 from vitrine.status import Status
-from vitrine.store import pipelines, reconciliations, run_logs, runs
+from vitrine.store import chains, pipelines, reconciliations, run_logs, runs
 from vitrine.store import state as states
 
 POLL_SECONDS = 0.25
@@ -35,6 +35,7 @@ def status(context: Context, key: str) -> StatusBody:
             runners=runs.count_live_runners(connection),
             source_is_full=pipeline.status is Status.RUN_REQUESTED
             and pipelines.is_source_full(connection, pipeline.definition.source, context.settings.runs_per_source()),
+            upstreams=chains.list_upstreams(connection, pipeline.id) if pipeline.definition.after else (),
         )
     return StatusBody.of(
         pipeline,
@@ -42,6 +43,7 @@ def status(context: Context, key: str) -> StatusBody:
         zone=context.settings.zone,
         waiting=why_it_waits(pipeline, surroundings),
         runners=surroundings.runners,
+        upstreams=surroundings.upstreams,
     )
 
 

@@ -1,10 +1,12 @@
 """Why nothing happens to a pipeline at the moment."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from vitrine.model import Pipeline
 from vitrine.status import Status
+from vitrine.store.chains import Upstream
 
 
 @dataclass(frozen=True)
@@ -13,6 +15,7 @@ class Surroundings:
 
     runners: int  # that are alive
     source_is_full: bool  # the runs of its source have all connections that the settings allow
+    upstreams: Sequence[Upstream] = ()
 
 
 def why_it_waits(pipeline: Pipeline, around: Surroundings) -> str | None:
@@ -58,12 +61,22 @@ def _queued(pipeline: Pipeline, around: Surroundings) -> str:
 
 def _idle(pipeline: Pipeline, around: Surroundings) -> str | None:
     if pipeline.next_due_at is None:
-        return None
+        return _chained(around)
     if not around.runners:
         return _NO_RUNNER
     if pipeline.postponed:
         return f"{_failure(pipeline)} and was postponed; the next attempt is at {_shown(pipeline.next_due_at)}"
     return f"the next run is due at {_shown(pipeline.next_due_at)}"
+
+
+def _chained(around: Surroundings) -> str | None:
+    """Once a wave has begun: which successes it waits for."""
+    missing = [one.name for one in around.upstreams if one.succeeded_at is None]
+    if not around.upstreams or len(missing) == len(around.upstreams):
+        return None
+    if missing:
+        return f"the run starts when {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} succeeded, too"
+    return None if around.runners else _NO_RUNNER
 
 
 _NO_RUNNER = "no runner is alive; start one with `vitrine runner`"

@@ -33,10 +33,11 @@ def parse(text: str) -> dict[str, LiteralString]:
     parts = iter(_PART.split(text)[1:])
     for fragment, name, body in zip(parts, parts, parts, strict=True):
         (fragments if fragment else statements)[name] = body.strip()
-    return {
-        name: cast(LiteralString, _INCLUDE.sub(lambda include: fragments[include[1]], body))
-        for name, body in statements.items()
-    }
+
+    def expanded(body: str) -> str:
+        return _INCLUDE.sub(lambda include: expanded(fragments[include[1]]), body)
+
+    return {name: cast(LiteralString, expanded(body)) for name, body in statements.items()}
 
 
 def statement(name: str) -> LiteralString:

@@ -1,8 +1,7 @@
 """Pipelines in the store: their definitions and the events that change their status."""
 
-import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -43,8 +42,8 @@ from vitrine.model import (
     suspended_clock,
 )
 from vitrine.postgres import Connection
-from vitrine.status import RETURNS, Event, RunStatus, Status, steps
-from vitrine.store import checkpoints, requests
+from vitrine.status import RETURNS, STEPS, Event, RunStatus, Status
+from vitrine.store import chains, checkpoints, notifications, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
@@ -53,9 +52,6 @@ AUTO_BATCH_SIZE = 5000
 
 DUE_LIMIT = 200
 """Due times that one statement consumes."""
-
-STEPS = json.dumps(steps(), separators=(",", ":"))
-"""The table of statuses, for the fragment `guard`."""
 
 SCHEDULE = "schedule"
 """The trigger of a request that a due time has made."""
@@ -127,13 +123,13 @@ def lock_stored(connection: Connection, key: str | UUID) -> Stored:
     return read_row(_lock_row(connection, key))
 
 
-def lock_apply(connection: Connection) -> None:
-    """Wait until no other transaction applies documents, and make later ones wait for this one."""
-    fetch_one(connection, "lock_apply")
-
-
 def _lock_row(connection: Connection, key: str | UUID) -> DictRow:
     return _found(fetch_one(connection, "lock_pipeline", **_id_or_name(key)), key)
+
+
+def lock_all(connection: Connection, names: Collection[str]) -> None:
+    """Lock these pipelines, before their chains are: the end of a run locks in this order, too."""
+    fetch_all(connection, "lock_rows", names=sorted(names))
 
 
 def update(connection: Connection, pipeline_id: PipelineId, definition: Definition, *, zone: tzinfo = UTC) -> Pipeline:
@@ -172,15 +168,23 @@ class Deleted(NamedTuple):
 
 
 def delete(
-    connection: Connection, key: str | UUID, *, force: bool = False, expected_version: int | None = None
+    connection: Connection,
+    key: str | UUID,
+    *,
+    force: bool = False,
+    expected_version: int | None = None,
+    besides: Collection[str] = (),
 ) -> Deleted:
     """Delete a pipeline with its history; the target stays. TransitionRefused while a runner holds the lease.
 
     With `force` even then: the runner finds its lease lost and commits nothing more; its staging is removed later.
+    Refused as well while other pipelines run after it, `besides` those that the same transaction deletes or changes.
     """
     with transaction(connection):
+        chains.lock(connection)
         row = _lock_row(connection, key)
         refuse_other_version(row["name"], row["config_version"], expected_version)
+        chains.refuse_dependants(connection, row["id"], row["name"], besides)
         if fetch_one(connection, "delete_pipeline", id=row["id"], force=force) is None:
             raise TransitionRefused(
                 f"pipeline '{row['name']}' is being run by {row['lease_owner']}; pause it first", code="RUNNING"
@@ -465,6 +469,8 @@ def _fail_invalid(connection: Connection, row: DictRow, runner: str, text: str) 
     error = ("CONFIG", text) if event in FAILURES else None
     _end_lease(connection, row["id"], row["lease_token"], event, error=error)
     _record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
+    if event is Event.FAIL:
+        notifications.record_failure(connection, row["id"], code="CONFIG", run_id=run_id, status=Status.FAILED)
 
 
 def heartbeat(connection: Connection, claim: Claim, ttl: timedelta) -> Status | None:
@@ -513,9 +519,9 @@ def end_run(
     CheckpointMoved, and no change, if the state does not have the given batch_seq: batches of the run are lost.
     """
     with transaction(connection):
-        if fetch_one(connection, "lock_pipeline", **_id_or_name(claim.pipeline_id)) is None:
+        if fetch_one(connection, "lock_row", id=claim.pipeline_id) is None:
             return None
-        status = _end_lease(
+        ended = _end_lease(
             connection,
             claim.pipeline_id,
             claim.token,
@@ -526,7 +532,7 @@ def end_run(
             succeeded=run_status is RunStatus.SUCCESS,
             error=(error_code, error_message or "") if error_code and event in FAILURES else None,
         )
-        if status is None:
+        if ended is None:
             if batch_seq is not None and get_lease_status(connection, claim) is not None:
                 raise CheckpointMoved(
                     f"the database server lost the last batches of '{claim.definition.name}' when it crashed; the next"
@@ -534,10 +540,42 @@ def end_run(
                     code="BATCHES_LOST",
                 )
             return None
-        _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
-        if status is Status.RUN_REQUESTED:
+        rejected = _record_run_end(connection, claim.run_id, run_status, error_code, error_message)
+        _record_messages(connection, claim, event, ended, error_code or "", rejected)
+        fired = _end_wave(connection, claim.pipeline_id, event) if ended.chained else []
+        status = Status.RUN_REQUESTED if claim.pipeline_id in fired else ended.status
+        if fired or status is Status.RUN_REQUESTED:
             execute(connection, "notify", name=claim.definition.name)
     return status
+
+
+def _end_wave(connection: Connection, pipeline_id: PipelineId, event: Event) -> list[PipelineId]:
+    """Start what waited for the end of this run: the pipelines after it, and itself if it was busy; their ids."""
+    if event is Event.FINISH:
+        chains.record_success(connection, pipeline_id)
+    return chains.fire(connection, around=pipeline_id)
+
+
+def _record_messages(
+    connection: Connection, claim: Claim, event: Event, ended: "_Ended", code: str, rejected: int
+) -> None:
+    """Store the messages about the end of a run; most ends have none, and need no statement."""
+    about = {"run_id": claim.run_id}
+    if event in (Event.FAIL, Event.POSTPONE):
+        notifications.record_failure(connection, claim.pipeline_id, code=code, status=ended.status, **about)
+    elif event in (Event.FINISH, Event.FINISH_PAUSED) and "failure" in ended.alerts:
+        notifications.record_recovery(connection, claim.pipeline_id, **about)
+    if rejected or ended.rejects_noted:
+        notifications.record_rejects(connection, claim.pipeline_id, **about)
+
+
+class _Ended(NamedTuple):
+    """A pipeline whose lease has ended."""
+
+    status: Status
+    alerts: list[str]  # conditions that a message has reported and none has ended yet
+    rejects_noted: int
+    chained: bool  # it runs after another one, or another one after it
 
 
 def _end_lease(
@@ -551,7 +589,7 @@ def _end_lease(
     batch_seq: int | None = None,
     succeeded: bool = False,
     error: tuple[str, str] | None = None,  # code and sentence, kept with the pipeline until a run succeeds
-) -> Status | None:
+) -> _Ended | None:
     code, message = error or (None, None)
     row = fetch_one(
         connection,
@@ -568,19 +606,26 @@ def _end_lease(
         error_message=message,
         steps=STEPS,
     )
-    return Status(row["status"]) if row else None
+    if row is None:
+        return None
+    return _Ended(Status(row["status"]), row["alerts"], row["rejects_noted"], row["chained"])
 
 
 def _record_run_end(
     connection: Connection, run_id: RunId, status: RunStatus, error_code: str | None, error_message: str | None
-) -> None:
+) -> int:
+    """How many rows the run has put into quarantine."""
     values = {"run_id": run_id, "status": status, "error_code": error_code, "error_message": error_message}
-    execute(connection, "record_run_end", **values)
+    row = fetch_one(connection, "record_run_end", **values)
+    return row["rows_rejected"] if row else 0
 
 
-def list_metrics(connection: Connection) -> list[DictRow]:
-    """Values for the metrics of every pipeline: ages in seconds by the database's clock, None if there is none."""
-    return fetch_all(connection, "list_pipeline_metrics")
+def list_metrics(connection: Connection, stale_crons: Sequence[UUID] = ()) -> list[DictRow]:
+    """Values for the metrics of every pipeline: ages in seconds by the database's clock, None if there is none.
+
+    `stale_crons`: pipelines whose mart is older than their cron line allows, which the database cannot compute.
+    """
+    return fetch_all(connection, "list_pipeline_metrics", stale_crons=list(stale_crons))
 
 
 def _id_or_name(key: str | UUID) -> dict[str, Any]:
@@ -599,7 +644,7 @@ def _found(row: DictRow | None, key: str | UUID) -> DictRow:
 
 
 def _columns(definition: Definition) -> dict[str, Any]:
-    columns = definition.model_dump(exclude={"tasks", "options"})
+    columns = definition.model_dump(exclude={"tasks", "options", "after"})
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
     automatic = definition.batch_size == "auto"
     return {

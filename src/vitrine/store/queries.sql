@@ -7,10 +7,13 @@ held AS (
     SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 )
 
--- fragment tasks --
--- Select list: the steps of pipeline p as JSON, in order
+-- fragment parts --
+-- Select list: what other tables have of the definition of pipeline p: its steps as JSON, in order, and the names of the
+-- pipelines that it runs after
 (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'id' - 'pipeline_id' ORDER BY t.order_index), '[]')
-   FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks
+   FROM etl.etl_pipeline_tasks t WHERE t.pipeline_id = p.id) AS tasks,
+ARRAY(SELECT u.name FROM etl.etl_chains c JOIN etl.etl_pipelines u ON u.id = c.upstream_id
+       WHERE c.pipeline_id = p.id ORDER BY u.name) AS after
 
 -- fragment elapsed --
 -- Select list: the seconds that a run has taken, until now or until its end
@@ -81,9 +84,17 @@ next_reconcile_at = CASE WHEN p.options ->> 'reconcile_interval' IS NOT DISTINCT
                          THEN p.next_reconcile_at END,
 config_version = p.config_version + 1
 
+-- fragment stale --
+-- Condition: the mart of pipeline p is older than its option `freshness` allows or, without one, its schedule. The due times
+-- of a cron line are not known here, so that the caller gives the ids of those that are stale
+(p.enabled AND CASE WHEN p.options ->> 'freshness' ~ '^[0-9.]+[smhd]$'
+                    THEN now() > coalesce(p.fresh_as_of, p.created_at) + (p.options ->> 'freshness')::interval
+                    WHEN p.schedule_interval ~ '^[0-9]+[smhd]$'
+                    THEN now() > coalesce(p.fresh_as_of, p.created_at) + 2 * p.schedule_interval::interval
+                    ELSE p.id = ANY (%(stale_crons)s::uuid[]) END)
+
 -- fragment selection --
--- Condition: pipeline p has what the filters ask for; NULL: any. A mart is stale if it is older than its schedule allows; the
--- due times of a cron line are not known here, so that the caller gives the ids of those that are
+-- Condition: pipeline p has what the filters ask for; NULL: any
 (%(statuses)s::text[] IS NULL OR p.status = ANY (%(statuses)s))
    AND (%(target)s::text IS NULL OR p.target_table = %(target)s)
    AND (%(target_prefix)s::text IS NULL OR starts_with(p.target_table, %(target_prefix)s))
@@ -92,41 +103,44 @@ config_version = p.config_version + 1
    AND (%(error)s::text IS NULL OR p.last_error_code = %(error)s)
    AND (%(tag)s::text IS NULL OR %(tag)s = ANY (p.tags))
    AND (%(owner)s::text IS NULL OR p.owner = %(owner)s)
-   AND (%(stale)s::boolean IS NULL OR %(stale)s = (
-        p.enabled AND CASE WHEN p.schedule_interval ~ '^[0-9]+[smhd]$'
-                           THEN now() > coalesce(p.fresh_as_of, p.created_at) + 2 * p.schedule_interval::interval
-                           ELSE p.id = ANY (%(stale_crons)s::uuid[]) END))
+   AND (%(stale)s::boolean IS NULL OR %(stale)s =
+        -- include stale
+       )
 
 -- get_pipeline --
 -- One pipeline by id or by name
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s;
 
 -- lock_pipeline --
 -- The same, locked until the transaction ends: no other session changes, claims or deletes it
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
   FROM etl.etl_pipelines p
  WHERE p.id = %(id)s::uuid OR p.name = %(name)s
    FOR UPDATE OF p;
 
+-- lock_row --
+-- Locks a pipeline without reading its definition; no row if it was deleted
+SELECT id FROM etl.etl_pipelines WHERE id = %(id)s FOR UPDATE;
+
+-- lock_rows --
+-- Locks several pipelines, in the order of their ids
+SELECT id FROM etl.etl_pipelines WHERE name = ANY (%(names)s::text[]) ORDER BY id FOR UPDATE;
+
 -- list_pipelines --
 -- Every pipeline in the order of their names
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
   FROM etl.etl_pipelines p
  ORDER BY p.name;
-
--- lock_apply --
--- Documents are applied one set after another: two sets that change the same pipelines in another order would deadlock
-SELECT pg_advisory_xact_lock(hashtextextended('vitrine.apply', 0));
 
 -- list_selected --
 -- One page of the selected pipelines in the order of their names, after the given name, each with its newest run
 SELECT p.*, clock_timestamp() AS read_at,
-       -- include tasks
+       -- include parts
      , r.id AS run_id, r.kind AS run_kind, r.status AS run_status, r.started_at AS run_started_at,
        r.finished_at AS run_finished_at, r.rows_read AS run_rows_read
   FROM etl.etl_pipelines p
@@ -149,9 +163,10 @@ SELECT p.id, p.name
  LIMIT %(limit)s;
 
 -- list_crons --
--- The enabled pipelines with a cron line, and how fresh their marts are
+-- The enabled pipelines that a cron line decides about, and how fresh their marts are
 SELECT id, schedule_interval, coalesce(fresh_as_of, created_at) AS fresh_as_of, clock_timestamp() AS now
-  FROM etl.etl_pipelines WHERE enabled AND next_due_at IS NOT NULL AND schedule_interval !~ '^[0-9]+[smhd]$';
+  FROM etl.etl_pipelines
+ WHERE enabled AND next_due_at IS NOT NULL AND schedule_interval !~ '^[0-9]+[smhd]$' AND options -> 'freshness' IS NULL;
 
 -- insert_pipeline --
 -- Inserts a pipeline; its status is IDLE
@@ -289,6 +304,94 @@ WITH chosen AS (
 -- include guard
 RETURNING p.name;
 
+-- lock_chains --
+-- Changes of chains run one after another; otherwise two of them could close a cycle that neither sees
+SELECT pg_advisory_xact_lock(hashtextextended('vitrine.chains', 0));
+
+-- list_enabled --
+-- Those of the names that a pipeline has, and whether it is enabled
+SELECT name, enabled FROM etl.etl_pipelines WHERE name = ANY (%(names)s::text[]);
+
+-- add_upstreams --
+-- A pipeline runs after these as well; the foreign key locks them
+INSERT INTO etl.etl_chains (pipeline_id, upstream_id)
+SELECT %(id)s, id FROM etl.etl_pipelines WHERE name = ANY (%(names)s::text[]) ORDER BY id
+    ON CONFLICT DO NOTHING;
+
+-- remove_upstreams --
+-- A pipeline runs after no other ones than these
+DELETE FROM etl.etl_chains c
+ WHERE c.pipeline_id = %(id)s
+   AND NOT EXISTS (SELECT FROM etl.etl_pipelines p WHERE p.id = c.upstream_id AND p.name = ANY (%(names)s::text[]));
+
+-- list_chains --
+-- Every pipeline that runs after others, with their names
+SELECT p.name, array_agg(u.name ORDER BY u.name) AS after
+  FROM etl.etl_chains c JOIN etl.etl_pipelines p ON p.id = c.pipeline_id JOIN etl.etl_pipelines u ON u.id = c.upstream_id
+ GROUP BY p.name;
+
+-- list_upstreams --
+-- The pipelines that a pipeline runs after, and their successes that belong to its next wave
+SELECT u.name, c.succeeded_at
+  FROM etl.etl_chains c JOIN etl.etl_pipelines u ON u.id = c.upstream_id WHERE c.pipeline_id = %(id)s ORDER BY u.name;
+
+-- list_dependants --
+-- Names of the pipelines that run after a pipeline
+SELECT p.name FROM etl.etl_chains c JOIN etl.etl_pipelines p ON p.id = c.pipeline_id
+ WHERE c.upstream_id = %(id)s ORDER BY p.name;
+
+-- list_marts --
+-- The tables of this database that enabled pipelines write, with their columns in order
+SELECT p.name, n.nspname::text AS schema, c.relname::text AS relation, p.options ->> 'touch_column' AS touch_column,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) AS columns
+  FROM etl.etl_pipelines p
+  JOIN pg_class c ON c.relname = split_part(p.target_table, '.', 2)
+  JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = split_part(p.target_table, '.', 1)
+ WHERE p.enabled
+ ORDER BY p.name;
+
+-- record_upstream_success --
+-- A pipeline has succeeded: those that run after it need no other success of it for their next wave
+UPDATE etl.etl_chains SET succeeded_at = clock_timestamp() WHERE upstream_id = %(id)s;
+
+-- fire_chains --
+-- `chain`: starts every pipeline whose upstreams have all succeeded, and uses up their successes. If its mart shows all of
+-- them already, because another run has read them, they are used up without a run. A pipeline whose status has no step for
+-- the event, or that is disabled, keeps them. Rows that another session has locked are skipped, so that the end of a run
+-- never waits for another pipeline and no deadlock is possible; the next poll of a runner finds them
+WITH marked AS (
+    SELECT c.pipeline_id, c.succeeded_at
+      FROM etl.etl_chains c JOIN etl.etl_pipelines p ON p.id = c.pipeline_id
+     WHERE c.succeeded_at IS NOT NULL AND p.enabled AND %(steps)s::jsonb -> 'chain' -> p.status IS NOT NULL
+       AND NOT EXISTS (SELECT FROM etl.etl_chains o WHERE o.pipeline_id = c.pipeline_id AND o.succeeded_at IS NULL)
+       AND (%(around)s::uuid IS NULL OR c.pipeline_id = %(around)s
+            OR c.pipeline_id IN (SELECT d.pipeline_id FROM etl.etl_chains d WHERE d.upstream_id = %(around)s))
+       FOR UPDATE OF c SKIP LOCKED
+), complete AS (
+    -- not if a row of the wave was skipped
+    SELECT pipeline_id, max(succeeded_at) AS last_success FROM marked GROUP BY pipeline_id
+    HAVING count(*) = (SELECT count(*) FROM etl.etl_chains c WHERE c.pipeline_id = marked.pipeline_id)
+), chosen AS (
+    SELECT s.id, s.status, s.rerun, 'chain' AS event, coalesce(s.fresh_as_of >= complete.last_success, false) AS is_shown
+      FROM etl.etl_pipelines s JOIN complete ON complete.pipeline_id = s.id
+     WHERE s.enabled AND %(steps)s::jsonb -> 'chain' -> s.status IS NOT NULL
+     ORDER BY s.id
+       FOR UPDATE OF s SKIP LOCKED
+), moved AS (
+    -- include move
+           request_id = gen_random_uuid(), requested_at = now(), requested_kind = NULL, requested_options = '{}',
+           requested_trigger = 'chain', requested_due_at = NULL, returns_to = chosen.status, attempt = 0,
+           next_attempt_at = NULL
+    -- include guard
+       AND NOT chosen.is_shown
+    RETURNING p.id
+), used AS (
+    UPDATE etl.etl_chains c SET succeeded_at = NULL
+      FROM chosen WHERE c.pipeline_id = chosen.id AND (chosen.is_shown OR chosen.id IN (SELECT id FROM moved))
+)
+SELECT id FROM moved;
+
 -- seconds_until_due --
 -- Seconds until the next due time; no row if no pipeline is scheduled
 SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FROM etl.etl_pipelines
@@ -302,6 +405,7 @@ SELECT extract(epoch FROM next_due_at - clock_timestamp())::float8 AS seconds FR
 WITH expired AS (
     SELECT p.id, p.lease_token, p.status, p.rerun AND NOT p.rerun_held AS rerun, p.attempt,
            p.requested_kind = ANY (%(returning)s) AS returns, p.returns_to, coalesce(r.moved, false) AS progressed,
+           r.id AS run_id, 'failure' = ANY (p.alerts) AS is_reported,
            coalesce(r.in_user_code, true) OR NOT EXISTS (
                SELECT FROM etl.etl_runs s
                 WHERE s.in_user_code AND s.runner = r.runner AND s.id <> r.id
@@ -333,11 +437,17 @@ WITH expired AS (
            last_error_message = CASE WHEN chosen.event = 'crash_loop' THEN chosen.error_message
                                      ELSE p.last_error_message END,
            last_error_at = CASE WHEN chosen.event = 'crash_loop' THEN clock_timestamp() ELSE p.last_error_at END,
+           alerts = CASE WHEN chosen.event = 'crash_loop' AND NOT chosen.is_reported
+                         THEN array_append(p.alerts, 'failure') ELSE p.alerts END,
            -- include requests
     -- include guard
        AND p.lease_token = chosen.lease_token
     RETURNING p.id, p.name, p.status, chosen.lease_token, chosen.event = 'crash_loop' AS crash_loop,
-              chosen.error_code, chosen.error_message
+              chosen.error_code, chosen.error_message, chosen.run_id, chosen.is_reported
+), reported AS (
+    INSERT INTO etl.etl_notifications (event, pipeline_id, pipeline, details)
+    SELECT 'failure', id, name, jsonb_build_object('code', error_code, 'run_id', run_id, 'status', status)
+      FROM freed WHERE crash_loop AND NOT is_reported
 ), closed AS (
     UPDATE etl.etl_runs r
        SET status = 'ABANDONED', finished_at = clock_timestamp(),
@@ -393,7 +503,7 @@ RETURNING p.*,
        AS promise,
        -- include tag
        AS tag,
-       -- include tasks
+       -- include parts
 ;
 
 -- request_reload --
@@ -492,14 +602,17 @@ WITH chosen AS (
                                  WHERE r.pipeline_id = p.id AND r.status = 'RUNNING')
                           ELSE p.fresh_as_of END
 -- include guard
-RETURNING p.status;
+RETURNING p.status, p.alerts, p.rejects_noted,
+       EXISTS (SELECT FROM etl.etl_chains c WHERE c.upstream_id = p.id)
+       OR EXISTS (SELECT FROM etl.etl_chains c WHERE c.pipeline_id = p.id) AS chained;
 
 -- record_run_end --
--- Records the end of an attempt in its history row
+-- Records the end of an attempt in its history row; how many rows it has put into quarantine
 UPDATE etl.etl_runs
    SET status = %(status)s, finished_at = clock_timestamp(), error_code = %(error_code)s,
        error_message = left(%(error_message)s, 2000)
- WHERE id = %(run_id)s AND status = 'RUNNING';
+ WHERE id = %(run_id)s AND status = 'RUNNING'
+RETURNING rows_rejected;
 
 -- enter_user_code --
 -- Records that user code starts: from here on it may kill the process. No row means that the lease is lost
@@ -863,9 +976,103 @@ SELECT p.name, p.enabled, p.status,
             THEN extract(epoch FROM p.schedule_interval::interval)::float8 END AS schedule,
        s.horizon_lag_seconds AS horizon_lag, p.postponed, p.last_error_code,
        extract(epoch FROM clock_timestamp() - p.verified_until)::float8 AS verified_age,
-       CASE p.verdict WHEN 'different' THEN 1 WHEN 'equal' THEN 0 END AS differs
+       CASE p.verdict WHEN 'different' THEN 1 WHEN 'equal' THEN 0 END AS differs,
+       -- include stale
+       AS stale
   FROM etl.etl_pipelines p LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
  ORDER BY p.name;
+
+-- open_alert --
+-- A condition has begun: one message, unless an earlier one has reported it and it has not ended since
+WITH opened AS (
+    UPDATE etl.etl_pipelines SET alerts = array_append(alerts, %(event)s::text)
+     WHERE id = %(id)s AND %(event)s::text <> ALL (alerts)
+    RETURNING id, name
+)
+INSERT INTO etl.etl_notifications (event, pipeline_id, pipeline, details)
+SELECT %(event)s, id, name, %(details)s FROM opened;
+
+-- close_alert --
+-- A condition that was reported has ended
+WITH closed AS (
+    UPDATE etl.etl_pipelines SET alerts = array_remove(alerts, %(event)s::text)
+     WHERE id = %(id)s AND %(event)s::text = ANY (alerts)
+    RETURNING id, name
+)
+INSERT INTO etl.etl_notifications (event, pipeline_id, pipeline, details)
+SELECT 'recovery', id, name, %(details)s FROM closed;
+
+-- record_rejects --
+-- Compares the rows in quarantine with their number when they were last counted; a message if they are more
+WITH counted AS (
+    SELECT count(*) AS rows FROM etl.etl_rejects WHERE pipeline_id = %(id)s AND closed_at IS NULL
+), before AS (
+    SELECT id, name, rejects_noted FROM etl.etl_pipelines WHERE id = %(id)s
+), noted AS (
+    UPDATE etl.etl_pipelines p SET rejects_noted = counted.rows
+      FROM counted WHERE p.id = %(id)s AND p.rejects_noted <> counted.rows
+)
+INSERT INTO etl.etl_notifications (event, pipeline_id, pipeline, details)
+SELECT 'quarantine', before.id, before.name,
+       jsonb_build_object('rows', counted.rows, 'new', counted.rows - before.rejects_noted, 'run_id', %(run_id)s::bigint)
+  FROM before, counted WHERE counted.rows > before.rejects_noted;
+
+-- record_stale --
+-- A message for each mart that has become stale, and for each reported one that is not stale any more
+WITH judged AS (
+    SELECT p.id, 'stale' = ANY (p.alerts) AS is_reported,
+           -- include stale
+           AS is_stale
+      FROM etl.etl_pipelines p
+), opened AS (
+    UPDATE etl.etl_pipelines p SET alerts = array_append(p.alerts, 'stale')
+      FROM judged WHERE p.id = judged.id AND judged.is_stale AND NOT judged.is_reported AND 'stale' <> ALL (p.alerts)
+    RETURNING p.id, p.name, p.fresh_as_of
+), closed AS (
+    UPDATE etl.etl_pipelines p SET alerts = array_remove(p.alerts, 'stale')
+      FROM judged WHERE p.id = judged.id AND NOT judged.is_stale AND judged.is_reported AND 'stale' = ANY (p.alerts)
+    RETURNING p.id, p.name, p.fresh_as_of
+)
+INSERT INTO etl.etl_notifications (event, pipeline_id, pipeline, details)
+SELECT 'stale', id, name, jsonb_build_object('fresh_as_of', fresh_as_of) FROM opened
+ UNION ALL SELECT 'recovery', id, name, jsonb_build_object('of', 'stale', 'fresh_as_of', fresh_as_of) FROM closed;
+
+-- claim_notification --
+-- The oldest message that is due, for one sender; until the given time has passed, the others do not see it
+UPDATE etl.etl_notifications n
+   SET attempts = n.attempts + 1, next_attempt_at = clock_timestamp() + %(hidden)s::interval
+  FROM (SELECT number FROM etl.etl_notifications
+         WHERE sent_at IS NULL AND next_attempt_at <= clock_timestamp()
+           AND created_at > now() - %(max_age)s::interval AND event = ANY (%(events)s::text[])
+         ORDER BY number LIMIT 1
+           FOR UPDATE SKIP LOCKED) AS due
+ WHERE n.number = due.number
+RETURNING n.id, n.event, n.pipeline, n.details, n.created_at, n.attempts;
+
+-- record_sent --
+-- The receiver has accepted a message
+UPDATE etl.etl_notifications SET sent_at = clock_timestamp(), last_error = NULL WHERE id = %(id)s;
+
+-- record_unsent --
+-- The receiver has not accepted a message; the next attempt follows after the delay
+UPDATE etl.etl_notifications SET next_attempt_at = clock_timestamp() + %(delay)s::interval, last_error = %(reason)s
+ WHERE id = %(id)s;
+
+-- get_backlog --
+-- Messages that are not sent yet
+SELECT count(*) AS waiting, count(last_error) AS failing,
+       (array_agg(last_error ORDER BY number DESC) FILTER (WHERE last_error IS NOT NULL))[1] AS last_error
+  FROM etl.etl_notifications
+ WHERE sent_at IS NULL AND created_at > now() - %(max_age)s::interval AND event = ANY (%(events)s::text[]);
+
+-- prune_notifications --
+-- Deletes messages that are too old, or more than are kept, the oldest first, at most `limit`
+DELETE FROM etl.etl_notifications WHERE number IN (
+    SELECT number FROM etl.etl_notifications
+     WHERE created_at < now() - %(max_age)s::interval
+        OR number <= (SELECT max(number) FROM etl.etl_notifications) - %(max_kept)s
+     ORDER BY number LIMIT %(limit)s
+       FOR UPDATE SKIP LOCKED);
 
 -- list_failed --
 -- Names of the enabled pipelines that are FAILED, in order

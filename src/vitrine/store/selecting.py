@@ -81,7 +81,7 @@ def _values(connection: Connection, zone: tzinfo, selection: Selection) -> dict[
         "target_prefix": prefix,
         "enabled": selection.enabled,
         "stale": selection.stale,
-        "stale_crons": [] if selection.stale is None else _stale_crons(connection, zone),
+        "stale_crons": [] if selection.stale is None else list_stale_crons(connection, zone),
         "failed": selection.failed,
         "error": selection.error,
         "tag": selection.tag,
@@ -89,7 +89,8 @@ def _values(connection: Connection, zone: tzinfo, selection: Selection) -> dict[
     }
 
 
-def _stale_crons(connection: Connection, zone: tzinfo) -> list[UUID]:
+def list_stale_crons(connection: Connection, zone: tzinfo) -> list[UUID]:
+    """The pipelines whose mart is older than their cron line allows."""
     return [row["id"] for row in fetch_all(connection, "list_crons") if _is_stale(row, zone)]
 
 

@@ -14,9 +14,9 @@ def _listed(value: Any) -> Any:
 
 
 STALE = (
-    "The mart is older than its schedule allows: two intervals, or two due times of a cron line, have passed since"
-    " `fresh_as_of` (since the creation, before the first success). A pipeline that is disabled or has no schedule is"
-    " never stale."
+    "The mart is older than its option `freshness` allows or, without one, its schedule: two intervals, or two due"
+    " times of a cron line, have passed since `fresh_as_of` (since the creation, before the first success). A pipeline"
+    " that is disabled, or has neither, is never stale."
 )
 
 

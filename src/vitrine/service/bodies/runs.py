@@ -1,5 +1,6 @@
 """Bodies about runs, requests and status."""
 
+from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -19,6 +20,7 @@ from vitrine.service.bodies.reconciliation import (
     ReplayBody,
 )
 from vitrine.status import RunStatus, Status
+from vitrine.store.chains import Upstream
 from vitrine.store.runs import Request, RequestState
 
 
@@ -30,7 +32,7 @@ class RunBody(BaseModel):
     id: int
     request_id: UUID | None
     attempt: int
-    trigger: str = Field(description="api, cli or schedule.")
+    trigger: str = Field(description="api, cli, schedule or chain.")
     due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
     kind: str = Field(
         description="full or incremental, by the pipeline's mode; or rollback, backfill, reconcile or replay."
@@ -138,6 +140,17 @@ class Progress(BaseModel):
         )
 
 
+class UpstreamBody(BaseModel):
+    """A pipeline that another one runs after."""
+
+    model_config = example({"name": "film_dim", "succeeded_at": "2025-01-01T12:00:00Z"})
+
+    name: str
+    succeeded_at: datetime | None = Field(
+        description="Its last success, which counts for the next wave; null: none since the last wave started a run."
+    )
+
+
 class StatusBody(BaseModel):
     """The status of a pipeline, its requests, its lease and its newest run."""
 
@@ -165,6 +178,7 @@ class StatusBody(BaseModel):
             "verdict": "equal",
             "verdict_at": "2025-01-01T11:30:05Z",
             "waiting": None,
+            "upstreams": [],
             "runners": 1,
             "lease_owner": "worker-1",
             "lease_expires_at": "2025-01-01T12:00:30Z",
@@ -209,6 +223,9 @@ class StatusBody(BaseModel):
         description="Why nothing happens at the moment, in one sentence: no runner is alive, the next attempt is later,"
         " the pipeline is paused …; null during a run, and when nothing is expected."
     )
+    upstreams: list[UpstreamBody] = Field(
+        default_factory=list[UpstreamBody], description="The pipelines of `after`, and what the next wave waits for."
+    )
     runners: int = Field(description="Runner processes seen within the last 15 seconds; 0: nothing can run.")
     lease_owner: str | None
     lease_expires_at: datetime | None
@@ -216,7 +233,16 @@ class StatusBody(BaseModel):
     last_run: RunBody | None = Field(description="The newest run; null before the first.")
 
     @classmethod
-    def of(cls, pipeline: Pipeline, run: Run | None, *, zone: tzinfo, waiting: str | None, runners: int) -> Self:
+    def of(
+        cls,
+        pipeline: Pipeline,
+        run: Run | None,
+        *,
+        zone: tzinfo,
+        waiting: str | None,
+        runners: int,
+        upstreams: Sequence[Upstream] = (),
+    ) -> Self:
         return cls(
             id=pipeline.id,
             pipeline=pipeline.name,
@@ -240,6 +266,7 @@ class StatusBody(BaseModel):
             verdict=pipeline.verification.verdict,
             verdict_at=pipeline.verification.at,
             waiting=waiting,
+            upstreams=[UpstreamBody(name=one.name, succeeded_at=one.succeeded_at) for one in upstreams],
             runners=runners,
             lease_owner=pipeline.lease_owner,
             lease_expires_at=pipeline.lease_expires_at,

@@ -1,11 +1,11 @@
-"""Reports of deep reconciles, and what they say about each pipeline."""
+"""Messages about pipelines, for the webhook."""
 
 from pathlib import Path
 
 from alembic import op
 
 revision = "0016"
-down_revision = "0014"
+down_revision = "0015"
 
 
 def upgrade() -> None:
