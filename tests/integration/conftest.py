@@ -15,7 +15,7 @@ from vitrine.settings import Settings
 
 @pytest.fixture
 def client(settings: Settings) -> Iterator[TestClient]:
-    """An API on the store; an exception that nobody handles is a response with the status 500."""
+    """An API on the store; an unhandled exception is a response with the status 500."""
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
         yield client
 

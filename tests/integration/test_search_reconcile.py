@@ -37,7 +37,7 @@ def test_damaged_documents_are_found_by_id_and_repaired(
     assert keys(found) == {"missing": ["42"], "extra": ["900", "901"], "different": ["17", "18"]}
     assert found["different"]["columns"] == {"17": ["note"], "18": ["note"]}
     repaired = report(cluster.connection, cluster.settings, pipeline, repair=True)
-    # nobody can delete a document by its key whose id is not that of its key
+    # a document whose id is not that of its key cannot be deleted by its key
     assert keys(repaired) == NOTHING | {"extra": ["901"]}
     assert {kind: some["count"] for kind, some in repaired["repaired"].items()} == {
         "missing": 1,
