@@ -5,9 +5,9 @@ FROM ${BASE} AS build
 WORKDIR /build
 COPY requirements/build.txt requirements/image.txt requirements/
 RUN python3 -m venv tools \
- && tools/bin/pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+ && tools/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements/build.txt \
  && python3 -m venv --without-pip /opt/vitrine \
- && tools/bin/pip --python /opt/vitrine install --no-cache-dir --require-hashes -r requirements/image.txt
+ && tools/bin/pip --python /opt/vitrine install --no-cache-dir --require-hashes --no-deps -r requirements/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN tools/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \

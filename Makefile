@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 SEARCH := $(VENV)/.search
-# every file of every release has a hash in the requirements; anything else is refused
-LOCKED := --require-hashes
+# every file of every release has a hash in the requirements, and anything else is refused; they are complete, so that a
+# release of today is not even considered
+LOCKED := --require-hashes --no-deps
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)

@@ -125,7 +125,7 @@ def test_the_image_installs_packages_only_by_their_hashes() -> None:
     installs = [part for line in instructions("RUN") for part in line.split("&&") if " install " in part]
     assert len(installs) == 3
     for one in installs:
-        assert "--require-hashes -r requirements/" in one or "--no-deps dist/*.whl" in one
+        assert "--require-hashes --no-deps -r requirements/" in one or "--no-deps dist/*.whl" in one
 
 
 def test_the_image_runs_as_another_user_than_root_and_has_a_health_check() -> None:

@@ -28,7 +28,7 @@ def test_the_makefile_installs_requirements_only_by_their_hashes() -> None:
     installs = [line for line in recipe.splitlines() if "$(INSTALL)" in line and "-r " in line]
     assert installs
     assert all("$(LOCKED)" in line for line in installs)
-    assert "LOCKED := --require-hashes" in recipe
+    assert "LOCKED := --require-hashes --no-deps" in recipe
     assert "--generate-hashes" in recipe
 
 
