@@ -144,7 +144,7 @@ def test_apply_asks_about_its_checkpoint_where_the_work_is_another(
     command: Command, files: Path, connection: Connection
 ) -> None:
     (files / "genres.yaml").write_text(GENRES.replace("SELECT id", "SELECT DISTINCT id"))
-    assert "genres.yaml, line 1, column 1: the query changes but the pipeline has a checkpoint" in refused(
+    assert "genres.yaml, line 1, column 1: the query changes, but the pipeline has a checkpoint" in refused(
         command("apply", str(files))
     )
     assert "genres: changed" in ok(command("apply", "--state", "reset", str(files)))
