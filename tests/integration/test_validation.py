@@ -46,10 +46,12 @@ def test_a_cascade_on_the_target_is_a_warning(connection: Connection, settings: 
 
 
 @pytest.mark.promise("C3")
-def test_an_open_transaction_is_named(settings: Settings, database_url: str) -> None:
+def test_an_open_transaction_is_named_once_it_is_older_than_the_margin(settings: Settings, database_url: str) -> None:
     with connect(database_url, name="blocker") as blocker, blocker.transaction():
         blocker.execute("SELECT 1")
-        (warning,) = validation.validate(definition(**INCREMENTAL), settings).warnings
+        assert validation.validate(definition(**INCREMENTAL), settings).warnings == []
+        held = definition(**INCREMENTAL, options={"horizon_margin": "0s"})
+        (warning,) = validation.validate(held, settings).warnings
         row = blocker.execute("SELECT pg_backend_pid() AS pid").fetchone()
         assert row is not None
         assert f"pid {row['pid']}, role postgres" in warning
