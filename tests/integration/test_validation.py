@@ -49,7 +49,7 @@ def test_a_cascade_on_the_target_is_a_warning(connection: Connection, settings: 
 def test_an_open_transaction_is_named_once_it_is_older_than_the_margin(settings: Settings, database_url: str) -> None:
     with connect(database_url, name="blocker") as blocker, blocker.transaction():
         blocker.execute("SELECT 1")
-        assert validation.validate(definition(**INCREMENTAL), settings).warnings == []
+        assert validation.validate(definition(**INCREMENTAL), settings).warnings == ()
         held = definition(**INCREMENTAL, options={"horizon_margin": "0s"})
         (warning,) = validation.validate(held, settings).warnings
         row = blocker.execute("SELECT pg_backend_pid() AS pid").fetchone()
