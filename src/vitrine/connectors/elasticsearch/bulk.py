@@ -144,8 +144,16 @@ class Bulk:
 
     def _receive(self) -> None:
         """Settle a request that is answered, whichever is the first: the next one can then be sent."""
-        reply = self._requests.first_of(self._sent)
-        operations = self._sent.pop(reply)
+        try:
+            reply = self._requests.first_of(self._sent)
+            self._complete(self._sent.pop(reply), reply)
+        except BaseException:
+            if self._sent:
+                self._requests.abandon()  # the unit has failed; none of its requests may arrive later
+            raise
+
+    def _complete(self, operations: Operations, reply: "Future[Any]") -> None:
+        """Until every operation of the request has its outcome."""
         attempt = 0
         while True:
             missing = self._attempt(operations, reply)

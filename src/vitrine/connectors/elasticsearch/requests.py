@@ -120,7 +120,7 @@ class Requests:
         try:
             self.check()
         except VitrineError:
-            self._disconnect()
+            self.abandon()
             raise
 
     def member(self, reply: Any, *names: str) -> Any:
@@ -155,6 +155,10 @@ class Requests:
             " reset the state",
             code="VERSION_REGRESSION",
         )
+
+    def abandon(self) -> None:
+        """End the requests in flight; the next one opens new connections."""
+        self._disconnect()
 
     def cancel(self) -> None:
         self._cancelled.set()
