@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ _session = pytest.StashKey[elasticsearch.Session]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # under nohup, or in the background of a shell, they are ignored, and so by every process that a test starts
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # the processes of pytest-xdist belong to the session of the process that starts them
     if not hasattr(config, "workerinput"):
         config.stash[_session] = elasticsearch.Session()

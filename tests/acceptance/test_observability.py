@@ -14,7 +14,7 @@ from tests.helpers.monitoring import answering, create_films, dashboard, panel_q
 from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
 from tests.helpers.scraping import Scraped, parse
 from tests.helpers.waiting import wait_until
-from vitrine.model import Pipeline
+from vitrine.model import Pipeline, RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
@@ -37,7 +37,7 @@ def wait_for(connection: Connection, pipeline: Pipeline, *wanted: Status) -> Sta
 
 @pytest.fixture
 def exposed(database_url: str, settings: Settings, connection: Connection, tmp_path: Path) -> Iterator[Scraped]:
-    """Metrics of a real API and a real runner after one run, while another runner holds another pipeline."""
+    """Metrics of a real API and a real runner after one run and its proof, while another runner holds a pipeline."""
     held = create_films(connection, settings, name="held", target_table="analytics.held")
     assert pipelines.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
     films = create_films(connection, settings)
@@ -51,6 +51,9 @@ def exposed(database_url: str, settings: Settings, connection: Connection, tmp_p
         wait_for(connection, films, Status.IDLE)
         runs = "vitrine_runs_total", {"pipeline": "films", "outcome": "success"}
         wait_until(lambda: parse(answering(own, "/metrics")).value(runs[0], **runs[1]), what="a run that is counted")
+        deep = RunOptions(deep=True)
+        pipelines.request_run(connection, films.id, trigger="api", kind=RequestKind.RECONCILE, options=deep)
+        wait_until(lambda: "vitrine_mart_differs{" in answering(api, "/metrics"), what="the verdict")
         yield parse(answering(api, "/metrics"), answering(own, "/metrics"))
 
 
