@@ -133,10 +133,9 @@ class Bulk:
 
     def send(self, operations: Operations) -> None:
         for request in cut(operations, self._limits):
-            body = self._body(request)  # while others are in flight
             while len(self._sent) >= self._limits.in_flight:
                 self._receive()
-            self._sent[self._start(body)] = request
+            self._sent[self._start(self._body(request))] = request
 
     def finish(self) -> None:
         while self._sent:
