@@ -3,8 +3,9 @@
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -132,24 +133,31 @@ class Bulk:
         self._sent: dict[Future[Any], Operations] = {}  # in flight
 
     def send(self, operations: Operations) -> None:
-        for request in cut(operations, self._limits):
-            while len(self._sent) >= self._limits.in_flight:
-                self._receive()
-            self._sent[self._start(self._body(request))] = request
+        with self._together():
+            for request in cut(operations, self._limits):
+                while len(self._sent) >= self._limits.in_flight:
+                    self._receive()
+                self._sent[self._start(self._body(request))] = request
 
     def finish(self) -> None:
-        while self._sent:
-            self._receive()
+        with self._together():
+            while self._sent:
+                self._receive()
+
+    @contextmanager
+    def _together(self) -> Generator[None]:
+        """If one request fails, the unit has failed: none of the others may arrive later."""
+        try:
+            yield
+        except BaseException:
+            if self._sent:
+                self._requests.abandon()
+            raise
 
     def _receive(self) -> None:
         """Settle a request that is answered, whichever is the first: the next one can then be sent."""
-        try:
-            reply = self._requests.first_of(self._sent)
-            self._complete(self._sent.pop(reply), reply)
-        except BaseException:
-            if self._sent:
-                self._requests.abandon()  # the unit has failed; none of its requests may arrive later
-            raise
+        reply = self._requests.first_of(self._sent)
+        self._complete(self._sent.pop(reply), reply)
 
     def _complete(self, operations: Operations, reply: "Future[Any]") -> None:
         """Until every operation of the request has its outcome."""
