@@ -1,5 +1,6 @@
 """Policy: what a pipeline may read, and where it may write."""
 
+from vitrine.policy.check_sql import CheckSql, check_sql
 from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
 from vitrine.policy.cursor_lineage import Lineage, lineage_of
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
@@ -14,10 +15,12 @@ __all__ = [
     "FUNCTION_GROUPS",
     "Approved",
     "Call",
+    "CheckSql",
     "Lineage",
     "Named",
     "ReadOnlySql",
     "Unfiltered",
+    "check_sql",
     "check_target",
     "inspect_definition",
     "is_allowed_target",

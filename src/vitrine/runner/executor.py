@@ -13,6 +13,7 @@ from vitrine.engine.backfill import range_of
 from vitrine.engine.rollback import roll_back
 from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
 from vitrine.flow.backfill import run_backfill
+from vitrine.flow.check_results import CheckFailed, Results, combined
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Interrupted, Outcome
 from vitrine.flow.rows import Counts
@@ -22,7 +23,7 @@ from vitrine.runner.deleting import delete_vanished
 from vitrine.runner.planning import planned
 from vitrine.runner.reconciling import reconcile, replay
 from vitrine.settings import Settings
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store.checkpoints import StoreCheckpoint, record_checks
 from vitrine.store.database import Link
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Executed:
     seconds: float
     moved: bool = False  # the run has changed the checkpoint or the mart
     batch_seq: int | None = None  # of the last batch that the run saved; None: it did not finish
+    checks: Results = ()  # what the checks have found in its rows
 
 
 def wait_before(
@@ -81,11 +83,13 @@ class PipelineExecutor:
             error = ended if isinstance(ended, VitrineError) else None
             # the timeout is the reason, whatever the cancelled call raised
             error = (control.overdue or error) if error is not None else None
+            checks = _settle_checks(claim, store, checkpoint, error)
         outcome = ended if isinstance(ended, Outcome) else None
         progress = control.progress
         seconds = time.monotonic() - started
         batch_seq = checkpoint.sequence if outcome is Outcome.FINISHED else None
-        return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0, batch_seq)
+        moved = checkpoint.moved > 0
+        return Executed(outcome, error, progress.counts, progress.batches, seconds, moved, batch_seq, checks)
 
     def _run(
         self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl, *, can_queue: bool
@@ -141,6 +145,25 @@ class PipelineExecutor:
                     return delete_vanished(claim, self._settings, store, checkpoint, control)
         except Interrupted as interrupted:
             return interrupted.outcome
+
+
+def _settle_checks(claim: Claim, store: Link, checkpoint: StoreCheckpoint, error: VitrineError | None) -> Results:
+    """What the checks of the run have found. Those that ended it are stored here: their rows were rolled back."""
+    results = checkpoint.state.checks
+    if isinstance(error, CheckFailed):
+        results = combined(results, error.results)
+        stored = _capture_errors(lambda: record_checks(store.connection(), claim, results), claim)
+        if isinstance(stored, VitrineError):  # best effort: the error of the run names them as well
+            log.warning(
+                "results of checks not stored: %s", stored, extra={"action": "checks_left", **claim.log_fields()}
+            )
+    for result in results:
+        if not result.passed:
+            level = logging.WARNING if result.severity == "warn" else logging.ERROR
+            fields = {"check": result.name, "severity": result.severity, "rows": result.rows, **claim.log_fields()}
+            log.log(level, "check '%s': %s", result.name, result.sentence, extra={"action": "check_failed", **fields})
+            metrics.check_failed(claim.definition.name, result.severity)
+    return results
 
 
 Result = TypeVar("Result")
