@@ -265,12 +265,18 @@ def test_values_are_compared_in_the_type_of_their_column(
         (NOT_NULL | {"columns": ["titel"]}, "names the column 'titel', which the rows of analytics.scores do not have"),
         ({"type": "range", "column": "title", "min": "a"}, "column 'title' is text, for which range is not defined"),
         ({"type": "range", "column": "score", "min": "low"}, "'low' is no value of column 'score'"),
-        ({"type": "range", "column": "day", "min": "now"}, "'now' is no value of column 'day', which is date; write it"),
+        (
+            {"type": "range", "column": "day", "min": "now"},
+            "'now' is no value of column 'day', which is date; write it",
+        ),
         ({"type": "accepted_values", "column": "id", "values": [1.5]}, "1.5 is no value of column 'id'"),
         ({"type": "accepted_values", "column": "kind", "values": [1]}, "put it in quotes"),
         ({"type": "sql", "query": "SELECT titel FROM mart"}, 'cannot be carried out: column "titel" does not exist'),
         ({"type": "sql", "query": "SELECT ctid FROM mart"}, 'cannot be carried out: column "ctid" does not exist'),
-        ({"type": "sql", "query": "SELECT id FROM mart WHERE title > 5"}, "cannot be carried out: operator does not exist"),
+        (
+            {"type": "sql", "query": "SELECT id FROM mart WHERE title > 5"},
+            "cannot be carried out: operator does not exist",
+        ),
     ],
 )
 def test_a_check_that_cannot_be_carried_out_is_refused_before_a_row_is_moved(
@@ -309,8 +315,8 @@ def test_columns_of_any_name_are_checked(connection: Connection, settings: Setti
             {"type": "unique", "columns": [hostile, "rows with these values"]},
         ],
         mode,
-        source_query='SELECT id, title AS "a""; DROP TABLE ugc.scores; --%s", score AS "rows with these values", modified'
-        " FROM ugc.scores",
+        source_query='SELECT id, title AS "a""; DROP TABLE ugc.scores; --%s", score AS "rows with these values",'
+        " modified FROM ugc.scores",
     )
     error = str(refused(run(connection, settings, pipeline)))
     assert "2 rows with another value" in error
@@ -442,7 +448,11 @@ def test_a_query_that_takes_too_long_ends_the_run_and_publishes_nothing(
     connection: Connection, settings: Settings
 ) -> None:
     fill_scores(connection, 3000)
-    slow = {"type": "sql", "name": "slow", "query": "SELECT 1 FROM mart a, mart b, mart c WHERE a.ratio + b.ratio > c.id + 9"}
+    slow = {
+        "type": "sql",
+        "name": "slow",
+        "query": "SELECT 1 FROM mart a, mart b, mart c WHERE a.ratio + b.ratio > c.id + 9",
+    }
     pipeline = create_scores(connection, settings, [slow], options={"batch_timeout": "1s"})
     error = str(refused(run(connection, settings, pipeline)))
     assert "check 'slow': takes longer than options.batch_timeout, 1s" in error
@@ -455,12 +465,17 @@ def test_a_query_that_fails_at_a_row_is_a_check_that_has_not_passed(
     connection: Connection, settings: Settings, severity: str
 ) -> None:
     fill_scores(connection, 3)
-    wrong = {"type": "sql", "name": "wrong", "severity": severity, "query": "SELECT id FROM mart WHERE title::integer > 1"}
+    wrong = {
+        "type": "sql",
+        "name": "wrong",
+        "severity": severity,
+        "query": "SELECT id FROM mart WHERE title::integer > 1",
+    }
     pipeline = create_scores(connection, settings, [wrong])
     executed = run(connection, settings, pipeline)
     result = results(connection, pipeline)["wrong"]
     assert not result["passed"]
-    assert result["text"].startswith("cannot be carried out: invalid input syntax for type integer")
+    assert result["text"].startswith("cannot be carried out: 22P02 InvalidTextRepresentation")
     assert "title 1" not in result["text"]
     assert (executed.error is None) is (severity == "warn")
     assert (visible(connection) is not None) is (severity == "warn")
@@ -509,7 +524,7 @@ def test_a_check_can_change_nothing_even_if_the_policy_let_it(
     monkeypatch.setattr(row_checks, "check_sql", lambda query: Writes())
     assert policy.check_sql(SQL["query"])
     executed = run(connection, settings, pipeline)
-    assert "cannot execute nextval() in a read-only transaction" in str(executed.error)
+    assert "ReadOnlySqlTransaction" in str(executed.error)
     row = connection.execute("SELECT is_called FROM ugc.numbers").fetchone()
     assert row == {"is_called": False}
 
@@ -534,19 +549,13 @@ def test_checks_are_stored_exported_and_changed_without_a_choice_for_the_state(
     succeed(connection, settings, pipeline)
     stored = pipelines.get(connection, pipeline.id).definition
     assert stored == pipeline.definition
-    assert stored.model_dump(mode="json", exclude_defaults=True)["checks"] == [
-        {name: value for name, value in check.items()} for check in EVERY
-    ]
+    assert stored.model_dump(mode="json", exclude_defaults=True)["checks"] == EVERY
     changed = revisions.change(connection, settings, pipeline.id, {"checks": [NOT_NULL | {"severity": "warn"}]})
-    assert changed.config_version == stored_version(pipeline) + 1
+    assert changed.config_version == pipeline.config_version + 1
     assert changed.definition.checks[0].severity == "warn"
     assert states.load(connection, pipeline.id).has_checkpoint
     differences = revisions.differences(pipeline, changed)
     assert [one.field for one in differences] == ["checks"]
-
-
-def stored_version(pipeline: Pipeline) -> int:
-    return pipeline.config_version
 
 
 def test_a_run_uses_the_checks_that_it_has_captured(connection: Connection, settings: Settings) -> None:
@@ -558,7 +567,6 @@ def test_a_run_uses_the_checks_that_it_has_captured(connection: Connection, sett
         revisions.change(connection, settings, pipeline.id, {"checks": [RANGE]})
 
     succeed(connection, settings, pipeline, watch=add_check)
-    assert TARGET == pipelines.get(connection, pipeline.id).definition.target_table
     refused(run(connection, settings, pipeline))
 
 

@@ -29,7 +29,10 @@ Types = Mapping[str, str]
 
 Answer = TypeVar("Answer")
 
-_UNABLE = (psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
+_UNABLE = (
+    *(psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError),
+    psycopg.errors.ReadOnlySqlTransaction,
+)
 """Errors that the statement of a check itself causes."""
 
 
@@ -66,7 +69,7 @@ class RowChecks:
     def _problem(self, check: BaseCheck, rows: statements.Rows) -> str | None:
         """Why PostgreSQL cannot carry out the check, found out without a row."""
         with self._session.transaction():
-            result = self._result(check, lambda: self._count(self._searches(check, rows)))
+            result = self._result(check, lambda: self._count(self._searches(check, rows)), known=None)
         return f"check '{check.label}' {result.found}" if isinstance(result, CheckResult) else None
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -166,8 +169,11 @@ class RowChecks:
     def _fetch(self, statement: sql.Composed) -> list[dict[str, Any]]:
         return self._session.connection.execute(statement).fetchall()
 
-    def _result(self, check: BaseCheck, ask: Callable[[], Answer]) -> Answer | CheckResult:
-        """The answer; a result that has not passed if the check cannot be carried out, or takes too long."""
+    def _result(self, check: BaseCheck, ask: Callable[[], Answer], known: str | None = "") -> Answer | CheckResult:
+        """The answer; a result that has not passed if the check cannot be carried out, or takes too long.
+
+        `known` as in `safe_message`.
+        """
         started, limit = time.monotonic(), self._limit.total_seconds()
         try:
             with self._session.connection.transaction(force_rollback=True):
@@ -179,7 +185,7 @@ class RowChecks:
             shown = format_duration(self._limit)
             return self._unable(check, f"takes longer than options.batch_timeout, {shown}; simplify it, or raise that")
         except _UNABLE as exc:
-            return self._unable(check, f"cannot be carried out: {safe_message(exc)}; correct it")
+            return self._unable(check, f"cannot be carried out: {safe_message(exc, known)}; correct it")
         except ConfigError as exc:
             return self._unable(check, f"cannot be carried out: {exc}")
 
