@@ -76,7 +76,7 @@ def breaks(check: BaseCheck, **values: str | None) -> bool:
         ({"type": "row_count"}, "checks[0]: give min, max, min_ratio or max_ratio"),
         ({"type": "accepted_values", "column": "a", "values": [None]}, "give a text, a number, true or false"),
         ({"type": "range", "column": "a", "max": float("nan")}, "give a text, a number, true or false"),
-        ({"type": "not_null", "columns": ["a"], "severity": "error"}, "checks[0].severity: give one of: fail, warn"),
+        ({"type": "not_null", "columns": ["a"], "severity": "error"}, "checks[0].severity: give one of fail, warn"),
         ({"type": "not_null", "columns": ["a"], "colums": 1}, "checks[0].colums"),
     ],
 )
