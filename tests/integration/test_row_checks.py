@@ -521,7 +521,11 @@ def test_a_check_can_change_nothing_even_if_the_policy_let_it(
     connection.execute("CREATE SEQUENCE ugc.numbers")
     fill_scores(connection, 3)
     pipeline = create_scores(connection, settings, [SQL])
-    monkeypatch.setattr(row_checks, "check_sql", lambda query: Writes())
+
+    def let_everything(query: str) -> Writes:
+        return Writes()
+
+    monkeypatch.setattr(row_checks, "check_sql", let_everything)
     assert policy.check_sql(SQL["query"])
     executed = run(connection, settings, pipeline)
     assert "ReadOnlySqlTransaction" in str(executed.error)

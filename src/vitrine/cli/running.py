@@ -162,9 +162,6 @@ def _run_named(
     if executed.error is not None:
         process.stop(f"'{name}' failed ({executed.error.code}): {executed.error}")
     output.show(f"{name}: {_summary(executed)}")
-    for check in executed.checks:
-        if not check.passed:
-            output.show_wrapped(f"warning, check '{check.name}': {check.sentence}", "  ")
     if executed.outcome is Outcome.RELEASED:
         output.show(f"Stopped; '{name}' is {status}, and its next run continues where this one stopped.")
     elif executed.outcome is Outcome.PAUSED:

@@ -159,10 +159,11 @@ def _settle_checks(claim: Claim, store: Link, checkpoint: StoreCheckpoint, error
             )
     for result in results:
         if not result.passed:
-            level = logging.WARNING if result.severity == "warn" else logging.ERROR
-            fields = {"check": result.name, "severity": result.severity, "rows": result.rows, **claim.log_fields()}
-            log.log(level, "check '%s': %s", result.name, result.sentence, extra={"action": "check_failed", **fields})
             metrics.check_failed(claim.definition.name, result.severity)
+            if result.severity == "warn":  # the others are the error of the run
+                fields = {"check": result.name, "rows": result.rows, **claim.log_fields()}
+                text = "check '%s': %s"
+                log.warning(text, result.name, result.sentence, extra={"action": "check_warned", **fields})
     return results
 
 

@@ -1,5 +1,7 @@
 """Checks: rows that break one are not visible, whether a sink honours the check or refuses the definition."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from vitrine.errors import ConfigError, DataError, VitrineError
@@ -62,7 +64,7 @@ class CheckTests:
         assert pipeline.rows() == {}
 
 
-def _pipeline(bench: Workbench, mode: str, check: dict[str, object]) -> StoredPipeline:
+def _pipeline(bench: Workbench, mode: str, check: Mapping[str, object]) -> StoredPipeline:
     """Its next run reads changes, or everything."""
     table = ListTable(data.COLUMNS, data.rows(1, 5), bound=data.moment(100))
     cursor = {"mode": "incremental", "incremental_key": "modified"} if mode == "incremental" else {}
