@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.helpers.running import run, succeed
 from tests.helpers.scores import (
@@ -11,6 +12,7 @@ from tests.helpers.scores import (
     EVERY,
     NOT_NULL,
     RANGE,
+    SCORES,
     SQL,
     TARGET,
     UNIQUE,
@@ -460,6 +462,17 @@ def test_a_query_that_takes_too_long_ends_the_run_and_publishes_nothing(
 
 
 @pytest.mark.promise("M5")
+def test_a_query_cannot_fill_the_disk_with_temporary_files(connection: Connection, settings: Settings) -> None:
+    fill_scores(connection, 3000)
+    large = {"type": "sql", "name": "large", "query": "SELECT a.title FROM mart a, mart b ORDER BY a.title, b.title"}
+    pipeline = create_scores(connection, settings, [large])
+    limited = settings.model_copy(update={"connectors": {"postgres": {"temp_file_limit": "1MB"}}})
+    error = str(refused(run(connection, limited, pipeline)))
+    assert "check 'large': cannot be carried out: temporary file size exceeds" in error
+    assert visible(connection) is None
+
+
+@pytest.mark.promise("M5")
 @pytest.mark.parametrize("severity", ["fail", "warn"])
 def test_a_query_that_fails_at_a_row_is_a_check_that_has_not_passed(
     connection: Connection, settings: Settings, severity: str
@@ -578,3 +591,40 @@ def test_two_checks_of_one_name_are_refused() -> None:
     fields = {"name": "a", "target_table": TARGET, "checks": [RANGE, RANGE | {"max": 11}]}
     with pytest.raises(ValueError, match="two checks have the name 'range \\(score\\)'"):
         Definition.model_validate(fields)
+
+
+# -- by the API -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("M4")
+def test_the_api_creates_changes_and_shows_checks_and_their_results(
+    client: TestClient, connection: Connection, settings: Settings
+) -> None:
+    fill_scores(connection, 3)
+    change_score(connection, [2], "score", "11")
+    body = {"name": "scores", "source_query": SCORES, "target_table": TARGET, "key_columns": ["id"], "checks": [RANGE]}
+    created = client.post("/pipelines", json=body)
+    assert created.status_code == 201, created.text
+    assert created.json()["checks"][0] | RANGE == created.json()["checks"][0]
+    refused_body = client.patch("/pipelines/scores", json={"checks": [{"type": "not_null", "columns": ["nowhere"]}]})
+    assert (refused_body.status_code, refused_body.json()["code"]) == (422, "CHECK_COLUMN")
+    pipeline = pipelines.get(connection, "scores")
+    refused(run(connection, settings, pipeline))
+    failed = client.get("/pipelines/scores/status").json()["last_run"]
+    assert failed["checks"] == [
+        {
+            "name": "range (score)",
+            "type": "range",
+            "severity": "fail",
+            "passed": False,
+            "rows": 1,
+            "keys": ["2"],
+            "text": "1 row outside the range of 'score' (min 0, max 10), for example 2",
+        }
+    ]
+    assert client.get(f"/pipelines/scores/runs/{failed['id']}").json()["checks"] == failed["checks"]
+    changed = client.patch("/pipelines/scores", json={"checks": [RANGE | {"severity": "warn"}]})
+    assert changed.status_code == 200, changed.text
+    succeed(connection, settings, pipeline)
+    (shown, *_) = client.get("/pipelines/scores/runs").json()["items"]
+    assert [(one["severity"], one["passed"]) for one in shown["checks"]] == [("warn", False)]

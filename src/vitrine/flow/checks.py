@@ -88,19 +88,18 @@ def misfit(check: BaseCheck, types: Mapping[str, str], target: str) -> str | Non
             return f"{place} names the column '{name}', which the rows of {target} do not have; they have: {have}"
     match check:
         case Range():
-            type_name, kinds, values = (
-                types[check.column],
-                RANGED,
-                [one for one in (check.min, check.max) if one is not None],
-            )
-            remedy = "use accepted_values, or a check of type sql"
+            kinds, values = RANGED, [one for one in (check.min, check.max) if one is not None]
         case AcceptedValues():
-            type_name, kinds, values = types[check.column], LISTED, list(check.values)
-            remedy = "use a check of type sql"
+            kinds, values = LISTED, list(check.values)
         case _:
             return None
+    type_name = types[check.column]
     if kind_of(type_name) not in kinds or (isinstance(check, Range) and bare_type(type_name) == ZONED_TIME):
-        return f"{place}: column '{check.column}' is {type_name}, for which {check.kind} is not defined; {remedy}"
+        other = "accepted_values, or " if isinstance(check, Range) and kind_of(type_name) in LISTED else ""
+        return (
+            f"{place}: column '{check.column}' is {type_name}, for which {check.kind} is not defined;"
+            f" use {other}a check of type sql"
+        )
     for value in values:
         try:
             canonical(value, type_name)

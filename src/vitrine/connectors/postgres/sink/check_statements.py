@@ -17,6 +17,7 @@ from vitrine.flow.rows import Column, Key, Kind, bare_type, kind_of
 from vitrine.postgres import raw
 
 _LARGEST = 2**63 - 1
+_LARGEST_SETTING = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,23 @@ def no_rows(types: Mapping[str, str]) -> sql.Composed:
     return sql.SQL("(SELECT {} WHERE false)").format(columns)
 
 
-def restricted(seconds: float) -> sql.Composed:
-    """Settings for the subtransaction of a check; a stricter statement_timeout of the role takes precedence.
+def restricted(seconds: float, temporary_bytes: int) -> sql.Composed:
+    """Settings for the subtransaction of a check; stricter limits of the role take precedence.
 
-    The merge of a batch switches joins off.
+    Temporary files are limited if the role may do that. The merge of a batch switches joins off.
     """
     return sql.SQL(
         "SET LOCAL transaction_read_only = on; SET LOCAL search_path = pg_catalog, pg_temp;"
         " SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on;"
         " SELECT set_config('statement_timeout',"
         " CASE WHEN setting::bigint BETWEEN 1 AND {limit} THEN setting ELSE {limit}::text END, true)"
-        " FROM pg_settings WHERE name = 'statement_timeout'"
-    ).format(limit=sql.Literal(max(1, min(round(seconds * 1000), 2**31 - 1))))
+        " FROM pg_settings WHERE name = 'statement_timeout';"
+        " SELECT set_config('temp_file_limit', {files}::text, true) FROM pg_settings WHERE name = 'temp_file_limit'"
+        " AND has_parameter_privilege('temp_file_limit', 'SET') AND NOT setting::bigint BETWEEN 0 AND {files}"
+    ).format(
+        limit=sql.Literal(max(1, min(round(seconds * 1000), _LARGEST_SETTING))),
+        files=sql.Literal(min(temporary_bytes // 1024, _LARGEST_SETTING)),
+    )
 
 
 # -- rows that break a check ------------------------------------------------------------------------------------------

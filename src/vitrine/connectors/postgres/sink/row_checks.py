@@ -32,6 +32,7 @@ Answer = TypeVar("Answer")
 _UNABLE = (
     *(psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError),
     psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.ConfigurationLimitExceeded,  # of temporary files
 )
 """Errors that the statement of a check itself causes."""
 
@@ -49,6 +50,7 @@ class RowChecks:
         self._target = target
         self._show_keys = job.run.show_keys
         self._limit = job.definition.options.batch_timeout
+        self._temporary_bytes = job.settings.temp_file_limit
         self.checks: tuple[BaseCheck, ...] = job.definition.checks
 
     # -- before any row is moved ----------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class RowChecks:
         started, limit = time.monotonic(), self._limit.total_seconds()
         try:
             with self._session.connection.transaction(force_rollback=True):
-                self._session.connection.execute(statements.restricted(limit))
+                self._session.connection.execute(statements.restricted(limit, self._temporary_bytes))
                 return ask()
         except psycopg.errors.QueryCanceled:
             if time.monotonic() - started < limit:
