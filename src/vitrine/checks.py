@@ -167,7 +167,7 @@ Check = Annotated[NotNull | Unique | AcceptedValues | Range | RowCount | Sql, Fi
 
 
 def refuse_repeated_names(checks: tuple[Any, ...]) -> None:
-    """ValueError if two checks have one name: their results could not be told apart."""
+    """ValueError if two checks have one name: their results would look alike."""
     labels = [check.label for check in checks]
     for label in labels:
         if labels.count(label) > 1:

@@ -9,7 +9,7 @@ from vitrine import input_errors
 from vitrine.checks import BaseCheck, Check
 from vitrine.errors import ConfigError
 from vitrine.flow.check_results import CheckFailed, CheckResult, combined, refuse_failed
-from vitrine.flow.checks import misfit, results_in
+from vitrine.flow.checks import unfit_reason, results_in
 from vitrine.model import Definition
 from vitrine.policy import check_sql
 
@@ -124,7 +124,7 @@ def test_a_check_is_named_by_its_type_and_columns_unless_it_has_a_name() -> None
     ids=str,
 )
 def test_values_on_the_bounds_and_in_the_list_pass(check: BaseCheck) -> None:
-    assert misfit(check, TYPES, "analytics.a") is None
+    assert unfit_reason(check, TYPES, "analytics.a") is None
     assert not breaks(check)
 
 
@@ -186,7 +186,7 @@ def test_days_that_python_does_not_know_have_their_place(day: str, below: bool, 
     ],
 )
 def test_a_check_that_does_not_fit_its_column_is_refused_with_the_remedy(check: BaseCheck, reason: str) -> None:
-    assert reason in (misfit(check, TYPES, "analytics.a") or "")
+    assert reason in (unfit_reason(check, TYPES, "analytics.a") or "")
 
 
 # -- results ----------------------------------------------------------------------------------------------------------

@@ -72,14 +72,14 @@ def count_result(check: RowCount, rows: int, before: int | None) -> CheckResult:
 # -- values of a check, in the type of its column ---------------------------------------------------------------------
 
 
-def refuse_misfits(checks: Sequence[BaseCheck], types: Mapping[str, str], target: str) -> None:
+def refuse_unfit(checks: Sequence[BaseCheck], types: Mapping[str, str], target: str) -> None:
     """ConfigError for the first check that cannot be carried out on rows of these columns and types."""
     for check in checks:
-        if reason := misfit(check, types, target):
+        if reason := unfit_reason(check, types, target):
             raise ConfigError(reason, code=CHECK_COLUMN)
 
 
-def misfit(check: BaseCheck, types: Mapping[str, str], target: str) -> str | None:
+def unfit_reason(check: BaseCheck, types: Mapping[str, str], target: str) -> str | None:
     """Why a check cannot be carried out on rows of these columns and types; None if it can."""
     place = f"check '{check.label}'"
     for name in check.checked:
@@ -163,7 +163,7 @@ def _number_text(value: object, kind: Kind) -> str:
 
 
 def breaks(check: NotNull | AcceptedValues | Range, types: Mapping[str, str]) -> Callable[[Texts], bool]:
-    """A function that tells whether a row in canonical text breaks the check."""
+    """Whether a row in canonical text breaks the check, as a function."""
     match check:
         case NotNull():
             return lambda row: any(row[name] is None for name in check.columns)

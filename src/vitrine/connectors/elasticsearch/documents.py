@@ -116,7 +116,7 @@ class DocumentEncoder:
         if not self._checks or not rows:
             return ()
         types = {column.name: column.type for column in table.columns}
-        rules.refuse_misfits(self._checks, types, self._target)
+        rules.refuse_unfit(self._checks, types, self._target)
         needed = dict.fromkeys([*self._key, *(name for check in self._checks for name in check.checked)])
         texts = [{name: table.value(name, row) for name in needed} for row in rows]
         return rules.results_in(self._checks, texts, types, self._key, show_keys=self._show_keys)

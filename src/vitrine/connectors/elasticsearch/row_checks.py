@@ -39,7 +39,7 @@ def check_findings(job: Job, definition: IndexDefinition, columns: Sequence[Colu
 def _problem(
     check: BaseCheck, types: Mapping[str, str], properties: Mapping[str, Any], key: Sequence[str], target: str
 ) -> str | None:
-    if reason := rules.misfit(check, types, target):
+    if reason := rules.unfit_reason(check, types, target):
         return reason
     place = f"check '{check.label}'"
     if isinstance(check, Unique):

@@ -62,7 +62,7 @@ class RowChecks:
             return
         empty = statements.no_rows(types)
         for check in self.checks:
-            reason = rules.misfit(check, types, self._target.name)
+            reason = rules.unfit_reason(check, types, self._target.name)
             if reason is None and not isinstance(check, RowCount):
                 reason = self._problem(check, statements.Rows(empty, types, self._target.key))
             if reason is not None:
@@ -111,7 +111,7 @@ class RowChecks:
         rows: statements.Rows,
         searches: Callable[[BaseCheck, statements.Rows], statements.Search],
     ) -> dict[str, CheckResult]:
-        rules.refuse_misfits(checks, rows.types, self._target.name)
+        rules.refuse_unfit(checks, rows.types, self._target.name)
         found: dict[str, CheckResult] = {}
         single = [check for check in checks if not isinstance(check, Unique | Sql)]
         if single:  # all of them in one pass over the rows

@@ -49,7 +49,7 @@ class Requests:
         self, checks: Sequence[BaseCheck], rows: Sequence[dict[str, str | None]], types: dict[str, str]
     ) -> Results:
         """What checks of single rows find in these."""
-        rules.refuse_misfits(checks, types, str(self.job.target))
+        rules.refuse_unfit(checks, types, str(self.job.target))
         key, show_keys = self.job.definition.key_columns, self.job.run.show_keys
         return rules.results_in(checks, rows, types, key, show_keys=show_keys)
 

@@ -143,7 +143,7 @@ class MemorySink:
                 yield Finding("TYPE", text, column.name, fatal=True)
         types = {column.name: column.type for column in columns}
         for check in self._definition.checks if columns else ():
-            if reason := rules.misfit(check, types, str(self._target)):
+            if reason := rules.unfit_reason(check, types, str(self._target)):
                 yield Finding(rules.CHECK_COLUMN, reason, fatal=True)
         if found is not None and self._definition.options.on_schema_change == "fail":
             known = {column.name for column in found.columns}
