@@ -15,6 +15,8 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
 COMPOSE := docker compose --file infra/docker-compose.yml --env-file infra/local/env
 RUNNERS ?= 1
+# many containers set it; every process of a test would then compile the modules that it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 ifdef UV
   INSTALL := $(UV) pip install --quiet --python $(BIN)/python
