@@ -111,9 +111,8 @@ docker:
 check: $(DEV) ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit
+	.ci/beside '$(BIN)/python -m pytest -q tests/unit' $(BIN)/basedpyright
 
 .PHONY: tools
 tools: ## Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
@@ -124,10 +123,16 @@ SAME_ON_16 := $(foreach name,search_* api access audit attacks check* cinema con
   notifications passwords preflight requests run_logs sample source_tables state_changes status_and_runs watching,\
   --ignore-glob="*/test_$(name).py")
 
+# not $(MAKE) in the recipe: `make -n` would run the line, and so the tests
+MAKE_BESIDE := $(MAKE) --no-print-directory
+
 .PHONY: test
-test: $(DEV) tools test-airflow ## Every test but those of `make check`, on embedded PostgreSQL (18, then store and data path on 16)
-	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit
-	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration $(SAME_ON_16)
+test: $(DEV) tools ## Every test but those of `make check`, on embedded PostgreSQL 18; beside them test-airflow, test-versions
+	.ci/beside '$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit' '$(MAKE_BESIDE) test-airflow test-versions'
+
+.PHONY: test-versions
+test-versions: $(DEV) ## The tests of store and data path on embedded PostgreSQL 16
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16)
 
 .PHONY: test-airflow
 test-airflow: $(DEV) $(AIRFLOW) ## The Airflow provider: its types, and its tests under a real Airflow
