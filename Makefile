@@ -182,13 +182,18 @@ chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 .PHONY: nightly
-nightly: ## The long forms of the tests: chaos, schedules, property, mutants, fuzz, peers; about two hours
+nightly: ## The long forms of the tests: chaos, schedules, property, crashes, mutants, fuzz, peers; about two hours
 	$(MAKE) chaos SECONDS=$(or $(SECONDS),1800)
 	$(MAKE) schedules
 	$(MAKE) property
+	$(MAKE) crashes
 	$(MAKE) mutants
 	$(MAKE) fuzz
 	$(MAKE) bench-peers
+
+.PHONY: crashes
+crashes: $(DEV) ## A crash, a failure and a takeover at every point of a run into Elasticsearch; `make test` takes every twelfth point
+	VITRINE_TEST_STRIDE=1 $(BIN)/python -m pytest -q $(PARALLEL) tests/conformance/test_elasticsearch.py -k any_point
 
 .PHONY: schedules
 schedules: SECONDS ?= 120

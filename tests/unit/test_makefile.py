@@ -24,7 +24,7 @@ def test_every_target_that_a_page_names_exists(page: Path) -> None:
 def test_nightly_runs_every_long_form() -> None:
     recipe = MAKEFILE.partition("\nnightly:")[2].partition("\n\n")[0]
     called = set(re.findall(r"\$\(MAKE\) ([a-z-]+)", recipe))
-    assert {"chaos", "mutants", "property", "fuzz", "bench-peers"} <= called <= TARGETS
+    assert {"chaos", "crashes", "mutants", "property", "fuzz", "bench-peers"} <= called <= TARGETS
 
 
 def test_the_tests_of_a_change_are_all_there() -> None:
