@@ -9,7 +9,7 @@ from vitrine import input_errors
 from vitrine.checks import BaseCheck, Check
 from vitrine.errors import ConfigError
 from vitrine.flow.check_results import CheckFailed, CheckResult, combined, refuse_failed
-from vitrine.flow.checks import unfit_reason, results_in
+from vitrine.flow.checks import results_in, unfit_reason
 from vitrine.model import Definition
 from vitrine.policy import check_sql
 

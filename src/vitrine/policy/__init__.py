@@ -2,7 +2,6 @@
 
 from vitrine.policy.check_sql import CheckSql, check_sql
 from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
-from vitrine.policy.cursor_lineage import Lineage, lineage_of
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, Call, is_listed, parse_calls
 from vitrine.policy.lower_bounds import other_use_of_checkpoint
@@ -16,7 +15,6 @@ __all__ = [
     "Approved",
     "Call",
     "CheckSql",
-    "Lineage",
     "Named",
     "ReadOnlySql",
     "Unfiltered",
@@ -25,7 +23,6 @@ __all__ = [
     "inspect_definition",
     "is_allowed_target",
     "is_listed",
-    "lineage_of",
     "other_use_of_checkpoint",
     "parse_calls",
     "read_only",

@@ -2,10 +2,9 @@
 
 import logging
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from vitrine import revisions
-from vitrine.engine import backfill, rollback
 from vitrine.errors import NotFound, StoredDefinitionInvalid, TransitionRefused
 from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
@@ -22,13 +21,15 @@ from vitrine.service.bodies.control import (
     RunOptionsBody,
     RunRequestBody,
 )
-from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.status import Status
 from vitrine.store import pipelines, selecting
 from vitrine.store.pipelines import Stored
+
+if TYPE_CHECKING:
+    from vitrine.service.bodies.reconciliation import ReconcileBody
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ def resume(context: Context, key: str, options: RunOptionsBody | None = None) ->
 @allowed(Role.OPERATOR)
 def roll_back(context: Context, key: str) -> Requested:
     """Refused if it is known already that there is nothing to go back to; a runner may find that out later."""
+    from vitrine.engine import rollback  # `vitrine run` does not need it, and would start later
+
     with context.connection() as connection:
         pipeline = pipelines.get(connection, key)
         check = rollback.prepare_check(connection, context.settings, pipeline)
@@ -92,7 +95,7 @@ def roll_back(context: Context, key: str) -> Requested:
 
 
 @allowed(Role.OPERATOR)
-def request_reconcile(context: Context, key: str, body: ReconcileBody | None = None) -> Requested:
+def request_reconcile(context: Context, key: str, body: "ReconcileBody | None" = None) -> Requested:
     """The comparison of every value as a run, or a repair; the result is stored with the run, and with the request."""
     options = body.options() if body else None
     with context.connection() as connection:
@@ -107,6 +110,8 @@ def replay_rejects(context: Context, key: str) -> Requested:
 
 
 def _request_backfill(context: Context, key: str, wanted: BackfillBody) -> Requested:
+    from vitrine.engine import backfill
+
     with context.connection() as connection:
         pipeline = pipelines.get(connection, key)
     start, end = backfill.check_request(pipeline.definition, context.settings, str(wanted.start), str(wanted.end))
@@ -127,6 +132,8 @@ def pause(context: Context, key: str) -> Paused:
 
 @allowed(Role.OPERATOR)
 def reload(context: Context, key: str) -> Reloaded:
+    from vitrine import revisions
+
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.reload") as record:
         reloaded = revisions.reload(connection, key)
         record.add(reloaded.pipeline, after={"config_version": reloaded.pipeline.config_version})
