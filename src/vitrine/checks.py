@@ -45,7 +45,8 @@ Bound = Annotated[StrictInt | StrictFloat | str, BeforeValidator(_as_bound)]
 class BaseCheck(BaseModel):
     """What every check has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # its own validator is built on first use: a definition has one that includes it
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: str | None = Field(
         default=None,

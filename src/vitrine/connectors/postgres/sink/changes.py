@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -12,12 +13,14 @@ from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.copy_in import copy_in
 from vitrine.connectors.postgres.sink.merging import Merger
 from vitrine.connectors.postgres.sink.quarantine import Quarantine
-from vitrine.connectors.postgres.sink.row_checks import RowChecks
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.flow.rows import Batch, Column, Counts, Key
 from vitrine.postgres import Connection
+
+if TYPE_CHECKING:
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks
 
 BATCH = sql.Identifier("pg_temp", "vitrine_batch")
 CHECKED = sql.Identifier("pg_temp", "vitrine_checked")
@@ -32,7 +35,7 @@ class ChangesUnit(BatchUnit):
         target: TargetTable,
         casts: Casts,
         quarantine: Quarantine,
-        checks: RowChecks,
+        checks: "RowChecks | None",
         newest_by: Sequence[str] | None,
     ) -> None:
         super().__init__(session, target, casts, quarantine, target.identifier)
@@ -50,7 +53,7 @@ class ChangesUnit(BatchUnit):
 
     def _check(self, batch: Batch) -> None:
         """After the merge, so that a row is compared with the rows that stay; a failure rolls everything back."""
-        if self._checks.checks and batch.count and batch.columns:
+        if self._checks is not None and batch.count and batch.columns:
             results = self._checks.of_batch(self._written, batch.columns, batch.deleted)
             self.result = replace(self.result, checks=results)
 
@@ -73,7 +76,7 @@ class ChangesUnit(BatchUnit):
             self._target.create(batch.columns)
         if batch.count:
             self._session.create_temporary(BATCH, self._target.typed(batch.columns))
-            if self._checks.checks:
+            if self._checks is not None:
                 self._session.create_temporary(CHECKED, self._target.typed(batch.columns))
 
     def _write_all(self, batch: Batch) -> None:
@@ -86,7 +89,7 @@ class ChangesUnit(BatchUnit):
         insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} AS r")
         self.transaction.execute(insert.format(BATCH, columns, columns, rows))
         self._merge(batch)
-        if self._checks.checks:  # only a part of the batch, without its rejects
+        if self._checks is not None:  # only a part of the batch, without its rejects
             self._written = CHECKED
             self.transaction.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(CHECKED, BATCH))
 

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -11,7 +12,6 @@ from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.changes import drop_superseded
 from vitrine.connectors.postgres.sink.merging import Merger, check_deferred
 from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
-from vitrine.connectors.postgres.sink.row_checks import RowChecks
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
 from vitrine.connectors.postgres.sink.target import TargetTable
@@ -23,6 +23,9 @@ from vitrine.flow.rows import Column, Counts, Generation, LoadInfo, Reject, Stam
 from vitrine.model import Definition, Mode, PipelineId
 from vitrine.postgres import Connection
 
+if TYPE_CHECKING:
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks
+
 
 class StagedLoad:
     """One generation of a full load, in a staging table of its own."""
@@ -33,7 +36,7 @@ class StagedLoad:
         target: TargetTable,
         casts: Casts,
         quarantine: Quarantine,
-        checks: RowChecks,
+        checks: "RowChecks | None",
         definition: Definition,
         pipeline_id: PipelineId,
         generation: Generation,
@@ -123,7 +126,7 @@ class StagedLoad:
             )
         if not self._exists():
             if not self._target.exists:
-                return Written(checks=self._checks.of_load(info.checks, None, {}, 0))
+                return Written(checks=self._checks.of_load(info.checks, None, {}, 0) if self._checks else ())
             self._create_empty()
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
@@ -141,7 +144,7 @@ class StagedLoad:
         return Written(counts, tuple(rejects), healed, checks=checked)
 
     def _check(self, connection: Connection, info: LoadInfo, rows: int) -> Results:
-        if not info.checks:
+        if self._checks is None or not info.checks:
             return ()
         empty = rows == 0 and self._created_empty  # its columns are not known
         table, types = (None, {}) if empty else (self._table, catalog.column_types(connection, self._table))

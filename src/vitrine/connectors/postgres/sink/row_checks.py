@@ -22,8 +22,6 @@ from vitrine.model import format_duration
 from vitrine.policy import check_sql
 from vitrine.postgres import raw, safe_message
 
-TYPES = frozenset({"not_null", "unique", "accepted_values", "range", "row_count", "sql"})
-
 Types = Mapping[str, str]
 """Types of columns, by name."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -13,8 +14,6 @@ from vitrine.connectors.postgres.sink.changes import ChangesUnit
 from vitrine.connectors.postgres.sink.copy_in import copy_rows, encode
 from vitrine.connectors.postgres.sink.load import StagedLoad
 from vitrine.connectors.postgres.sink.quarantine import Quarantine
-from vitrine.connectors.postgres.sink.row_checks import TYPES as CHECK_TYPES
-from vitrine.connectors.postgres.sink.row_checks import RowChecks
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.errors import ConfigError
@@ -37,6 +36,10 @@ from vitrine.flow.rows import (
 )
 from vitrine.postgres import raw
 
+if TYPE_CHECKING:
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks
+
+CHECK_TYPES = frozenset({"not_null", "unique", "accepted_values", "range", "row_count", "sql"})
 FETCH_ROWS = 5000
 MEASURED = sql.Identifier("pg_temp", "vitrine_measured")
 
@@ -55,7 +58,7 @@ class PostgresSink:
         self._target = TargetTable(self._session, job)
         self._casts = Casts(self._target.type_of, self._target.name)
         self._quarantine = Quarantine(self._session, self._target, self._casts, job.rejects, job.open_rejects)
-        self._checks = RowChecks(self._session, self._target, job)
+        self._checks = _checks_of(self._session, self._target, job)
 
     def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
         facts = self._target.facts
@@ -74,7 +77,8 @@ class PostgresSink:
         found = self._target.findings(columns)
         if any(finding.fatal for finding in found):
             return found  # a type that the target's database lacks has no casts
-        found += self._checks.findings(columns)
+        if self._checks is not None:
+            found += self._checks.findings(columns)
         if self._target.facts is None:
             return found
         with self._session.translated():
@@ -166,6 +170,16 @@ class PostgresSink:
         if isinstance(batch.payload, BinaryRows):  # binary data must match its type
             return {column.name: column.type for column in batch.columns}
         return {column.name: lossless_type(column.type, self._target.type_of(column)) for column in batch.columns}
+
+
+def _checks_of(
+    session: TargetSession, target: TargetTable, job: SinkJob[PostgresSinkOptions, PostgresSettings]
+) -> "RowChecks | None":
+    if not job.definition.checks:
+        return None
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks  # most pipelines have none
+
+    return RowChecks(session, target, job)
 
 
 def _fetched(data: bytearray, count: int, columns: Sequence[Column]) -> Batch:
