@@ -608,13 +608,19 @@ class Pipeline:
 
     def is_stale(self, zone: tzinfo) -> bool:
         """Whether the mart is older than its freshness or its schedule allows; `zone`: time zone for cron schedules."""
+        return self.definition.enabled and self.is_late(self.stale_at(zone))
+
+    def is_late(self, stale_at: datetime | None) -> bool:
+        """The same for a disabled pipeline as well, which is never called stale."""
+        return stale_at is not None and self.read_at > stale_at
+
+    def stale_at(self, zone: tzinfo) -> datetime | None:
+        """Until when the mart is as fresh as its freshness or its schedule promises; None: nothing is promised."""
         schedule, freshness = self.definition.schedule, self.definition.options.freshness
         fresh = self.fresh_as_of or self.created_at
-        if not self.definition.enabled:
-            return False
         if freshness is not None:
-            return self.read_at > fresh + freshness
-        return schedule is not None and self.read_at > schedule.stale_at(fresh, zone=zone)
+            return fresh + freshness
+        return None if schedule is None else schedule.stale_at(fresh, zone=zone)
 
     @property
     def freshness_covers(self) -> FreshnessCovers:

@@ -971,7 +971,7 @@ SELECT count(*) AS alive FROM etl.etl_runners WHERE seen_at > now() - %(within)s
 
 -- list_pipeline_metrics --
 -- Values for the metrics of every pipeline; ages are in seconds
-SELECT p.name, p.enabled, p.status,
+SELECT p.id, p.name, p.enabled, p.status,
        extract(epoch FROM clock_timestamp() - p.fresh_as_of)::float8 AS mart_age,
        CASE WHEN p.status IN ('RUNNING', 'PAUSE_REQUESTED')
             THEN extract(epoch FROM clock_timestamp() - p.heartbeat_at)::float8 END AS heartbeat_age,
@@ -987,6 +987,25 @@ SELECT p.name, p.enabled, p.status,
        CASE p.verdict WHEN 'different' THEN 1 WHEN 'equal' THEN 0 END AS differs
   FROM etl.etl_pipelines p LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
  ORDER BY p.name;
+
+-- list_late_facts --
+-- Of pipelines whose marts are late: what decides why. Who paused or disabled one is the last such entry of the audit log
+SELECT p.id, clock_timestamp() AS now, p.enabled, p.status, p.status_since, p.source, p.last_error_code, p.last_error_at,
+       p.lease_owner, p.lease_expires_at, p.next_attempt_at, p.next_due_at, p.postponed,
+       s.horizon_blocker, s.horizon_lag_seconds,
+       EXISTS (SELECT FROM etl.etl_chains c WHERE c.pipeline_id = p.id) AS chained,
+       ARRAY(SELECT u.name FROM etl.etl_chains c JOIN etl.etl_pipelines u ON u.id = c.upstream_id
+              WHERE c.pipeline_id = p.id AND c.succeeded_at IS NULL ORDER BY u.name) AS missing_upstreams,
+       a.actor AS halted_by, a.at AS halted_at
+  FROM etl.etl_pipelines p
+  LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
+  LEFT JOIN LATERAL (
+       SELECT actor, at FROM etl.etl_audit
+        WHERE pipeline = p.name AND pipeline_id = p.id
+          AND CASE WHEN p.enabled THEN operation IN ('pipelines.pause', 'pipelines.rollback')
+                   ELSE after ->> 'enabled' = 'false' END
+        ORDER BY id DESC LIMIT 1) a ON NOT p.enabled OR p.status IN ('PAUSED', 'PAUSE_REQUESTED')
+ WHERE p.id = ANY (%(ids)s);
 
 -- open_alert --
 -- A condition has begun: one message, unless an earlier one has reported it and it has not ended since

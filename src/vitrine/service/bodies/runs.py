@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from vitrine.model import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.service.bodies.checks import ComparisonBody
 from vitrine.service.bodies.examples import ID, REQUEST_ID, RUN_EXAMPLE, example
-from vitrine.service.bodies.filters import STALE
+from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
 from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
 from vitrine.service.bodies.reconciliation import (
     VERDICT,
@@ -23,6 +23,9 @@ from vitrine.service.bodies.tracing import ResentBody
 from vitrine.status import RunStatus, Status
 from vitrine.store.chains import Upstream
 from vitrine.store.runs import Request, RequestState
+
+if TYPE_CHECKING:
+    from vitrine.service.lateness import Lateness
 
 
 class RunBody(BaseModel):
@@ -181,6 +184,9 @@ class StatusBody(BaseModel):
             "fresh_as_of": "2025-01-01T11:55:00Z",
             "freshness_covers": "everything",
             "stale": False,
+            "stale_at": "2025-01-01T12:05:00Z",
+            "late_cause": None,
+            "late_reason": None,
             "verified_until": "2025-01-01T11:30:00Z",
             "verdict": "equal",
             "verdict_at": "2025-01-01T11:30:05Z",
@@ -223,6 +229,9 @@ class StatusBody(BaseModel):
     )
     freshness_covers: FreshnessCovers = Field(description=COVERS)
     stale: bool = Field(description=STALE)
+    stale_at: datetime | None = Field(description=STALE_AT)
+    late_cause: str | None = Field(default=None, description=LATE_CAUSE)
+    late_reason: str | None = Field(default=None, description=LATE_REASON)
     verified_until: datetime | None = Field(description=VERIFIED_UNTIL)
     verdict: Verdict | None = Field(description=VERDICT)
     verdict_at: datetime | None = Field(description="When that one ended.")
@@ -247,6 +256,7 @@ class StatusBody(BaseModel):
         *,
         zone: tzinfo,
         waiting: str | None,
+        late: "Lateness | None",
         runners: int,
         upstreams: Sequence[Upstream] = (),
     ) -> Self:
@@ -269,6 +279,9 @@ class StatusBody(BaseModel):
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             stale=pipeline.is_stale(zone),
+            stale_at=pipeline.stale_at(zone),
+            late_cause=late.cause if late else None,
+            late_reason=late.sentence if late else None,
             verified_until=pipeline.verification.until,
             verdict=pipeline.verification.verdict,
             verdict_at=pipeline.verification.at,
