@@ -3,10 +3,11 @@
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
+from functools import cache, lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
@@ -105,6 +106,16 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.scheme}:{self.name}" if self.scheme else self.name
+
+
+def entry_points(*, group: str) -> metadata.EntryPoints:
+    """The entry points of a group. The folders of sys.path are searched once for all groups: that takes a while."""
+    return _entry_points(tuple(sys.path)).select(group=group)
+
+
+@lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> metadata.EntryPoints:
+    return cast(metadata.EntryPoints, metadata.entry_points())
 
 
 @cache

@@ -9,19 +9,13 @@ from functools import partial
 from typing import TypeVar
 
 from vitrine import metrics
-from vitrine.engine.backfill import range_of
-from vitrine.engine.rollback import roll_back
 from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
-from vitrine.flow.backfill import run_backfill
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Interrupted, Outcome
 from vitrine.flow.rows import Counts
 from vitrine.model import Claim, RequestKind
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
-from vitrine.runner.deleting import delete_vanished
 from vitrine.runner.planning import planned
-from vitrine.runner.reconciling import reconcile, replay
-from vitrine.runner.resending import resend
 from vitrine.settings import Settings
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -118,20 +112,31 @@ class PipelineExecutor:
                 return interrupted
 
     def _attempt(self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl) -> Outcome:
-        """Do all remaining work, up to the next interruption."""
+        """Do all remaining work, up to the next interruption. What only some requests need is imported for them."""
         if outcome := control.interrupted():  # much time may have passed since the claim
             return outcome
         try:
             match claim.kind:
                 case RequestKind.ROLLBACK:
+                    from vitrine.engine.rollback import roll_back
+
                     return roll_back(claim, self._settings, store.connection(), checkpoint, control)
                 case RequestKind.RECONCILE:
+                    from vitrine.runner.reconciling import reconcile
+
                     return reconcile(claim, self._settings, store, checkpoint, control)
                 case RequestKind.REPLAY:
+                    from vitrine.runner.reconciling import replay
+
                     return replay(claim, self._settings, store, checkpoint, control)
                 case RequestKind.RESEND:
+                    from vitrine.runner.resending import resend
+
                     return resend(claim, self._settings, store, checkpoint, control)
                 case RequestKind.BACKFILL:
+                    from vitrine.engine.backfill import range_of
+                    from vitrine.flow.backfill import run_backfill
+
                     with planned(claim, self._settings, store, control) as prepared:
                         options = claim.options
                         wanted = range_of(prepared, claim.definition, options.backfill_from, options.backfill_to)
@@ -141,6 +146,10 @@ class PipelineExecutor:
                         outcome = run_plan(prepared.plan, checkpoint, control)
                     if outcome is not Outcome.FINISHED or claim.kind is RequestKind.FULL:
                         return outcome  # a full run has deleted what vanished
+                    if claim.definition.options.delete_mode != "reconcile_keys":
+                        return outcome
+                    from vitrine.runner.deleting import delete_vanished
+
                     return delete_vanished(claim, self._settings, store, checkpoint, control)
         except Interrupted as interrupted:
             return interrupted.outcome

@@ -289,6 +289,21 @@ def first_due(connection: Connection, definition: Definition, zone: tzinfo = UTC
     return definition.schedule.next_after(row["now"], zone=zone) if row else None
 
 
+@dataclass(frozen=True)
+class Due:
+    """What a poll has to do."""
+
+    schedules: bool
+    reconciles: bool
+    leases: bool  # some have expired
+
+
+def get_due(connection: Connection) -> Due:
+    """Whether `fire_schedules`, `fire_reconciles` and `expire_leases` would find anything."""
+    row = fetch_one(connection, "get_due")
+    return Due(**row) if row else Due(schedules=True, reconciles=True, leases=True)
+
+
 def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
     """Consume every due time that has passed; names of the pipelines for which this requested a run.
 

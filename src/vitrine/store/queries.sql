@@ -84,6 +84,16 @@ next_reconcile_at = CASE WHEN p.options ->> 'reconcile_interval' IS NOT DISTINCT
                          THEN p.next_reconcile_at END,
 config_version = p.config_version + 1
 
+-- fragment reconcile_due --
+-- Condition: a pipeline is IDLE, has a mart, and its `reconcile_interval` has passed
+options ->> 'reconcile_interval' IS NOT NULL AND options ->> 'reconcile_interval' ~ '^[0-9.]+[smhd]$'
+   AND enabled AND status = 'IDLE' AND fresh_as_of IS NOT NULL
+   AND (next_reconcile_at IS NULL OR next_reconcile_at <= now())
+
+-- fragment lease_expired --
+-- Condition: the lease of pipeline p has expired
+p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
+
 -- fragment stale --
 -- Condition: the mart of pipeline p is older than its option `freshness` allows or, without one, its schedule. The due times
 -- of a cron line are not known here, so that the caller gives the ids of those that are stale
@@ -251,6 +261,16 @@ WITH chosen AS (
 -- include guard
 RETURNING p.status;
 
+-- get_due --
+-- What a poll finds due: a cheap question before the statements that act on it, whose planning takes longer than this
+SELECT EXISTS (SELECT FROM etl.etl_pipelines WHERE enabled AND next_due_at <= now()) AS schedules,
+       EXISTS (SELECT FROM etl.etl_pipelines WHERE
+               -- include reconcile_due
+       ) AS reconciles,
+       EXISTS (SELECT FROM etl.etl_pipelines p WHERE
+               -- include lease_expired
+       ) AS leases;
+
 -- get_time --
 -- The current time of the database
 SELECT clock_timestamp() AS now;
@@ -379,9 +399,8 @@ SELECT id FROM moved;
 WITH chosen AS (
     SELECT id, status, rerun, (options ->> 'reconcile_interval')::interval AS pause, 'schedule' AS event
       FROM etl.etl_pipelines
-     WHERE options ->> 'reconcile_interval' IS NOT NULL AND options ->> 'reconcile_interval' ~ '^[0-9.]+[smhd]$'
-       AND enabled AND status = 'IDLE' AND fresh_as_of IS NOT NULL
-       AND (next_reconcile_at IS NULL OR next_reconcile_at <= now())
+     WHERE
+           -- include reconcile_due
        FOR UPDATE SKIP LOCKED
 )
 -- include move
@@ -413,7 +432,8 @@ WITH expired AS (
                        OR s.error_code IN ('LEASE_EXPIRED', 'CRASH_LOOP') AND s.finished_at > r.started_at)) AS charged
       FROM etl.etl_pipelines p
       LEFT JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.status = 'RUNNING'
-     WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
+     WHERE
+           -- include lease_expired
        FOR UPDATE OF p SKIP LOCKED
 ), judged AS (
     SELECT *, CASE WHEN status <> 'RUNNING' OR NOT charged OR progressed OR attempt < %(max_attempts)s THEN 'expire'

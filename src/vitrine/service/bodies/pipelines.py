@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from vitrine.flow.rows import Finding
 from vitrine.model import Definition, FreshnessCovers, LastError, Pipeline, Verdict
 from vitrine.places import Place
-from vitrine.service.bodies.examples import FINDING_EXAMPLE, NEWEST_RUN_EXAMPLE, PIPELINE_EXAMPLE, example
+from vitrine.service.bodies.examples import FINDING_EXAMPLE, NEWEST_RUN_EXAMPLE, example, pipeline_example
 from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
 from vitrine.service.bodies.reconciliation import VERDICT, VERIFIED_UNTIL
 from vitrine.status import RunStatus, Status
@@ -71,7 +71,7 @@ class ErrorBody(BaseModel):
 class PipelineBody(Definition):
     """A pipeline: its definition, and the fields that the store adds."""
 
-    model_config = example(PIPELINE_EXAMPLE)
+    model_config = example(pipeline_example)
 
     id: UUID
     status: Status
@@ -141,7 +141,7 @@ class FindingBody(BaseModel):
 class StoredPipelineBody(PipelineBody):
     """A pipeline that was created or changed, and what source and target report about it."""
 
-    model_config = example(PIPELINE_EXAMPLE | {"warnings": [], "findings": []})
+    model_config = example(lambda: pipeline_example() | {"warnings": [], "findings": []})
 
     warnings: list[str] = Field(
         default_factory=list[str],
@@ -171,13 +171,14 @@ class NewestRunBody(BaseModel):
         return cls(**vars(run), seconds=seconds)
 
 
-_LISTED_EXAMPLE = PIPELINE_EXAMPLE | {"last_run": NEWEST_RUN_EXAMPLE, "late_cause": None, "late_reason": None}
+def _listed_example() -> dict[str, Any]:
+    return pipeline_example() | {"last_run": NEWEST_RUN_EXAMPLE, "late_cause": None, "late_reason": None}
 
 
 class ListedPipelineBody(PipelineBody):
     """A pipeline and its newest run."""
 
-    model_config = example(_LISTED_EXAMPLE)
+    model_config = example(_listed_example)
 
     last_run: NewestRunBody | None = Field(description="null before the first run.")
     late_cause: str | None = Field(default=None, description=LATE_CAUSE)
@@ -194,7 +195,7 @@ class InvalidPipelineBody(BaseModel):
 
 
 class PipelinePage(BaseModel):
-    model_config = example({"items": [_LISTED_EXAMPLE], "invalid": [], "next": None})
+    model_config = example(lambda: {"items": [_listed_example()], "invalid": [], "next": None})
 
     items: list[ListedPipelineBody]
     invalid: list[InvalidPipelineBody] = Field(

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from psycopg import sql
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, ranges
-from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.key_places import Relation
 from vitrine.connectors.postgres.sink import catalog, staging
 from vitrine.connectors.postgres.sink.casts import Casts
@@ -98,6 +97,8 @@ class PostgresSink:
         )
 
     def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest]:
+        from vitrine.connectors.postgres import digest as figures  # a run does not need it, and would start later
+
         with self._session.transaction() as connection:
             if rows is not None:
                 return figures.digest(connection, Relation(MEASURED, self._collect(rows, compare)), compare)
