@@ -49,6 +49,7 @@ _WITH_NAMES = (
     rf"(missing|invalid reference to) FROM-clause entry for table {_NAME}",
     r"function [\w.\"]+\([\w ().\"\[\],]*\) does not exist",
     r"operator does not exist: [\w ().\"\[\],<>=!@#%^&|~*/+-]+",
+    r"could not identify an (equality|ordering) operator for type [\w ().\"\[\],]+",
     r"cannot cast type [\w ().\"\[\],]+ to [\w ().\"\[\],]+",
     r"[A-Z/ ]+ types [\w ().\"\[\],]+ and [\w ().\"\[\],]+ cannot be matched",
     rf"permission denied for (table|schema|view|relation|function|sequence|materialized view|foreign table|column"

@@ -371,4 +371,7 @@ def _end(found: "RequestBody") -> NoReturn:
     if found.state == "failed":
         process.stop(f"'{found.pipeline}' {_described(found)}")
     output.show(f"{found.pipeline}: {_described(found)}")
+    for check in (found.run.checks if found.run else None) or ():
+        if not check.passed:
+            output.show_wrapped(f"warning, check '{check.name}': {check.text}", "  ")
     sys.exit(_code(found))

@@ -1,5 +1,6 @@
 """Policy: what a pipeline may read, and where it may write."""
 
+from vitrine.policy.check_sql import CheckSql, check_sql
 from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, Call, is_listed, parse_calls
@@ -13,9 +14,11 @@ __all__ = [
     "FUNCTION_GROUPS",
     "Approved",
     "Call",
+    "CheckSql",
     "Named",
     "ReadOnlySql",
     "Unfiltered",
+    "check_sql",
     "check_target",
     "inspect_definition",
     "is_allowed_target",

@@ -663,7 +663,7 @@ def _found(row: DictRow | None, key: str | UUID) -> DictRow:
 
 
 def _columns(definition: Definition) -> dict[str, Any]:
-    columns = definition.model_dump(exclude={"tasks", "options", "after"})
+    columns = definition.model_dump(exclude={"tasks", "options", "checks", "after"})
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
     automatic = definition.batch_size == "auto"
     return {
@@ -672,6 +672,7 @@ def _columns(definition: Definition) -> dict[str, Any]:
         "batch_size_exact": not automatic,
         "key_columns": list(definition.key_columns),
         "tags": list(definition.tags),
+        "checks": Jsonb([check.model_dump(mode="json", exclude_defaults=True) for check in definition.checks]),
         "options": Jsonb(options),
     }
 

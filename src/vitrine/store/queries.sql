@@ -71,7 +71,8 @@ name = %(name)s, description = %(description)s, owner = %(owner)s, tags = %(tags
 source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
 target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
 incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
-batch_size_exact = %(batch_size_exact)s, enabled = %(enabled)s, options = %(options)s, schedule_interval = %(schedule_interval)s,
+batch_size_exact = %(batch_size_exact)s, enabled = %(enabled)s, checks = %(checks)s, options = %(options)s,
+schedule_interval = %(schedule_interval)s,
 next_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
                    THEN %(next_due_at)s ELSE p.next_due_at END,
 regular_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS NOT DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
@@ -183,11 +184,11 @@ SELECT id, schedule_interval, coalesce(fresh_as_of, created_at) AS fresh_as_of, 
 INSERT INTO etl.etl_pipelines (id, name, description, owner, tags, type, source_type, source, source_query, python_task,
        target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, batch_size_exact, enabled,
        schedule_interval,
-       next_due_at, options)
+       next_due_at, checks, options)
 VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(owner)s, %(tags)s, %(type)s, %(source_type)s, %(source)s,
        %(source_query)s, %(python_task)s, %(target_table)s, %(mode)s, %(incremental_key)s, %(incremental_id_key)s,
        %(key_columns)s, %(batch_size)s, %(batch_size_exact)s, %(enabled)s, %(schedule_interval)s,
-       %(next_due_at)s, %(options)s)
+       %(next_due_at)s, %(checks)s, %(options)s)
 RETURNING id;
 
 -- update_pipeline --
@@ -684,6 +685,12 @@ SELECT id, run_id, started_at, finished_at, verdict, verified_until, report
 WITH
 -- include fence
 UPDATE etl.etl_runs SET result = %(result)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
+
+-- record_checks --
+-- Records what the checks of a pipeline have found in the rows of a run; no row means that the lease is lost
+WITH
+-- include fence
+UPDATE etl.etl_runs SET checks = %(checks)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
 
 -- hold_lease --
 -- The fence alone; no row means that the lease is lost (ETL01)

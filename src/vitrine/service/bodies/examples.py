@@ -49,6 +49,17 @@ STEPS_EXAMPLE: list[dict[str, Any]] = [
 ]
 
 
+CHECK_EXAMPLE: dict[str, Any] = {
+    "name": "not_null (name)",
+    "type": "not_null",
+    "severity": "warn",
+    "passed": False,
+    "rows": 2,
+    "keys": ["5f0c6a52-3a55-4f0e-9a44-0d3f4f5f3c1e"],
+    "text": "2 rows with NULL in 'name', for example 5f0c6a52-3a55-4f0e-9a44-0d3f4f5f3c1e",
+}
+
+
 RUN_EXAMPLE: dict[str, Any] = {
     "id": 42,
     "request_id": REQUEST_ID,
@@ -73,6 +84,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "error_code": None,
     "error_message": None,
     "result": None,
+    "checks": None,
     "runner": "worker-1",
 }
 

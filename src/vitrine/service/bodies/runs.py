@@ -7,9 +7,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
+from vitrine.checks import Severity
 from vitrine.model import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.service.bodies.checks import ComparisonBody
-from vitrine.service.bodies.examples import ID, REQUEST_ID, RUN_EXAMPLE, example
+from vitrine.service.bodies.examples import CHECK_EXAMPLE, ID, REQUEST_ID, RUN_EXAMPLE, example
 from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
 from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
 from vitrine.service.bodies.reconciliation import (
@@ -26,6 +27,20 @@ from vitrine.store.runs import Request, RequestState
 
 if TYPE_CHECKING:
     from vitrine.service.lateness import Lateness
+
+
+class CheckResultBody(BaseModel):
+    """What one check has found in the rows of a run."""
+
+    model_config = example(CHECK_EXAMPLE)
+
+    name: str
+    type: str
+    severity: Severity = Field(description="fail: the rows were not published. warn: they were.")
+    passed: bool
+    rows: int = Field(description="Rows that break the check; of row_count, the rows of the load.")
+    keys: list[str] = Field(description="Keys of some of these rows; empty if the settings hide keys in errors.")
+    text: str | None = Field(description="What is wrong, in one sentence; null if the check has passed.")
 
 
 class RunBody(BaseModel):
@@ -63,12 +78,17 @@ class RunBody(BaseModel):
         description="What a reconcile, a replay, a resend or a comparison of keys has found; null for other runs, and"
         " until then."
     )
+    checks: list[CheckResultBody] | None = Field(
+        default=None, description="What the pipeline's checks have found in its rows; null: no row was checked."
+    )
     runner: str
 
     @classmethod
     def of(cls, run: Run) -> Self:
         # without validation: a page has up to 200 of them, and they come from the store
         fields: dict[str, Any] = {**vars(run), "result": None if run.result is None else _result_of(run.result)}
+        if run.checks is not None:
+            fields["checks"] = [CheckResultBody.model_construct(**one) for one in run.checks]
         return cls.model_construct(**fields, seconds=run.seconds, rows_per_second=run.rows_per_second)
 
 

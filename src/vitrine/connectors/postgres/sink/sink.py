@@ -13,6 +13,8 @@ from vitrine.connectors.postgres.sink.changes import ChangesUnit
 from vitrine.connectors.postgres.sink.copy_in import copy_rows, encode
 from vitrine.connectors.postgres.sink.load import StagedLoad
 from vitrine.connectors.postgres.sink.quarantine import Quarantine
+from vitrine.connectors.postgres.sink.row_checks import TYPES as CHECK_TYPES
+from vitrine.connectors.postgres.sink.row_checks import RowChecks
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.errors import ConfigError
@@ -53,6 +55,7 @@ class PostgresSink:
         self._target = TargetTable(self._session, job)
         self._casts = Casts(self._target.type_of, self._target.name)
         self._quarantine = Quarantine(self._session, self._target, self._casts, job.rejects, job.open_rejects)
+        self._checks = RowChecks(self._session, self._target, job)
 
     def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
         facts = self._target.facts
@@ -64,12 +67,16 @@ class PostgresSink:
             columns=tuple(Column(name, type_name) for name, type_name in stored),
             identity=facts.identity if facts else None,
             findings=tuple(self._findings(columns)),
+            checks=CHECK_TYPES,
         )
 
     def _findings(self, columns: Sequence[Column]) -> list[Finding]:
         found = self._target.findings(columns)
-        if self._target.facts is None or any(finding.fatal for finding in found):
+        if any(finding.fatal for finding in found):
             return found  # a type that the target's database lacks has no casts
+        found += self._checks.findings(columns)
+        if self._target.facts is None:
+            return found
         with self._session.translated():
             return found + self._casts.findings(self._session.connection, columns)
 
@@ -80,7 +87,7 @@ class PostgresSink:
     def unit(self, stamp: Stamp) -> Generator[ChangesUnit]:
         newest_by = self._newest_by if self._definition.options.on_duplicate_key == "last" else None
         with self._session.transaction():
-            yield ChangesUnit(self._session, self._target, self._casts, self._quarantine, newest_by)
+            yield ChangesUnit(self._session, self._target, self._casts, self._quarantine, self._checks, newest_by)
 
     def load(self, generation: Generation) -> StagedLoad:
         if self._pipeline_id is None:
@@ -90,6 +97,7 @@ class PostgresSink:
             self._target,
             self._casts,
             self._quarantine,
+            self._checks,
             self._definition,
             self._pipeline_id,
             generation,
