@@ -511,9 +511,10 @@ class RequestKind(StrEnum):
     BACKFILL = "backfill"  # a range of the cursor is read and written again; the checkpoint stays
     RECONCILE = "reconcile"  # the mart is compared with its source, and what differs is repaired if that is asked for
     REPLAY = "replay"  # the keys in quarantine are read and written again; the checkpoint stays
+    RESEND = "resend"  # one key is read and written again; the checkpoint stays
 
 
-RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY})
+RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY, RequestKind.RESEND})
 """The kinds that leave the checkpoint alone: however they end, the pipeline returns to the status it had."""
 
 
@@ -526,6 +527,8 @@ class RunOptions:
     backfill_to: str | None = None  # and the first one behind its last
     deep: bool = False  # a reconcile: down to the keys that differ
     repair: bool = False  # and these are corrected
+    key: str | None = None  # a resend: the key, as that of a reject
+    delete: bool = False  # and it is deleted from the target if the source does not have it
 
     def stored(self) -> dict[str, object]:
         """As the store keeps them; options that are not given are left out, because an older runner knows fewer."""
@@ -618,13 +621,19 @@ class Pipeline:
 
     def is_stale(self, zone: tzinfo) -> bool:
         """Whether the mart is older than its freshness or its schedule allows; `zone`: time zone for cron schedules."""
+        return self.definition.enabled and self.is_late(self.stale_at(zone))
+
+    def is_late(self, stale_at: datetime | None) -> bool:
+        """The same for a disabled pipeline as well, which is never called stale."""
+        return stale_at is not None and self.read_at > stale_at
+
+    def stale_at(self, zone: tzinfo) -> datetime | None:
+        """Until when the mart is as fresh as its freshness or its schedule promises; None: nothing is promised."""
         schedule, freshness = self.definition.schedule, self.definition.options.freshness
         fresh = self.fresh_as_of or self.created_at
-        if not self.definition.enabled:
-            return False
         if freshness is not None:
-            return self.read_at > fresh + freshness
-        return schedule is not None and self.read_at > schedule.stale_at(fresh, zone=zone)
+            return fresh + freshness
+        return None if schedule is None else schedule.stale_at(fresh, zone=zone)
 
     @property
     def freshness_covers(self) -> FreshnessCovers:

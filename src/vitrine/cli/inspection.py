@@ -73,8 +73,11 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
     if current.fresh_as_of:
         covers = current.freshness_covers
         shown = "the source" if covers == "everything" else f"{covers} of the source"
-        late = "; that is older than its freshness or schedule allows" if current.stale else ""
-        output.show(f"the mart shows {shown} as of {output.local_time(current.fresh_as_of, settings)}{late}")
+        output.show(f"the mart shows {shown} as of {output.local_time(current.fresh_as_of, settings)}")
+    if current.stale_at:
+        promised = f"it may be that old until {output.local_time(current.stale_at, settings)}"
+        late = f"; it is late [{current.late_cause}]: {current.late_reason}" if current.late_cause else ""
+        output.show_wrapped(f"{promised}{late}", "  ")
     if current.verdict_at:
         at = output.local_time(current.verdict_at, settings)
         output.show(f"last deep reconcile, at {at}: {current.verdict}")

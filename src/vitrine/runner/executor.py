@@ -133,6 +133,10 @@ class PipelineExecutor:
                     from vitrine.runner.reconciling import replay
 
                     return replay(claim, self._settings, store, checkpoint, control)
+                case RequestKind.RESEND:
+                    from vitrine.runner.resending import resend
+
+                    return resend(claim, self._settings, store, checkpoint, control)
                 case RequestKind.BACKFILL:
                     from vitrine.engine.backfill import range_of
                     from vitrine.flow.backfill import run_backfill

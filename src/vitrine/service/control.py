@@ -1,4 +1,4 @@
-"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, pause, reload."""
+"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, resend, pause, reload."""
 
 import logging
 from dataclasses import asdict
@@ -30,6 +30,7 @@ from vitrine.store.pipelines import Stored
 
 if TYPE_CHECKING:
     from vitrine.service.bodies.reconciliation import ReconcileBody
+    from vitrine.service.bodies.tracing import ResendBody
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,16 @@ def replay_rejects(context: Context, key: str) -> Requested:
     """Read and write the keys in quarantine once more."""
     with context.connection() as connection:
         return _request(context, connection, key, None, kind=RequestKind.REPLAY)
+
+
+@allowed(Role.OPERATOR)
+def resend(context: Context, key: str, body: "ResendBody") -> Requested:
+    """Read and write one key once more; with `delete`, remove it if the source does not have it."""
+    from vitrine.flow import keys
+
+    options = RunOptions(key=keys.to_text(tuple(body.key)), delete=body.delete)
+    with context.connection() as connection:
+        return _request(context, connection, key, options, kind=RequestKind.RESEND)
 
 
 def _request_backfill(context: Context, key: str, wanted: BackfillBody) -> Requested:

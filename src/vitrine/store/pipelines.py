@@ -398,6 +398,11 @@ def claim_next(
 def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
     """Sources at their limit; other claims wait until the transaction ends before they count."""
     fetch_one(connection, "lock_source_limits")
+    return list_full_sources(connection, runs_per_source)
+
+
+def list_full_sources(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
+    """Sources whose runs have all the connections that are allowed."""
     allowed = {"sources": list(runs_per_source), "runs": list(runs_per_source.values())}
     return [row["source"] for row in fetch_all(connection, "list_full_sources", **allowed)]
 
@@ -406,8 +411,7 @@ def is_source_full(connection: Connection, source: str, runs_per_source: Mapping
     """Whether a run of this source would have to wait, because others have all the connections that are allowed."""
     if source not in runs_per_source:
         return False
-    limit = {"sources": [source], "runs": [runs_per_source[source]]}
-    return bool(fetch_all(connection, "list_full_sources", **limit))
+    return bool(list_full_sources(connection, {source: runs_per_source[source]}))
 
 
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:

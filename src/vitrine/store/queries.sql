@@ -681,7 +681,7 @@ SELECT id, run_id, started_at, finished_at, verdict, verified_until, report
   FROM etl.etl_reconciliations WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
 
 -- record_result --
--- Records what a reconcile or a replay has found; no row means that the lease is lost
+-- Records what a reconcile, a replay or a resend has found; no row means that the lease is lost
 WITH
 -- include fence
 UPDATE etl.etl_runs SET result = %(result)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
@@ -788,6 +788,12 @@ SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason,
        CASE WHEN %(with_rows)s THEN row END AS row, created_at
   FROM etl.etl_rejects
  WHERE pipeline_id = %(id)s AND closed_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s;
+
+-- get_reject --
+-- The row in quarantine that has one of these keys
+SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, NULL AS row, created_at
+  FROM etl.etl_rejects
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY(%(keys)s) ORDER BY id LIMIT 1;
 
 -- count_rejects --
 -- How many rows of a pipeline are in quarantine
@@ -992,7 +998,7 @@ SELECT count(*) AS alive FROM etl.etl_runners WHERE seen_at > now() - %(within)s
 
 -- list_pipeline_metrics --
 -- Values for the metrics of every pipeline; ages are in seconds
-SELECT p.name, p.enabled, p.status,
+SELECT p.id, p.name, p.enabled, p.status,
        extract(epoch FROM clock_timestamp() - p.fresh_as_of)::float8 AS mart_age,
        CASE WHEN p.status IN ('RUNNING', 'PAUSE_REQUESTED')
             THEN extract(epoch FROM clock_timestamp() - p.heartbeat_at)::float8 END AS heartbeat_age,
@@ -1008,6 +1014,25 @@ SELECT p.name, p.enabled, p.status,
        CASE p.verdict WHEN 'different' THEN 1 WHEN 'equal' THEN 0 END AS differs
   FROM etl.etl_pipelines p LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
  ORDER BY p.name;
+
+-- list_late_facts --
+-- Of pipelines whose marts are late: what decides why. Who paused or disabled one is the last such entry of the audit log
+SELECT p.id, clock_timestamp() AS now, p.enabled, p.status, p.status_since, p.source, p.last_error_code, p.last_error_at,
+       p.lease_owner, p.lease_expires_at, p.next_attempt_at, p.next_due_at, p.postponed,
+       s.horizon_blocker, s.horizon_lag_seconds,
+       EXISTS (SELECT FROM etl.etl_chains c WHERE c.pipeline_id = p.id) AS chained,
+       ARRAY(SELECT u.name FROM etl.etl_chains c JOIN etl.etl_pipelines u ON u.id = c.upstream_id
+              WHERE c.pipeline_id = p.id AND c.succeeded_at IS NULL ORDER BY u.name) AS missing_upstreams,
+       a.actor AS halted_by, a.at AS halted_at
+  FROM etl.etl_pipelines p
+  LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
+  LEFT JOIN LATERAL (
+       SELECT actor, at FROM etl.etl_audit
+        WHERE pipeline = p.name AND pipeline_id = p.id
+          AND CASE WHEN p.enabled THEN operation IN ('pipelines.pause', 'pipelines.rollback')
+                   ELSE after ->> 'enabled' = 'false' END
+        ORDER BY id DESC LIMIT 1) a ON NOT p.enabled OR p.status IN ('PAUSED', 'PAUSE_REQUESTED')
+ WHERE p.id = ANY (%(ids)s);
 
 -- open_alert --
 -- A condition has begun: one message, unless an earlier one has reported it and it has not ended since

@@ -116,6 +116,7 @@ def pipeline_example() -> dict[str, Any]:
         "fresh_as_of": "2025-01-01T12:00:00Z",
         "freshness_covers": "everything",
         "stale": False,
+        "stale_at": "2025-01-01T12:10:00Z",
         "verified_until": "2025-01-01T11:30:00Z",
         "verdict": "equal",
         "verdict_at": "2025-01-01T11:30:05Z",

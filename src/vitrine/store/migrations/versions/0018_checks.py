@@ -4,7 +4,7 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0019"
+revision = "0018"
 down_revision = "0017"
 
 
