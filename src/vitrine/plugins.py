@@ -5,6 +5,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
@@ -258,6 +259,19 @@ def secrets_in(settings: Settings) -> list[str]:
     """Every password and other secret of an installation, to be redacted from what is logged."""
     sections = [settings.section(one.name, one.settings) for one in installed().values()]
     return [*settings.passwords(), *secrets_of(sections)]
+
+
+def preload(settings: Settings) -> None:
+    """Import the connectors that are configured, so that the first runs of a process do not wait for it.
+
+    What cannot be imported is reported by the run that needs it.
+    """
+    for connector in installed().values():
+        with suppress(ConfigError):
+            if getattr(settings.section(connector.name, connector.settings), "is_configured", True):
+                for part in (connector.source, connector.sink):
+                    if part is not None:
+                        load_class(connector, part.factory)
 
 
 def load_class(connector: Connector, factory: str) -> Any:
