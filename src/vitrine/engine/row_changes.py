@@ -229,11 +229,10 @@ def _scaled(count: float, share: float) -> int:
 def compare_read(sides: Sides, read: Read, budget: Budget) -> RowChanges:
     """The rows of a read beside the rows of the mart that have their keys."""
     tally, compared = _Tally(), 0
-    wanted = replace(sides.wanted, control=None, by_key=True)
     for batch in sides.batches(read):
-        source = sides.of_rows(iter([batch]), wanted) if batch.count else ()
-        target = _stored(sides, [one.range.low or () for one in source], wanted)
-        tally.add(differences.compare_digests(source, target, wanted), sum(one.rows > 1 for one in source))
+        if batch.count:
+            source, target = both(sides, lambda wanted, batch=batch: _of_batch(sides, batch, wanted))
+            tally.add(differences.compare_digests(source, target, sides.wanted), sum(one.rows > 1 for one in source))
         tally.add(Differences(extra=marked_in_mart(sides, batch)))
         compared += batch.count + len(batch.deleted)
         if budget.is_spent:
@@ -241,6 +240,13 @@ def compare_read(sides: Sides, read: Read, budget: Budget) -> RowChanges:
     else:
         return _read(tally, compared, "exact")
     return _read(tally, compared, "partial")
+
+
+def _of_batch(sides: Sides, batch: Batch, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+    """The digests of the keys of a batch, and of the rows of the mart that have them."""
+    wanted = replace(wanted, control=None, by_key=True)
+    source = sides.of_rows(iter([batch]), wanted)
+    return source, list(_stored(sides, [one.range.low or () for one in source], wanted))
 
 
 def _read(tally: _Tally, compared: int, method: Method) -> RowChanges:
