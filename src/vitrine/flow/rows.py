@@ -314,6 +314,8 @@ class TargetInfo:
     findings: tuple[Finding, ...] = ()
     # types of checks that the sink carries out before rows are visible; the engine refuses a definition with others
     checks: frozenset[str] = frozenset()
+    written: tuple[str, ...] = ()  # of `columns`: those that the last run has written, as far as it is known
+    rewrites: bool = False  # rows are written even if they are equal, and a load replaces the target as a whole
 
 
 @dataclass(frozen=True)
@@ -519,6 +521,7 @@ class Compare:
     marked: Column | None = None  # rows that this column marks as deleted are skipped
     only: tuple[Key, ...] | None = None  # these keys; None: every key of the ranges
     by_key: bool = False  # one digest for each key, with the hash of each column
+    bounds_only: bool = False  # the parts alone, if the system can cut them without a digest: rows and hash are 0
 
     def form_of(self, column: Column) -> CommonForm:
         return self.forms.get(column.name, CommonForm.SAME)

@@ -64,6 +64,8 @@ class ElasticsearchSink:
             identity=live.uuid if live else None,
             findings=tuple(findings_about(self._job, found, self._target.definition_of(columns), columns)),
             checks=CHECK_TYPES,
+            written=tuple(live.mark.columns) if live and live.mark else (),
+            rewrites=True,
         )
 
     def encode(self, batch: Batch) -> Batch:
