@@ -202,9 +202,9 @@ bench-compare: $(DEV) ## Compare this tree with another one: AGAINST=../old ROUN
 
 .PHONY: requirements
 requirements: $(DEV) ## Compile the pinned requirements with their hashes again (no addresses in them)
-	$(COMPILE) --extra api --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
+	$(COMPILE) --extra api --extra console --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/build.txt requirements/build.in
-	$(COMPILE) --constraint requirements/runtime.txt --extra api --extra elasticsearch --extra frames --output-file requirements/image.txt pyproject.toml
+	$(COMPILE) --constraint requirements/runtime.txt --extra api --extra console --extra elasticsearch --extra frames --output-file requirements/image.txt pyproject.toml
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/devserver.txt requirements/devserver.in
 	$(COMPILE) --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) --output-file requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml requirements/build.in
