@@ -191,7 +191,9 @@ class Head:
         labels = [pipeline.target_table, pipeline.owner, *(f"#{tag}" for tag in pipeline.tags)]
         parts.set_text(self._sub, " · ".join(label for label in labels if label))
         parts.set_text(self._description, pipeline.description)
-        sentence = status.waiting or ""
+        # the due time alone is a fact below, in the viewer's zone
+        is_only_due = status.status is Status.IDLE and status.next_due_at is not None and not status.postponed
+        sentence = "" if is_only_due and status.runners else status.waiting or ""
         parts.set_text(self._sentence, f"{sentence[:1].upper()}{sentence[1:]}")
         self._sentence.set_visibility(bool(sentence))
         for label, at in (
