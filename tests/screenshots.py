@@ -18,6 +18,8 @@ from tests.helpers.folders import server_folder
 from tests.helpers.processes import environment, free_port, started
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
+from vitrine.embedded import EmbeddedPostgres
+from vitrine.postgres import connect
 
 FOLDER = Path(__file__).parents[1] / "screenshots"
 WIDTHS = {1280: 900, 390: 844}
@@ -59,7 +61,7 @@ PIPELINES: tuple[Mapping[str, Any], ...] = (
         "description": "The year of each film; a few titles have none.",
         "owner": "team-analytics",
         "tags": ["search"],
-        "source_query": "SELECT f.id, (1900 + 400 * (f.rating IS NOT NULL AND f.rating > 9.2)::int * 100)::int AS year\n"
+        "source_query": "SELECT f.id, f.title, extract(year FROM f.creation_date)::int AS year\n"
         "  FROM content.film_work f",
         "target_table": "analytics.film_years",
         "key_columns": ["id"],
@@ -75,11 +77,22 @@ def main() -> None:
         with started(["up"], folder, env):
             wait_until(lambda: get(port, "/console")[0] == 200, timeout=300, what="the start of `vitrine up`")
             address = f"http://127.0.0.1:{port}"
+            _create_strict_mart(folder)
             _add_pipelines(address)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=tools.find("chromium"), args=FLAGS)
                 _take(browser, f"{address}/console")
                 browser.close()
+
+
+def _create_strict_mart(folder: Path) -> None:
+    """A mart that does not take every film, so that rows are in quarantine."""
+    url = EmbeddedPostgres(folder / ".vitrine" / "postgres").running_url()
+    assert url is not None
+    with connect(url, name="tests") as connection:
+        connection.execute(
+            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1935))"
+        )
 
 
 def _add_pipelines(address: str) -> None:

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -60,10 +61,10 @@ def button(page: Page, name: str) -> Locator:
 
 def violations(page: Page) -> list[str]:
     """What axe-core finds; each with the element."""
-    found = Axe().run(page)
+    found = cast(Any, Axe()).run(page).response["violations"]
     return [
         f"{one['id']}: {node['html'][:200]} {node['any'][0]['message'] if node['any'] else ''}"
-        for one in found.response["violations"]
+        for one in cast(list[Any], found)
         for node in one["nodes"]
     ]
 
@@ -174,8 +175,8 @@ def test_a_failing_pipeline_shows_its_sentence_and_hostile_text_is_only_text(
         {"text": f"pipeline 'hostile': {HOSTILE}; correct it"},
     )
     connection.execute(
-        """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, code, reason, row)
-        SELECT pipeline_id, id, %(text)s, %(text)s, '22P02', %(text)s, '{}' FROM etl.etl_runs LIMIT 1""",
+        """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, code, sqlstate, reason, row)
+        SELECT pipeline_id, id, %(text)s, %(text)s, '22P02', '22P02', %(text)s, '{}' FROM etl.etl_runs LIMIT 1""",
         {"text": HOSTILE},
     )
     connection.execute("UPDATE etl.etl_runs SET error_message = %(text)s, runner = %(text)s", {"text": HOSTILE})

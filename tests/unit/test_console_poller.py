@@ -26,6 +26,10 @@ def nothing(_: object) -> None:
     return
 
 
+def fail(_: object) -> None:
+    raise ValueError("a mistake in a page")
+
+
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "ROUND_SECONDS", 0.01)
@@ -132,7 +136,7 @@ def test_a_page_with_a_mistake_does_not_stop_the_others() -> None:
         shown: list[int] = []
         states: list[State] = []
         poller.watch("broken", lambda _: 1 // 0, nothing, every=0)
-        poller.watch("good", lambda _: 1, lambda value: value // 0, every=0)
+        poller.watch("good", lambda _: 1, fail, every=0)
         poller.watch("good", lambda _: 1, shown.append, every=0)
         poller.listen(states.append)
         await until(lambda: bool(shown))
