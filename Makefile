@@ -214,9 +214,9 @@ bench-compare: $(DEV) ## Compare this tree with another one: AGAINST=../old ROUN
 
 .PHONY: requirements
 requirements: $(DEV) ## Compile the pinned requirements with their hashes again (no addresses in them)
-	$(COMPILE) --extra api --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
+	$(COMPILE) --extra api --extra console --extra elasticsearch --extra embedded --extra frames --output-file requirements/runtime.txt pyproject.toml requirements/build.in
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/build.txt requirements/build.in
-	$(COMPILE) --constraint requirements/runtime.txt --extra api --extra elasticsearch --extra frames --output-file requirements/image.txt pyproject.toml
+	$(COMPILE) --constraint requirements/runtime.txt --extra api --extra console --extra elasticsearch --extra frames --output-file requirements/image.txt pyproject.toml
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/devserver.txt requirements/devserver.in
 	$(COMPILE) --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) --output-file requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml requirements/build.in
@@ -224,6 +224,10 @@ requirements: $(DEV) ## Compile the pinned requirements with their hashes again 
 .PHONY: sample-sql
 sample-sql: $(DEV) ## Write sql/init_demo_data.sql, the sample cinema as one script for psql
 	$(BIN)/python -m tests.sample_sql
+
+.PHONY: screenshots
+screenshots: $(DEV) tools ## Pictures of every page of the console in screenshots/, at two widths, light and dark
+	$(BIN)/python -m tests.screenshots
 
 .PHONY: licenses
 licenses: $(DEV) ## Write docs/licenses.md, the licences of all that is installed, from the metadata of the packages

@@ -250,6 +250,8 @@ class Settings(_FromFiles):
     home: Path = Path(".vitrine")
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8000, ge=1, le=65535)
+    # pages at /console of the API, if the extra `console` is installed
+    console: bool = True
     # names besides those of loopback under which clients reach the API, and the port of a runner
     allowed_hosts: Hosts = ()
     # PEM files; None: the API itself speaks no TLS

@@ -114,6 +114,8 @@ p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timest
    AND (%(error)s::text IS NULL OR p.last_error_code = %(error)s)
    AND (%(tag)s::text IS NULL OR %(tag)s = ANY (p.tags))
    AND (%(owner)s::text IS NULL OR p.owner = %(owner)s)
+   AND (%(search)s::text IS NULL
+        OR strpos(lower(concat_ws(' ', p.name, p.target_table, p.owner, p.description)), %(search)s) > 0)
    AND (%(stale)s::boolean IS NULL OR %(stale)s =
         -- include stale
        )
@@ -1198,3 +1200,99 @@ SELECT id, at, actor, role, via, address, operation, pipeline, pipeline_id, befo
    AND (%(since)s::timestamptz IS NULL OR at >= %(since)s)
  ORDER BY id DESC
  LIMIT %(limit)s;
+
+-- insert_session --
+-- A browser has logged in to the console
+INSERT INTO etl.etl_sessions (hash, token_id, expires_at) VALUES (%(hash)s, %(token_id)s, now() + %(idle)s::interval);
+
+-- list_valid_sessions --
+-- Those of the sessions that may be used now, with the seconds until they expire
+SELECT s.hash, s.token_id, extract(epoch FROM least(s.expires_at, t.expires_at) - now())::float8 AS seconds_left
+  FROM etl.etl_sessions s JOIN etl.etl_tokens t ON t.id = s.token_id
+ WHERE s.hash = ANY (%(hashes)s::bytea[]) AND s.expires_at > now() AND t.revoked_at IS NULL AND t.expires_at > now();
+
+-- record_session_use --
+-- Notes that these sessions are in use, at most once a minute for each, and extends them
+UPDATE etl.etl_sessions
+   SET seen_at = date_trunc('minute', now()),
+       expires_at = least(now() + %(idle)s::interval, created_at + %(longest)s::interval)
+ WHERE hash = ANY (%(hashes)s::bytea[]) AND expires_at > now() AND seen_at < date_trunc('minute', now());
+
+-- delete_session --
+-- A browser has logged out
+DELETE FROM etl.etl_sessions WHERE hash = %(hash)s;
+
+-- prune_sessions --
+-- Deletes sessions that cannot be used any more, at most `limit`
+DELETE FROM etl.etl_sessions WHERE hash IN (
+    SELECT s.hash FROM etl.etl_sessions s JOIN etl.etl_tokens t ON t.id = s.token_id
+     WHERE s.expires_at <= now() OR t.revoked_at IS NOT NULL OR t.expires_at <= now()
+     LIMIT %(limit)s
+       FOR UPDATE OF s SKIP LOCKED);
+
+-- count_states --
+-- How many pipelines are in each status, failed, stale or disabled, of at most `limit` pipelines
+SELECT count(*) AS pipelines,
+       count(*) FILTER (WHERE p.status = 'IDLE') AS idle,
+       count(*) FILTER (WHERE p.status = 'RUN_REQUESTED') AS run_requested,
+       count(*) FILTER (WHERE p.status = 'RUNNING') AS running,
+       count(*) FILTER (WHERE p.status = 'PAUSE_REQUESTED') AS pause_requested,
+       count(*) FILTER (WHERE p.status = 'PAUSED') AS paused,
+       count(*) FILTER (WHERE p.status = 'FAILED') AS failed,
+       count(*) FILTER (WHERE NOT p.enabled) AS disabled,
+       count(*) FILTER (WHERE
+       -- include stale
+       ) AS stale
+  FROM (SELECT id, status, enabled, options, schedule_interval, fresh_as_of, created_at
+          FROM etl.etl_pipelines LIMIT %(limit)s) AS p;
+
+-- count_owners --
+-- How many pipelines each owner has, and how many of them failed, run or are stale; the first owners in their order
+SELECT p.owner AS name, count(*) AS pipelines, count(*) FILTER (WHERE p.status = 'FAILED') AS failed,
+       count(*) FILTER (WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')) AS running,
+       count(*) FILTER (WHERE
+       -- include stale
+       ) AS stale
+  FROM (SELECT * FROM etl.etl_pipelines LIMIT %(limit)s) AS p
+ WHERE p.owner <> ''
+ GROUP BY p.owner ORDER BY p.owner LIMIT %(groups)s;
+
+-- count_tags --
+-- The same by tag; a pipeline counts for each of its tags
+SELECT tag AS name, count(*) AS pipelines, count(*) FILTER (WHERE p.status = 'FAILED') AS failed,
+       count(*) FILTER (WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')) AS running,
+       count(*) FILTER (WHERE
+       -- include stale
+       ) AS stale
+  FROM (SELECT * FROM etl.etl_pipelines LIMIT %(limit)s) AS p CROSS JOIN LATERAL unnest(p.tags) AS tag
+ GROUP BY tag ORDER BY tag LIMIT %(groups)s;
+
+-- list_recent_runs --
+-- The newest runs of several pipelines, in short, newest first
+SELECT r.pipeline_id, r.id, r.kind, r.status, r.started_at, r.rows_read, r.rows_written,
+       extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.started_at)::float8 AS seconds
+  FROM unnest(%(ids)s::uuid[]) AS p(id)
+ CROSS JOIN LATERAL (SELECT * FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT %(limit)s) AS r
+ ORDER BY r.pipeline_id, r.id DESC;
+
+-- get_health --
+-- Runners, the queue, active runs, and the pipeline whose checkpoint waits longest for an open transaction
+SELECT (SELECT count(*) FROM etl.etl_runners WHERE seen_at > now() - %(within)s::interval) AS runners,
+       (SELECT count(*) FROM (SELECT FROM etl.etl_pipelines WHERE status = 'RUN_REQUESTED' AND enabled
+                               LIMIT %(limit)s) AS queued) AS waiting,
+       (SELECT extract(epoch FROM clock_timestamp() - min(requested_at))::float8 FROM etl.etl_pipelines
+         WHERE status = 'RUN_REQUESTED' AND enabled AND (next_attempt_at IS NULL OR next_attempt_at <= now())) AS oldest_wait,
+       (SELECT count(*) FROM (SELECT FROM etl.etl_pipelines WHERE status IN ('RUNNING', 'PAUSE_REQUESTED')
+                               LIMIT %(limit)s) AS active) AS running,
+       held.name AS held_pipeline, held.lag AS horizon_lag, held.blocker AS horizon_blocker, clock_timestamp() AS now
+  FROM (SELECT) AS one
+  LEFT JOIN LATERAL (
+       SELECT p.name, s.horizon_lag_seconds AS lag, s.horizon_blocker AS blocker
+         FROM etl.etl_state s JOIN etl.etl_pipelines p ON p.id = s.pipeline_id
+        WHERE s.horizon_blocker IS NOT NULL AND p.enabled
+        ORDER BY s.horizon_lag_seconds DESC LIMIT 1) AS held ON true;
+
+-- list_changes --
+-- One page of the changes of a pipeline, newest first: who asked for them and which fields they concern, without values
+SELECT id, at, actor, via, operation, ARRAY(SELECT jsonb_object_keys(coalesce(after, before, '{}')) ORDER BY 1) AS fields
+  FROM etl.etl_audit WHERE pipeline = %(name)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;

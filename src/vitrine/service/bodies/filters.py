@@ -56,6 +56,13 @@ class Filters(BaseModel):
     tag: str | None = Field(default=None, pattern=TAG, description="Has this tag.", examples=["search"])
     owner: str | None = Field(default=None, max_length=200, description="Has this owner.", examples=["team-search"])
 
+    search: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Name, target, owner or description contains this text, in any case.",
+        examples=["genre"],
+    )
+
     @property
     def is_empty(self) -> bool:
         return all(getattr(self, name) in (None, ()) for name in Filters.model_fields)
@@ -63,7 +70,15 @@ class Filters(BaseModel):
     @property
     def selection(self) -> Selection:
         return Selection(
-            self.status, self.target, self.enabled, self.stale, self.failed, self.error, self.tag, self.owner
+            self.status,
+            self.target,
+            self.enabled,
+            self.stale,
+            self.failed,
+            self.error,
+            self.tag,
+            self.owner,
+            self.search,
         )
 
 
