@@ -195,7 +195,7 @@ def test_transforms_are_part_of_the_plan(
     plan = planned(settings, pipeline, python_task="keep_even")
     state: Any = "keep" if mode == "incremental" else None
     found = of_run(plan, state or "next")
-    fields = {"python_task": "keep_even"}
+    fields: dict[str, Any] = {"python_task": "keep_even"}
     real = effect(
         connection, "analytics.events", lambda: carry_out(connection, settings, pipeline, state=state, **fields)
     )
