@@ -8,7 +8,7 @@ STORE = "etl"
 DEFINITION = (
     *("name", "description", "owner", "tags", "type", "source_type", "source", "source_query", "python_task"),
     *("target_table", "mode", "incremental_key", "incremental_id_key", "key_columns", "batch_size"),
-    *("batch_size_exact", "enabled", "options", "schedule_interval", "config_version"),
+    *("batch_size_exact", "enabled", "checks", "options", "schedule_interval", "config_version"),
 )
 """Columns of etl_pipelines that configure a pipeline: of the API only."""
 
@@ -92,6 +92,10 @@ TABLES: Mapping[str, TableGrants] = {
     "etl_runners": TableGrants(runner=EVERY_ROW, api=READ),
     "etl_installation": TableGrants(runner=READ, api=READ),
     "etl_tokens": TableGrants(runner=NOTHING, api=_may("SELECT", "INSERT", "UPDATE")),
+    "etl_sessions": TableGrants(
+        runner=NOTHING,
+        api=_may("SELECT", "DELETE", insert=("hash", "token_id", "expires_at"), update=("seen_at", "expires_at")),
+    ),
     "etl_notifications": TableGrants(runner=EVERY_ROW, api=READ),
     "etl_audit": TableGrants(runner=APPEND, api=APPEND),
     "alembic_version": TableGrants(runner=READ, api=READ),

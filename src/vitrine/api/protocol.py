@@ -11,6 +11,9 @@ from vitrine.bounded_listener import BoundedListener
 HEAD_SECONDS = 10.0
 """From the connection, or from the end of the last response, to the end of a request's head."""
 
+WEBSOCKETS = "/console/"
+"""Paths below which a connection may become a websocket."""
+
 
 class TimedProtocol(H11Protocol):
     """Ends a connection whose next request does not arrive in time, and reports to the listener which are at work."""
@@ -33,6 +36,16 @@ class TimedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._update()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """An open page sends no further head; it is not ended to make room for new connections."""
+        self._stop_timer()
+        self._listener.set_at_work(self._descriptor, True)
+        super().handle_websocket_upgrade(event)
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Elsewhere the header means nothing: the API answers as it does without websockets."""
+        return self.scope["path"].startswith(WEBSOCKETS) and super()._should_upgrade_to_ws()
 
     def on_response_complete(self) -> None:
         self._expect_head()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 import uvicorn
+from fastapi import FastAPI
 
 from vitrine.api import binding
 from vitrine.api.app import create_app
@@ -17,22 +18,34 @@ from vitrine.api.protocol import TimedProtocol
 from vitrine.settings import Settings
 
 GRACE_SECONDS = 5
+MAX_MESSAGE_BYTES = 1_000_000
+"""Of a websocket."""
 
 
-def serve(settings: Settings, *, ready: Callable[[], None] | None = None) -> None:
+def serve(
+    settings: Settings,
+    *,
+    ready: Callable[[], None] | None = None,
+    attach: Callable[[FastAPI], None] | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then return; calls `ready` once requests are accepted.
+
+    `attach` adds pages with websockets to the application.
 
     ConfigError when the port is in use, or if other machines could reach an API that is not protected.
     """
     context = binding.tls_context(settings)
     app = create_app(settings)
+    if attach is not None:
+        attach(app)
     with binding.listen(settings) as listener:
         config = uvicorn.Config(
             app,
             # one that calls the accept() of the listener
             loop="asyncio",
             http=cast(Any, partial(TimedProtocol, listener)),
-            ws="none",
+            ws="none" if attach is None else "websockets-sansio",
+            ws_max_size=MAX_MESSAGE_BYTES,
             # the guard decides which proxies are believed; uvicorn would believe every local client
             proxy_headers=False,
             ssl_context_factory=(lambda _, __: context) if context else None,

@@ -1,7 +1,8 @@
 """Builds what the commands need: settings, connections to the store, and dispatchers."""
 
+import logging
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import threading
 
+    from fastapi import FastAPI
+
     from vitrine.accounts.roles import Places
     from vitrine.postgres import Connection
     from vitrine.runner.dispatcher import PipelineDispatcher
     from vitrine.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -74,9 +79,12 @@ def refuse_api(command: str) -> None:
         )
 
 
-def service_settings() -> "Settings":
-    """The settings of a command that needs a database: the configured one, or the demo's while `up` is running."""
-    settings = load_settings()
+def service_settings(loaded: "Settings | None" = None) -> "Settings":
+    """The settings of a command that needs a database: the configured one, or the demo's while `up` is running.
+
+    `loaded`: what `load_settings` has returned before.
+    """
+    settings = loaded or load_settings()
     if settings.database_url is not None:
         return settings
     from vitrine.embedded import EmbeddedPostgres
@@ -133,6 +141,23 @@ def foreground_dispatcher(settings: "Settings", stop: "threading.Event") -> "Pip
 
     logs.configure_foreground(silent="vitrine.runner.dispatcher")
     return dispatcher(settings, stop)
+
+
+def console(settings: "Settings") -> "Callable[[FastAPI], None] | None":
+    """What attaches the console to the API; None: it is switched off, or its extra is not installed."""
+    if not settings.console:
+        return None
+    try:
+        from vitrine.console.app import attach
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.partition(".")[0] == "vitrine":
+            raise
+        log.info(
+            "there is no console: it needs the extra `console`: pip install 'vitrine-etl[console]'",
+            extra={"action": "no_console"},
+        )
+        return None
+    return attach
 
 
 @contextmanager

@@ -100,7 +100,10 @@ def api() -> None:
     settings = building.logging_settings()
     settings.source_url("default")
     scheme = "https" if settings.tls_cert else "http"
-    server.serve(settings, ready=lambda: _log_start(f"API at {scheme}://{settings.api_host}:{settings.api_port}"))
+    address = f"{scheme}://{settings.api_host}:{settings.api_port}"
+    attach = building.console(settings)
+    served = f"API at {address}" if attach is None else f"API at {address}, console at {address}/console"
+    server.serve(settings, ready=lambda: _log_start(served), attach=attach)
 
 
 def runner(
@@ -122,12 +125,14 @@ def runner(
     """
     import threading
 
+    from vitrine import plugins
     from vitrine.runner.manager import PipelineManager
 
     building.refuse_api("runner")
     process.tune_for_rows()
     settings = building.logging_settings()
     settings.source_url("default")
+    plugins.preload(settings)
     stop = threading.Event()
     manager = PipelineManager(
         settings,

@@ -29,6 +29,7 @@ class Selection:
     error: str | None = None
     tag: str | None = None
     owner: str | None = None
+    search: str | None = None  # in the name, the target, the description or the owner
 
 
 EVERY = Selection()
@@ -86,6 +87,7 @@ def _values(connection: Connection, zone: tzinfo, selection: Selection) -> dict[
         "error": selection.error,
         "tag": selection.tag,
         "owner": selection.owner,
+        "search": selection.search.lower() if selection.search else None,
     }
 
 

@@ -20,6 +20,17 @@ STALE = (
 )
 
 
+STALE_AT = (
+    "Until when the mart is as fresh as its option `freshness` or, without one, its schedule promises; null: it has"
+    " neither."
+)
+LATE_CAUSE = (
+    "Why the mart is older than that: disabled, paused, failed, quarantine_full, retrying, runner_gone,"
+    " source_transaction, running, no_slot, upstream, not_due or not_scheduled; null: it is not."
+)
+LATE_REASON = "The same in one sentence, with who and when, and the remedy."
+
+
 class Filters(BaseModel):
     """Conditions that all must hold; one that is not given allows everything."""
 
@@ -45,6 +56,13 @@ class Filters(BaseModel):
     tag: str | None = Field(default=None, pattern=TAG, description="Has this tag.", examples=["search"])
     owner: str | None = Field(default=None, max_length=200, description="Has this owner.", examples=["team-search"])
 
+    search: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Name, target, owner or description contains this text, in any case.",
+        examples=["genre"],
+    )
+
     @property
     def is_empty(self) -> bool:
         return all(getattr(self, name) in (None, ()) for name in Filters.model_fields)
@@ -52,7 +70,15 @@ class Filters(BaseModel):
     @property
     def selection(self) -> Selection:
         return Selection(
-            self.status, self.target, self.enabled, self.stale, self.failed, self.error, self.tag, self.owner
+            self.status,
+            self.target,
+            self.enabled,
+            self.stale,
+            self.failed,
+            self.error,
+            self.tag,
+            self.owner,
+            self.search,
         )
 
 

@@ -1,0 +1,1 @@
+"""Web pages over the same functions that the API and the command line use."""

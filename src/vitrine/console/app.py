@@ -1,0 +1,178 @@
+"""Attaches the console to the API's application, when it is served."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Request, Response
+from nicegui import Client, core, ui
+from nicegui import app as nicegui_app
+from starlette.exceptions import HTTPException
+
+from vitrine.api.connections import Pool, make_context
+from vitrine.api.tokens import TokenReader
+from vitrine.console import frame, login, pages, texts
+from vitrine.console.guard import PATH, VISITOR, ConsoleGuard
+from vitrine.console.policy import ContentPolicy
+from vitrine.console.poller import Poller
+from vitrine.console.sessions import Sessions, Visitor
+from vitrine.console.viewer import Viewer
+from vitrine.service.context import Caller
+from vitrine.service.roles import Role
+from vitrine.settings import Settings
+
+RECONNECT_SECONDS = 30.0
+MAX_PAGES = 200
+"""So many pages may be open in one process; each holds its elements in memory."""
+
+MAX_MESSAGE_BYTES = 1_000_000
+
+_FILES = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+Build = Callable[[Viewer, Request], Awaitable[None]]
+
+
+class Console:
+    """The pages of one process, and what they share."""
+
+    def __init__(self, settings: Settings, pool: Pool, tokens: TokenReader) -> None:
+        self.settings = settings
+        self.sessions = Sessions(pool, tokens)
+        self._pool = pool
+        self._viewers: dict[str, Viewer] = {}
+        reader = make_context(settings, pool, Caller("console", "vitrine", Role.VIEWER))
+        self.poller = Poller(reader, self._admit)
+
+    def page(self, path: str, *, title: str, role: Role = Role.VIEWER) -> Callable[[Build], Build]:
+        """A page under /console; its function builds the content inside the frame. `role`: who may open it."""
+
+        def decorate(build: Build) -> Build:
+            @wraps(build)
+            async def show(request: Request, client: Client) -> Response | None:
+                return await self._show(build, request, client, title, role)
+
+            # NiceGUI reads the parameters of the function
+            del show.__dict__["__wrapped__"]
+            ui.page(path, title=f"{title} · {texts.PRODUCT}", response_timeout=20)(show)
+            return build
+
+        return decorate
+
+    def may_connect(self, page: str, session: bytes | None) -> bool:
+        viewer = self._viewers.get(page)
+        # a page that is not known was built before a restart: its browser is told to load it again
+        return viewer is None or viewer.visitor.session == session
+
+    async def _show(self, build: Build, request: Request, client: Client, title: str, role: Role) -> Response | None:
+        visitor = cast(Visitor, request.scope[VISITOR])
+        if len(self._viewers) >= MAX_PAGES:
+            raise HTTPException(503, texts.TOO_MANY_PAGES)
+        viewer = Viewer(
+            client,
+            visitor,
+            settings=self.settings,
+            pool=self._pool,
+            sessions=self.sessions,
+            poller=self.poller,
+        )
+        self._viewers[client.id] = viewer
+        with frame.build(viewer, title, request.url.path) as shown:
+            number = self.poller.listen(shown)
+            cast(Any, client).on_delete(lambda: self._close(client.id, number))
+            if not viewer.may(role):
+                frame.refused(role)
+                return None
+            await build(viewer, request)
+        return None
+
+    def _close(self, page: str, number: int) -> None:
+        self.poller.close(number)
+        viewer = self._viewers.pop(page, None)
+        if viewer is not None:
+            viewer.close()
+
+    async def _admit(self) -> None:
+        """Pages whose token was revoked, or whose session has ended, are left."""
+        viewers = list(self._viewers.values())
+        await self.sessions.refresh({one.visitor.session for one in viewers if one.visitor.session is not None})
+        for viewer in viewers:
+            await viewer.again()
+
+
+def attach(app: FastAPI) -> None:
+    """Serve the console at /console of this application, and lead / there; call it before the server starts."""
+    settings, pool, tokens = app.state.settings, app.state.pool, app.state.tokens
+    console = Console(settings, pool, tokens)
+    _restrict_sockets()
+    core.app.add_middleware(ContentPolicy)  # before run_with adds the compression around it
+    _add_routes(console, settings)
+    for page in pages.PAGES:
+        page.register(console)
+    cast(Any, ui).run_with(
+        app,
+        mount_path=PATH,
+        title=texts.PRODUCT,
+        dark=None,
+        language="en-US",
+        favicon=Path(str(files("vitrine.console").joinpath("files/icon.svg"))),
+        binding_refresh_interval=None,
+        reconnect_timeout=RECONNECT_SECONDS,
+        tailwind=False,
+        show_welcome_message=False,
+    )
+    app.add_middleware(
+        ConsoleGuard,
+        settings=settings,
+        tokens=tokens,
+        sessions=console.sessions,
+        pages=console,
+        site=core.app,
+    )
+
+
+def _restrict_sockets() -> None:
+    """Only websockets of this origin, with small messages, each for its own page; none writes to our log."""
+    sockets = cast(Any, core.sio).eio
+    sockets.cors_allowed_origins = None  # the default of NiceGUI is any origin
+    sockets.transports = ["websocket"]
+    sockets.max_http_buffer_size = MAX_MESSAGE_BYTES
+    nicegui_app.config.socket_io_js_transports = ["websocket"]
+    handlers = cast(dict[str, dict[str, Any]], core.sio.handlers)["/"]
+    handlers.pop("log", None)
+    for name in ("handshake", "event", "javascript_response", "ack"):
+        handlers[name] = _bound(handlers[name])
+
+
+def _bound(handler: Callable[[str, dict[str, Any]], Any]) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
+    """Messages name the page they are for: only the page that the guard has admitted the socket for."""
+
+    async def checked(sid: str, message: dict[str, Any]) -> Any:
+        query = parse_qs(cast(Any, core.sio).get_environ(sid).get("QUERY_STRING", ""))
+        if [message.get("client_id")] != query.get("client_id"):
+            return False
+        answer = handler(sid, message)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return checked
+
+
+def _add_routes(console: Console, settings: Settings) -> None:
+    nicegui_app.include_router(login.make_router(settings, console.sessions), include_in_schema=False)
+    known = {
+        name: (files("vitrine.console").joinpath("files", name).read_bytes(), kind) for name, kind in _FILES.items()
+    }
+
+    @nicegui_app.get("/files/{name}", include_in_schema=False)
+    async def get_file(name: str) -> Response:
+        if name not in known:
+            raise HTTPException(404)
+        content, media_type = known[name]
+        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})

@@ -1,0 +1,101 @@
+"""Elements with a script of their own: each is a Python class beside its Vue component."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nicegui.element import Element
+
+Row = Mapping[str, Any]
+
+
+class When(Element, component="when.js"):
+    """A moment in the zone of the viewer, with UTC on hover; `age`: how long ago it was, or is to come."""
+
+    def __init__(self, at: str | None, *, age: bool = False, missing: str = "–") -> None:
+        super().__init__()
+        self._props["at"] = at
+        self._props["age"] = age
+        self._props["missing"] = missing
+
+    def set(self, at: str | None) -> None:
+        if self._props["at"] != at:
+            self._props["at"] = at
+            self.update()
+
+
+class Age(Element, component="age.js"):
+    """How old the page is, and the name of the viewer's zone."""
+
+    def __init__(self, *, updated: str, zone: str) -> None:
+        super().__init__()
+        self._props["updated"] = updated
+        self._props["zone"] = zone
+
+    def tick(self, read_at: float | None) -> None:
+        if read_at is not None:
+            self.run_method("tick", read_at)
+
+
+class Rows(Element):
+    """A component with `rows` that have a `key`; only rows that have changed are sent again."""
+
+    def __init__(self, texts: Mapping[str, str], *, key: str) -> None:
+        super().__init__()
+        self._key = key
+        self._rows: list[Row] = []
+        self._props["texts"] = dict(texts)
+        self._props["rows"] = []
+
+    def show(self, rows: Sequence[Row]) -> None:
+        before, self._rows = self._rows, list(rows)
+        # in the page as it is built again by the browser, without sending it now
+        self._props["rows"] = self._rows
+        if [one[self._key] for one in before] != [one[self._key] for one in rows]:
+            self.update()
+            return
+        changed = [new for old, new in zip(before, rows, strict=True) if old != new]
+        if changed:
+            self.run_method("patch", changed)
+
+
+class Marts(Rows, component="marts.js"):
+    """The table of pipelines and their marts."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__(texts, key="name")
+
+
+class Timeline(Rows, component="timeline.js"):
+    """Runs and changes, newest first; `on_log` gets the number of the run whose log is wanted."""
+
+    def __init__(self, texts: Mapping[str, str], on_log: Callable[[int], Any]) -> None:
+        super().__init__(texts, key="key")
+        self.on("log", lambda event: on_log(int(event.args)))
+
+
+class Chart(Element, component="chart.js"):
+    """One bar for each run. `unit`: seconds or rows."""
+
+    def __init__(self, title: str, *, unit: str, empty: str) -> None:
+        super().__init__()
+        self._props["title"] = title
+        self._props["unit"] = unit
+        self._props["empty"] = empty
+        self._props["points"] = []
+        self._props["limit"] = None
+        self._props["limitText"] = ""
+
+    def show(self, points: Sequence[Row], *, limit: float | None = None, limit_text: str = "") -> None:
+        shown = {"points": list(points), "limit": limit, "limitText": limit_text}
+        if {name: self._props[name] for name in shown} != shown:
+            for name, value in shown.items():
+                self._props[name] = value
+            self.update()
+
+
+class Sql(Element, component="sql.js"):
+    """A query with its words in colour."""
+
+    def __init__(self, query: str) -> None:
+        super().__init__()
+        self._props["query"] = query

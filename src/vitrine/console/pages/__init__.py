@@ -1,0 +1,5 @@
+"""The pages; each module registers its own."""
+
+from vitrine.console.pages import overview, pipeline
+
+PAGES = (overview, pipeline)

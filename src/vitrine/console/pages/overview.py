@@ -1,0 +1,417 @@
+"""The first page: every mart with its state, counters that filter, and the health of the installation."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from nicegui import ui
+from nicegui.element import Element
+
+from vitrine.console import lateness, parts, texts
+from vitrine.console.components import Marts
+from vitrine.console.frame import HOME
+from vitrine.console.viewer import Viewer
+from vitrine.model import TAG
+from vitrine.service import control, definitions, many, overview
+from vitrine.service.bodies.control import RunManyBody
+from vitrine.service.bodies.filters import Filters
+from vitrine.service.bodies.many import ChangedMany
+from vitrine.service.bodies.overview import GroupCounts, HealthBody, StateCounts
+from vitrine.service.bodies.pipelines import ListedPipelineBody
+from vitrine.service.context import Context
+from vitrine.service.roles import Role
+from vitrine.status import Status
+
+if TYPE_CHECKING:
+    from vitrine.console.app import Console
+
+PAGE_SIZE = 50
+SLOWER_SECONDS = 6.0
+"""For what reads every pipeline: counters and groups."""
+
+MAX_TEXT = 100
+
+STATES: dict[str, dict[str, Any]] = {
+    "": {},
+    "running": {"status": (Status.RUNNING, Status.PAUSE_REQUESTED)},
+    "waiting": {"status": (Status.RUN_REQUESTED,)},
+    "failed": {"status": (Status.FAILED,)},
+    "late": {"stale": True},
+    "paused": {"status": (Status.PAUSED,)},
+    "disabled": {"enabled": False},
+}
+"""The counters, and what each of them filters."""
+
+Action = Literal["run", "pause", "resume"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What the address of the page says."""
+
+    state: str = ""
+    search: str = ""
+    owner: str = ""
+    tag: str = ""
+    group: str = ""
+    after: str = ""
+
+    @classmethod
+    def of(cls, request: Request) -> "Query":
+        given = {name: request.query_params.get(name, "").replace("\0", "")[:MAX_TEXT] for name in asdict(cls())}
+        found = cls(**given)
+        if found.state not in STATES:
+            found = replace(found, state="")
+        return replace(found, group=found.group if found.group in ("owner", "tag") else "")
+
+    @property
+    def address(self) -> str:
+        given = {name: value for name, value in asdict(self).items() if value}
+        return f"{HOME}?{urlencode(given)}" if given else HOME
+
+    @property
+    def filters(self) -> Filters:
+        return Filters(
+            **STATES[self.state],
+            search=self.search or None,
+            owner=self.owner or None,
+            tag=self.tag if _is_tag(self.tag) else None,
+        )
+
+
+def _is_tag(text: str) -> bool:
+    return re.fullmatch(TAG, text) is not None
+
+
+@dataclass(frozen=True)
+class MartsPage:
+    """One page of the table, as the component shows it."""
+
+    rows: list[dict[str, Any]]
+    next: str | None
+
+
+def read_marts(context: Context, query: Query) -> MartsPage:
+    """Two queries: the pipelines with their newest runs, and the last runs of all of them."""
+    page = definitions.list_page(context, query.filters, after=query.after, limit=PAGE_SIZE)
+    runs = overview.recent_runs(context, [one.id for one in page.items])
+    rows = [
+        _row(one) | {"runs": [_bar(run.status, run.seconds, run.started_at.isoformat()) for run in runs[one.id]]}
+        for one in page.items
+    ]
+    rows += [_invalid_row(one.name, one.reason) for one in page.invalid]
+    return MartsPage(sorted(rows, key=lambda row: str(row["name"])), page.next)
+
+
+def address_of(name: str) -> str:
+    return f"{HOME}/pipelines/{quote(name)}"
+
+
+def _bar(status: str, seconds: float, at: str) -> dict[str, Any]:
+    return {"status": texts.RUN_STATUS[status], "tone": parts.tone_of(status), "seconds": round(seconds, 3), "at": at}
+
+
+def _row(one: ListedPipelineBody) -> dict[str, Any]:
+    run = one.last_run
+    return {
+        "name": one.name,
+        "href": address_of(one.name),
+        "target": one.target_table,
+        "status": texts.STATUS[one.status] if one.enabled else texts.DISABLED,
+        "tone": parts.tone_of(one.status) if one.enabled else "disabled",
+        "fresh_as_of": one.fresh_as_of.isoformat() if one.fresh_as_of else None,
+        "promise": lateness.promise(one),
+        "late": one.stale,
+        "cause": lateness.cause(one),
+        "error": one.last_error.message if one.last_error else None,
+        "next_due_at": one.next_due_at.isoformat() if one.next_due_at else None,
+        "trigger": texts.AFTER.format(names=", ".join(one.after)) if one.after else texts.NO_SCHEDULE,
+        "last_run": run
+        and {
+            "status": texts.RUN_STATUS[run.status],
+            "tone": parts.tone_of(run.status),
+            "at": run.started_at.isoformat(),
+            "seconds": run.seconds,
+            "rows": run.rows_read,
+        },
+    }
+
+
+def _invalid_row(name: str, reason: str) -> dict[str, Any]:
+    """A stored definition that is not valid: nothing runs it."""
+    return {
+        "name": name,
+        "href": address_of(name),
+        "target": "",
+        "status": texts.INVALID,
+        "tone": "failed",
+        "fresh_as_of": None,
+        "promise": "",
+        "late": True,
+        "cause": reason,
+        "error": None,
+        "next_due_at": None,
+        "trigger": "–",
+        "last_run": None,
+        "runs": [],
+    }
+
+
+def register(console: "Console") -> None:
+    @console.page("/", title=texts.OVERVIEW)
+    async def show(viewer: Viewer, request: Request) -> None:
+        await OverviewPage(viewer, Query.of(request)).build()
+
+
+class OverviewPage:
+    def __init__(self, viewer: Viewer, query: Query) -> None:
+        self._viewer = viewer
+        self._query = query
+        self._counters: dict[str, tuple[Element, ui.label]] = {}
+        self._total = 0
+
+    async def build(self) -> None:
+        health = HealthStrip()
+        with parts.box("v-counters", tag="nav") as counters:
+            counters.props["aria-label"] = texts.COUNTERS
+            for state, label in texts.COUNTER_LABELS.items():
+                self._counters[state] = _counter(state, label, self._choose(state=state))
+        with parts.box("v-toolbar"):
+            self._build_filters()
+        self._groups = parts.box("v-groups")
+        with parts.box("v-card"):
+            self._marts = Marts(texts.MARTS)
+            self._empty = parts.box()
+        with parts.box("v-pager") as self._pager:
+            self._first = parts.button(texts.FIRST_PAGE, self._choose(after=""))
+            self._more = parts.button(texts.NEXT_PAGE.format(count=PAGE_SIZE), self._next)
+        self._following: str | None = None
+        await self._viewer.watch("health", overview.health, health.show)
+        await self._viewer.watch("counts", overview.counts, self._show_counts, every=SLOWER_SECONDS)
+        await self._watch()
+
+    def _build_filters(self) -> None:
+        query = self._query
+        search = ui.input(placeholder=texts.SEARCH, value=query.search).classes("v-search")
+        search.props('dense outlined clearable debounce="300" type="search"')
+        search.props["aria-label"] = texts.SEARCH
+        search.on_value_change(lambda event: self._apply(search=(event.value or "").replace("\0", "")[:MAX_TEXT]))
+        group = ui.select({"": texts.NO_GROUP, "owner": texts.BY_OWNER, "tag": texts.BY_TAG}, value=query.group)
+        group.props("dense outlined options-dense").classes("v-select")
+        group.props["aria-label"] = texts.GROUP_BY
+        group.on_value_change(lambda event: self._apply(group=event.value or ""))
+        with parts.box("v-chips") as self._chips:
+            pass
+        if self._viewer.may(Role.OPERATOR):
+            with parts.box("v-row v-bulk") as self._bulk:
+                for action, label in texts.BULK.items():
+                    parts.button(label, self._bulk_handler(cast(Action, action)))
+        else:
+            self._bulk = None
+        self._show_chips()
+
+    def _choose(self, **changes: str) -> Callable[[], Any]:
+        async def choose() -> None:
+            await self._apply(**changes)
+
+        return choose
+
+    async def _next(self) -> None:
+        if self._following:
+            await self._apply(after=self._following)
+
+    async def _apply(self, **changes: str) -> None:
+        """Another filter: in the address, and in what is watched."""
+        before = self._query
+        self._query = replace(before, **({"after": ""} | changes))
+        if self._query == before:
+            return
+        self._viewer.unwatch(("marts", before))
+        self._viewer.unwatch(("groups", before.group))
+        self._viewer.client.run_javascript(f"history.pushState(null, '', {json.dumps(self._query.address)})")
+        self._show_chips()
+        await self._watch()
+
+    async def _watch(self) -> None:
+        query = self._query
+        for state, (button, _) in self._counters.items():
+            parts.set_attribute(button, "aria-pressed", "true" if state == query.state else "false")
+        self._first.set_visibility(bool(query.after))
+        self._groups.clear()
+        if query.group:
+            by = cast(Literal["owner", "tag"], query.group)
+            await self._viewer.watch(
+                ("groups", by), lambda context: overview.groups(context, by), self._show_groups, every=SLOWER_SECONDS
+            )
+        await self._viewer.watch(("marts", query), lambda context: read_marts(context, query), self._show_marts)
+
+    def _show_counts(self, counts: StateCounts) -> None:
+        self._total = counts.pipelines
+        figures = {
+            "": counts.pipelines,
+            "running": counts.running + counts.pause_requested,
+            "waiting": counts.run_requested,
+            "failed": counts.failed,
+            "late": counts.stale,
+            "paused": counts.paused,
+            "disabled": counts.disabled,
+        }
+        for state, (button, label) in self._counters.items():
+            shown = parts.capped(figures[state])
+            if label.text != shown:
+                label.set_text(shown)
+                button.classes(add="v-zero" if not figures[state] else "", remove="v-zero" if figures[state] else "")
+
+    def _show_marts(self, page: MartsPage) -> None:
+        self._marts.show(page.rows)
+        self._marts.set_visibility(bool(page.rows))
+        self._following = page.next
+        self._more.set_visibility(page.next is not None)
+        self._empty.clear()
+        if page.rows:
+            return
+        with self._empty:
+            if self._query.filters.is_empty and not self._query.after:
+                parts.empty(texts.NO_PIPELINES, texts.NO_PIPELINES_HELP, texts.FIRST_COMMANDS)
+            else:
+                with parts.box("v-empty"):
+                    parts.text(texts.NOTHING_MATCHES, tag="h2")
+                    parts.button(texts.RESET_FILTERS, self._choose(state="", search="", owner="", tag="", after=""))
+
+    def _show_groups(self, groups: list[GroupCounts]) -> None:
+        by = self._query.group
+        self._groups.clear()
+        with self._groups:
+            if not groups:
+                parts.text(texts.NO_GROUPS, "v-muted", tag="p")
+            for one in groups:
+                _group(one, is_chosen=getattr(self._query, by) == one.name, choose=self._choose(**{by: one.name}))
+
+    def _show_chips(self) -> None:
+        self._chips.clear()
+        with self._chips:
+            for field, label in (("owner", texts.OWNER), ("tag", texts.TAG)):
+                if value := getattr(self._query, field):
+                    name = texts.REMOVE_FILTER.format(filter=f"{label} {value}")
+                    parts.button(f"{label}: {value} ×", self._choose(**{field: ""}), name=name).classes("v-chip")
+        if self._bulk is not None:
+            self._bulk.set_visibility(not self._query.filters.is_empty)
+
+    def _bulk_handler(self, action: Action) -> Callable[[], Any]:
+        async def act() -> None:
+            await self._act_on_many(action, self._query.filters)
+
+        return act
+
+    async def _act_on_many(self, action: Action, filters: Filters) -> None:
+        found = await self._viewer.call(change_many, action, filters, dry_run=True)
+        if found is None:
+            return
+        if not found.matched:
+            self._viewer.tell(texts.NOTHING_MATCHES)
+            return
+        count = parts.capped(found.matched + bool(found.next))
+        title = texts.BULK_TITLE_ONE[action] if found.matched == 1 else texts.BULK_TITLE[action].format(count=count)
+        named = ", ".join(found.names[:8]) + (" …" if found.matched > 8 else "")
+        if not await parts.confirm(title, f"{texts.BULK_EXPLAINED[action]} ({named})", texts.BULK[action]):
+            return
+        changed, refused, after = 0, 0, ""
+        while True:
+            answer = await self._viewer.call(change_many, action, filters, after=after)
+            if answer is None:
+                return
+            changed, refused = changed + len(answer.changed), refused + len(answer.refused)
+            if answer.next is None:
+                break
+            after = answer.next
+        first = f" {answer.refused[0].reason}" if answer.refused else ""
+        self._viewer.tell(texts.BULK_DONE.format(changed=changed, refused=refused) + first, problem=bool(refused))
+        self._viewer.poller.hurry()
+
+
+def change_many(
+    context: Context, action: Action, filters: Filters, *, dry_run: bool = False, after: str = ""
+) -> ChangedMany:
+    """One of the three changes, with the same answer."""
+    match action:
+        case "pause":
+            return many.pause(context, filters, dry_run=dry_run, after=after)
+        case "resume":
+            return many.resume(context, filters, dry_run=dry_run, after=after)
+        case "run":
+            body = RunManyBody(**filters.model_dump(exclude_none=True), dry_run=dry_run, after=after)
+            runs = control.run_many(context, body)
+            return ChangedMany(
+                matched=runs.matched,
+                names=runs.names,
+                changed=[one.pipeline for one in runs.requested],
+                refused=runs.refused,
+                next=runs.next,
+            )
+
+
+def _counter(state: str, label: str, choose: Callable[[], Any]) -> tuple[Element, ui.label]:
+    with ui.element("button").classes("v-counter").props('type="button"') as made:
+        figure = parts.text("–", "v-figure")
+        parts.text(label, "v-label")
+    made.props["data-state"] = state or "all"
+    made.on("click", choose, [])
+    return made, figure
+
+
+def _group(one: GroupCounts, *, is_chosen: bool, choose: Callable[[], Any]) -> None:
+    with ui.element("button").classes("v-group").props('type="button"') as made:
+        parts.text(one.name, "v-group-name")
+        parts.text(str(one.pipelines), "v-muted")
+        for count, label, tone in (
+            (one.failed, texts.STATUS["FAILED"], "failed"),
+            (one.stale, texts.LATE, "late"),
+            (one.running, texts.STATUS["RUNNING"], "running"),
+        ):
+            if count:
+                parts.badge(f"{count} {label.lower()}", tone)
+    made.props["aria-pressed"] = "true" if is_chosen else "false"
+    made.on("click", choose, [])
+
+
+class HealthStrip:
+    """One line: runners, queue, running, database, horizon."""
+
+    def __init__(self) -> None:
+        with parts.box("v-health", tag="section") as strip:
+            strip.props["aria-label"] = texts.HEALTH
+            self._items = {name: self._item(label) for name, label in texts.HEALTH_LABELS.items()}
+
+    @staticmethod
+    def _item(label: str) -> tuple[Element, ui.label, ui.label]:
+        with parts.box("v-health-item") as item:
+            parts.text(label, "v-label")
+            return item, parts.text("–", "v-value"), parts.text("", "v-sub")
+
+    def _set(self, name: str, value: str, detail: str = "", *, problem: bool = False) -> None:
+        item, shown, below = self._items[name]
+        if shown.text != value:
+            shown.set_text(value)
+        if below.text != detail:
+            below.set_text(detail)
+            below.props["title"] = detail
+        parts.set_attribute(item, "data-tone", "failed" if problem else "ok")
+
+    def show(self, health: HealthBody) -> None:
+        none = health.runners == 0
+        self._set("runners", str(health.runners), texts.NO_RUNNER if none else "", problem=none)
+        waits = health.oldest_wait
+        oldest = texts.OLDEST.format(duration=parts.duration(waits)) if waits is not None and waits >= 5 else ""
+        self._set("queue", parts.capped(health.waiting), oldest, problem=waits is not None and waits > 300)
+        self._set("running", parts.capped(health.running))
+        self._set("database", texts.DATABASE_OK)
+        lag = health.horizon_lag
+        if lag is None or not health.held_pipeline:
+            self._set("horizon", texts.HORIZON_OK)
+        else:
+            held = texts.HORIZON_HELD.format(pipeline=health.held_pipeline, blocker=health.horizon_blocker)
+            self._set("horizon", parts.duration(lag), held, problem=True)

@@ -1,0 +1,149 @@
+"""Small parts that pages are made of; text is always set as text, never as HTML."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, cast
+
+from nicegui import ui
+from nicegui.element import Element
+
+from vitrine.console import texts
+from vitrine.console.components import When
+from vitrine.status import RunStatus, Status
+
+TONES = {
+    Status.IDLE: "idle",
+    Status.RUN_REQUESTED: "waiting",
+    Status.RUNNING: "running",
+    Status.PAUSE_REQUESTED: "paused",
+    Status.PAUSED: "paused",
+    Status.FAILED: "failed",
+    RunStatus.SUCCESS: "success",
+    RunStatus.ABANDONED: "failed",
+}
+"""The colour of a status; the text beside it says the same."""
+
+
+def tone_of(status: str) -> str:
+    return next((tone for known, tone in TONES.items() if known.value == status), "idle")
+
+
+def box(classes: str = "", *, tag: str = "div") -> Element:
+    """An element to fill in a `with` block."""
+    return ui.element(tag).classes(classes)
+
+
+def set_attribute(element: Element, name: str, value: str) -> None:
+    """Send it only if it has changed."""
+    if cast(dict[str, Any], element.props).get(name) != value:
+        element.props[name] = value
+        element.update()
+
+
+def set_text(label: ui.label, content: str) -> None:
+    """Send it only if it has changed."""
+    if label.text != content:
+        label.set_text(content)
+
+
+def text(content: str, classes: str = "", *, tag: str = "span") -> ui.label:
+    """A text. `tag`: h1, h2, p, span, strong …"""
+    label = ui.label(content).classes(classes)
+    label.tag = tag
+    return label
+
+
+def badge(content: str, tone: str) -> ui.label:
+    label = text(content, "v-badge")
+    return label.props(f'data-tone="{tone}"')
+
+
+def when(at: datetime | None, *, age: bool = False, missing: str = "–") -> When:
+    return When(at.isoformat() if at else None, age=age, missing=missing)
+
+
+def link(content: str, target: str, classes: str = "") -> Element:
+    """`target`: the whole path; the links of NiceGUI would add /console to it once more."""
+    made = ui.element("a").classes(classes)
+    made.props["href"] = target
+    with made:
+        text(content)
+    return made
+
+
+def button(
+    content: str,
+    on_click: Callable[..., Any] | None = None,
+    *,
+    primary: bool = False,
+    danger: bool = False,
+    name: str | None = None,
+) -> Element:
+    """`name`: for screen readers, if the content says too little."""
+    kind = " v-primary" if primary else " v-danger" if danger else ""
+    made = ui.element("button").classes(f"v-button{kind}").props('type="button"')
+    if name:
+        made.props["aria-label"] = name
+    with made:
+        ui.label(content).tag = "span"
+    if on_click is not None:
+        made.on("click", on_click, [])
+    return made
+
+
+def empty(title: str, help_text: str, commands: str = "") -> None:
+    """What to do first, where there is nothing to show."""
+    with box("v-empty"):
+        text(title, tag="h2")
+        text(help_text, "v-muted", tag="p")
+        if commands:
+            code(commands)
+
+
+def code(content: str, classes: str = "") -> Element:
+    """Text in a fixed width, with a button that copies it."""
+    with box("v-code-box") as made:
+        text(content, f"v-code {classes}", tag="pre")
+        copy_button(content)
+    return made
+
+
+def copy_button(content: str) -> Element:
+    made = button(texts.COPY)
+    made.classes("v-copy")
+    # in the browser: a page may write to the clipboard only while it handles a click
+    made.props["data-copy"] = content
+    return made
+
+
+async def confirm(title: str, explained: str, action: str, *, danger: bool = False) -> bool:
+    """Ask before something happens; False: it was cancelled."""
+    with ui.dialog() as dialog, box("v-dialog"):
+        text(title, tag="h2")
+        text(explained, "v-muted", tag="p")
+        with box("v-row v-end"):
+            button(texts.CANCEL, lambda: dialog.submit(False))
+            button(action, lambda: dialog.submit(True), primary=not danger, danger=danger)
+    answer = bool(await dialog)
+    dialog.delete()
+    return answer
+
+
+def capped(count: int, limit: int = 1000) -> str:
+    return f"{limit}+" if count > limit else str(count)
+
+
+def duration(seconds: float) -> str:
+    """As `vitrine.duration` in the browser shows it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest} s" if rest else "")
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    days, hours = divmod(hours, 24)
+    return f"{days} d" + (f" {hours} h" if hours else "")

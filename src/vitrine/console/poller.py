@@ -1,0 +1,181 @@
+"""Reads what open pages show, once for all of them, and only while a page is open."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import anyio
+import anyio.to_thread
+import psycopg
+
+from vitrine.console import texts
+from vitrine.errors import TransientError, VitrineError
+from vitrine.service.context import Context
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+Fetch = Callable[[Context], Value]
+Show = Callable[[Value], None]
+
+ROUND_SECONDS = 1.0
+INTERVAL_SECONDS = 2.0
+"""How often a topic is read, unless it says otherwise."""
+
+MAX_READS = 12
+"""So many topics are read in one round, those read longest ago first: a bound for any number of viewers."""
+
+MAX_THREADS = 2
+
+
+@dataclass
+class Topic(Generic[Value]):
+    """One thing that pages show, for example a page of pipelines with a filter; pages with the same key share it."""
+
+    key: Hashable
+    fetch: Fetch[Value]
+    every: float  # seconds
+    value: Value | None = None
+    read_at: float = -1e9  # of the monotonic clock
+
+    def is_due(self, now: float) -> bool:
+        return now - self.read_at >= self.every - ROUND_SECONDS / 2
+
+
+@dataclass
+class State:
+    """What the banner and the age in the corner of a page show."""
+
+    read_at: float | None = None  # seconds since the epoch, of the last complete round
+    error: str | None = None
+
+
+class Poller:
+    """`context`: reads as a viewer. `admit`: called in every round before anything is read."""
+
+    def __init__(self, context: Context, admit: Callable[[], Awaitable[None]]) -> None:
+        self.state = State()
+        self.reads = 0
+        """How many times something was read, for tests."""
+        self._context = context
+        self._admit = admit
+        self._topics: dict[Hashable, Topic[Any]] = {}
+        self._shows: dict[Hashable, dict[int, Show[Any]]] = {}
+        self._listeners: dict[int, Callable[[State], None]] = {}
+        self._numbers = iter(range(1, 1 << 62))
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._limiter = anyio.CapacityLimiter(MAX_THREADS)
+
+    def listen(self, listener: Callable[[State], None]) -> int:
+        """A page is open: rounds run until the last one is closed."""
+        number = next(self._numbers)
+        self._listeners[number] = listener
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="console poller")
+        return number
+
+    def close(self, number: int) -> None:
+        """A page was closed."""
+        self._listeners.pop(number, None)
+        if not self._listeners and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def watch(self, key: Hashable, fetch: Fetch[Value], show: Show[Value], *, every: float = INTERVAL_SECONDS) -> int:
+        """Call `show` when what `fetch` returns has changed; the number ends it."""
+        self._topics.setdefault(key, Topic(key, fetch, every))
+        number = next(self._numbers)
+        self._shows.setdefault(key, {})[number] = show
+        return number
+
+    def unwatch(self, number: int) -> None:
+        for key, shows in list(self._shows.items()):
+            if shows.pop(number, None) is not None and not shows:
+                del self._topics[key], self._shows[key]
+
+    async def read(self, key: Hashable) -> Any:
+        """What is shown under this key, read now if it is old; None if it cannot be read."""
+        topic = self._topics.get(key)
+        if topic is None:
+            return None
+        if topic.is_due(time.monotonic()):
+            try:
+                await self._read(topic)
+            except (psycopg.OperationalError, VitrineError) as exc:
+                self._fail(exc)
+        return topic.value
+
+    def hurry(self) -> None:
+        """Read everything soon: a viewer has changed something."""
+        for topic in self._topics.values():
+            topic.read_at = -1e9
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._round()
+                self.state = State(time.time(), None)
+            except (psycopg.OperationalError, VitrineError, OSError) as exc:
+                self._fail(exc)
+            except Exception as exc:
+                if self.state.error is None:  # once, not in every round
+                    log.exception("the console could not read", extra={"action": "console_read_failed"})
+                self._fail(exc)
+            for listener in list(self._listeners.values()):
+                _show(listener, self.state)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(ROUND_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _fail(self, exc: Exception) -> None:
+        match exc:
+            case VitrineError():
+                text = str(exc)
+            case psycopg.OperationalError():
+                text = texts.NO_RESPONSE
+            case _:
+                text = texts.UNEXPECTED
+        self.state = State(self.state.read_at, text)
+
+    async def _round(self) -> None:
+        await self._admit()
+        now = time.monotonic()
+        due = sorted((one for one in self._topics.values() if one.is_due(now)), key=lambda one: one.read_at)
+        broken: Exception | None = None
+        for topic in due[:MAX_READS]:
+            try:
+                await self._read(topic)
+            except (psycopg.OperationalError, TransientError):
+                raise  # the others would wait for the same database
+            except Exception as exc:  # noqa: BLE001  one page must not stop the others
+                broken = exc
+        if broken is not None:
+            raise broken
+
+    async def _read(self, topic: Topic[Any]) -> None:
+        started = time.monotonic()
+        self.reads += 1
+        topic.read_at = started
+        value = await anyio.to_thread.run_sync(partial(topic.fetch, self._context), limiter=self._limiter)
+        if value == topic.value:
+            return
+        topic.value = value
+        for show in list(self._shows.get(topic.key, {}).values()):
+            _show(show, value)
+
+
+def _show(show: Show[Value], value: Value) -> None:
+    """A page with a mistake does not stop the others."""
+    try:
+        show(value)
+    except Exception:
+        log.exception("a page of the console could not be shown", extra={"action": "console_page_failed"})
