@@ -78,7 +78,7 @@ def refusal_of(site: Site, page: str, **given: Any) -> int:
     return refused.value.response.status_code
 
 
-@pytest.mark.promise("H30")
+@pytest.mark.promise("H30", "H33")
 def test_a_websocket_needs_the_origin_and_the_session_of_its_page(
     token: str, site: Site, settings: Settings, connection: Connection
 ) -> None:

@@ -14,7 +14,7 @@ from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectBod
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
-from vitrine.store import chains, pipelines, runs
+from vitrine.store import pipelines, runs
 from vitrine.store import rejects as quarantine
 
 Answer = TypeVar("Answer")
@@ -27,12 +27,10 @@ CHECK_TIMEOUT = "CHECK_TIMEOUT"
 def validate(context: Context, subject: str | Definition) -> ReportBody:
     """How a stored pipeline, or a definition that is not stored, would run; VitrineError with the reasons if not."""
     definition = _definition(context, subject)
-    report = _ask(context, definition, validation.inspect)
+    report = ask(context, definition, validation.inspect)
     with context.connection() as connection:
         due = pipelines.first_due(connection, definition, context.settings.zone)
-        of_upstreams = list(chain_findings.of_upstreams(connection, definition))
-        marts = chains.list_marts(connection)
-    findings = (*report.findings, *of_upstreams, *chain_findings.of_cursor(definition, marts))
+    findings = (*report.findings, *chain_findings.of_chain(context, definition))
     return ReportBody.of(definition, replace(report, findings=findings), due)
 
 
@@ -40,7 +38,7 @@ def validate(context: Context, subject: str | Definition) -> ReportBody:
 def preview(context: Context, subject: str | Definition, *, limit: int = 20) -> PreviewBody:
     """The first rows of a stored pipeline, or of a definition, after its transforms; nothing is written."""
     definition = _definition(context, subject)
-    return PreviewBody.of(_ask(context, definition, lambda checked: previews.preview(checked, limit)))
+    return PreviewBody.of(ask(context, definition, lambda checked: previews.preview(checked, limit)))
 
 
 @allowed(Role.OPERATOR)
@@ -50,7 +48,7 @@ def compare(context: Context, key: str, *, with_values: bool = False) -> Compari
         pipeline = pipelines.get(connection, key)
         quarantined = runs.context(connection, pipeline.id).open_rejects
     return ComparisonBody.of(
-        _ask(
+        ask(
             context,
             pipeline.definition,
             lambda checked: reconcile.compare_checked(checked, quarantined, with_values=with_values),
@@ -80,35 +78,50 @@ def _definition(context: Context, subject: str | Definition) -> Definition:
         return pipelines.get(connection, subject).definition
 
 
-def _ask(context: Context, definition: Definition, ask: Callable[[CheckedDefinition], Answer]) -> Answer:
-    """The answer of source and target; called while no connection to the store is held."""
-    checked = plan.check(definition, context.settings)
+def ask(context: Context, definition: Definition, question: Callable[[CheckedDefinition], Answer]) -> Answer:
+    return ask_both(context, plan.check(definition, context.settings), question)
+
+
+def ask_both(
+    context: Context,
+    checked: CheckedDefinition,
+    question: Callable[[CheckedDefinition], Answer],
+    *,
+    seconds: float | None = None,
+) -> Answer:
+    """The answer of source and target; called while no connection to the store is held.
+
+    In a server, and if `seconds` are given, the time is limited: TransientError after it.
+    """
+    if context.caller.via != "cli":
+        longest = context.settings.check_timeout.total_seconds()
+        seconds = longest if seconds is None else min(seconds, longest)
     try:
-        return _limited(context, checked, ask)
+        return question(checked) if seconds is None else _limited(context, checked, question, seconds)
     except ConfigError as exc:
         # as an error of the definition: one of the store has the driver's exception as its cause
         raise ConfigError(str(exc), code=exc.code, place=exc.place) from exc
 
 
-def _limited(context: Context, checked: CheckedDefinition, ask: Callable[[CheckedDefinition], Answer]) -> Answer:
-    """In a server time and number of checks are limited: they must not take its threads, nor load the source."""
-    if context.caller.via == "cli":
-        return ask(checked)
+def _limited(
+    context: Context, checked: CheckedDefinition, question: Callable[[CheckedDefinition], Answer], seconds: float
+) -> Answer:
+    """Time and number of checks are limited: they must not take the threads of a server, nor load the source."""
     check_slots.take()
 
     def answer() -> Answer:
         try:
-            return ask(checked)
+            return question(checked)
         finally:
             check_slots.give_back()  # here, because a check that does not end must keep its place
 
-    seconds = context.settings.check_timeout.total_seconds()
+    is_server = context.caller.via != "cli"
+    hint = " (VITRINE_CHECK_TIMEOUT); the command line has no such limit" if is_server else ""
     try:
         return validation.within(seconds, answer)
     except TimeoutError:
         checked.cancel()
         raise TransientError(
-            f"pipeline '{checked.definition.name}': source or target did not answer within {seconds:g} s"
-            " (VITRINE_CHECK_TIMEOUT); the command line has no such limit",
+            f"pipeline '{checked.definition.name}': source or target did not answer within {seconds:g} s{hint}",
             code=CHECK_TIMEOUT,
         ) from None

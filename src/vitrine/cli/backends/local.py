@@ -1,6 +1,6 @@
 """The backend on the database: calls the functions of the service, which import what they need when they are called."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from vitrine.service.context import Context, local_caller
 from vitrine.settings import Settings
 
 if TYPE_CHECKING:
-    from vitrine.model import Definition
+    from vitrine.model import Definition, StateChoice
     from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
     from vitrine.service.bodies.audit import AuditBody
     from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
     from vitrine.service.bodies.filters import Filters
     from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+    from vitrine.service.bodies.plans import PlanBody
     from vitrine.service.bodies.reconciliation import ReconcileBody
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
     from vitrine.service.bodies.sources import TablePage, TransformList
     from vitrine.service.bodies.state import StateBody, StateChange
+    from vitrine.service.bodies.tracing import ResendBody, TraceBody
     from vitrine.store.audit import AuditFilters
 
 PAGE = 500
@@ -119,6 +121,11 @@ class LocalControl:
 
         return control.replay_rejects(self._context, key)
 
+    def resend(self, key: str, body: "ResendBody") -> "Requested":
+        from vitrine.service import control
+
+        return control.resend(self._context, key, body)
+
     def pause(self, key: str) -> "Paused":
         from vitrine.service import control
 
@@ -179,6 +186,13 @@ class LocalChecks:
 
         return checks.preview(self._context, subject, limit=limit)
 
+    def plan(
+        self, subject: "str | Definition", *, state: "StateChoice | None" = None, seconds: float | None = None
+    ) -> "PlanBody":
+        from vitrine.service import plans
+
+        return plans.plan_change(self._context, subject, state=state, seconds=seconds)
+
     def compare(self, key: str, *, quick: bool) -> "ComparisonBody":
         from vitrine.service import checks
 
@@ -188,6 +202,11 @@ class LocalChecks:
         from vitrine.service import checks
 
         return checks.rejects(self._context, key, limit=limit, with_rows=with_rows)
+
+    def trace(self, key: str, row_key: "Sequence[str]") -> "TraceBody":
+        from vitrine.service import tracing
+
+        return tracing.trace(self._context, key, row_key)
 
 
 class LocalSources:

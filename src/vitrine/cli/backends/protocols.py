@@ -1,11 +1,11 @@
 """What the commands can ask for; the answers are the bodies of the API, wherever they come from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from vitrine.model import Definition
+from vitrine.model import Definition, StateChoice
 from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
 from vitrine.service.bodies.audit import AuditBody
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
@@ -13,10 +13,12 @@ from vitrine.service.bodies.control import Paused, Reloaded, Requested, Requeste
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+from vitrine.service.bodies.plans import PlanBody
 from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
+from vitrine.service.bodies.tracing import ResendBody, TraceBody
 from vitrine.store.audit import AuditFilters
 
 
@@ -51,6 +53,8 @@ class Control(Protocol):
 
     def replay_rejects(self, key: str) -> Requested: ...
 
+    def resend(self, key: str, body: ResendBody) -> Requested: ...
+
     def pause(self, key: str) -> Paused: ...
 
     def reload(self, key: str) -> Reloaded: ...
@@ -81,11 +85,19 @@ class Checks(Protocol):
 
     def preview(self, subject: str | Definition, *, limit: int) -> PreviewBody: ...
 
+    def plan(
+        self, subject: str | Definition, *, state: StateChoice | None = None, seconds: float | None = None
+    ) -> PlanBody:
+        """What it would do to its mart; `seconds`: how long rows are compared at most."""
+        ...
+
     def compare(self, key: str, *, quick: bool) -> ComparisonBody:
         """`quick`: counts and control column only; otherwise every value."""
         ...
 
     def rejects(self, key: str, *, limit: int, with_rows: bool = False) -> RejectPage: ...
+
+    def trace(self, key: str, row_key: Sequence[str]) -> TraceBody: ...
 
 
 class Sources(Protocol):

@@ -1,6 +1,6 @@
 """The backend through the API of another machine."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from uuid import UUID
 from vitrine.cli.backends import Backend
 from vitrine.cli.backends.http import Client
 from vitrine.errors import NotFound, VitrineError
-from vitrine.model import Definition
+from vitrine.model import Definition, StateChoice
 from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody, TokenPage
 from vitrine.service.bodies.audit import AuditBody, AuditPage
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
@@ -18,10 +18,12 @@ from vitrine.service.bodies.control import Paused, Reloaded, Requested, Requeste
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
+from vitrine.service.bodies.plans import PlanBody, StoredPlanBody
 from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
+from vitrine.service.bodies.tracing import ResendBody, TraceBody
 from vitrine.settings import Settings
 from vitrine.store.audit import AuditFilters
 
@@ -98,6 +100,9 @@ class RemoteControl:
     def replay_rejects(self, key: str) -> Requested:
         return self._client.send("POST", _pipeline(key, "rejects", "replay"), Requested)
 
+    def resend(self, key: str, body: ResendBody) -> Requested:
+        return self._client.send("POST", _pipeline(key, "trace", "resend"), Requested, body)
+
     def pause(self, key: str) -> Paused:
         return self._client.send("POST", _pipeline(key, "pause"), Paused)
 
@@ -151,6 +156,14 @@ class RemoteChecks:
             return self._client.send("POST", "/preview", PreviewBody, subject, limit=limit)
         return self._client.get(_pipeline(subject, "preview"), PreviewBody, limit=limit)
 
+    def plan(
+        self, subject: str | Definition, *, state: StateChoice | None = None, seconds: float | None = None
+    ) -> PlanBody:
+        if isinstance(subject, Definition):
+            return self._client.send("POST", "/plan", PlanBody, subject, state=state, seconds=seconds)
+        body = StoredPlanBody(state=state)
+        return self._client.send("POST", _pipeline(subject, "plan"), PlanBody, body, seconds=seconds)
+
     def compare(self, key: str, *, quick: bool) -> ComparisonBody:
         if quick:
             return self._client.get(_pipeline(key, "reconcile"), ComparisonBody)
@@ -166,6 +179,9 @@ class RemoteChecks:
     def rejects(self, key: str, *, limit: int, with_rows: bool = False) -> RejectPage:
         wanted = min(limit, PAGE)
         return self._client.get(_pipeline(key, "rejects"), RejectPage, limit=wanted, rows=with_rows or None)
+
+    def trace(self, key: str, row_key: Sequence[str]) -> TraceBody:
+        return self._client.get(_pipeline(key, "trace"), TraceBody, key=list(row_key))
 
 
 def _failed(request: RequestBody) -> VitrineError:
