@@ -62,7 +62,7 @@ def inspect(checked: CheckedDefinition) -> Report:
             key=built.plan.target.key,
             target_exists=built.plan.target.exists,
             rows_expected=built.source.rows_expected,
-            findings=tuple(_findings(checked.definition, built)),
+            findings=tuple(findings_of(checked.definition, built)),
         )
     finally:
         built.close()
@@ -89,7 +89,7 @@ def _not_validated(reason: str) -> Finding:
 def _find(checked: CheckedDefinition) -> tuple[Finding, ...]:
     built = plan.prepare(checked)
     try:
-        return tuple(_findings(checked.definition, built))
+        return tuple(findings_of(checked.definition, built))
     finally:
         built.close()
 
@@ -114,7 +114,8 @@ def _first_due(definition: Definition, settings: Settings) -> datetime | None:
         return pipelines.first_due(store, definition, settings.zone)
 
 
-def _findings(definition: Definition, built: Prepared) -> list[Finding]:
+def findings_of(definition: Definition, built: Prepared) -> list[Finding]:
+    """What source and target report about a definition, and what follows from how it reads."""
     found = [*built.plan.target.findings, *built.source.findings, *_of_watermark(built)]
     return found + _of_deletes(definition, built)
 

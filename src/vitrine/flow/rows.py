@@ -310,6 +310,8 @@ class TargetInfo:
     columns: tuple[Column, ...] = ()  # of an existing target
     identity: str | None = None  # changes if the target is recreated
     findings: tuple[Finding, ...] = ()
+    written: tuple[str, ...] = ()  # of `columns`: those that the last run has written, as far as it is known
+    rewrites: bool = False  # rows are written even if they are equal, and a load replaces the target as a whole
 
 
 @dataclass(frozen=True)
@@ -511,6 +513,7 @@ class Compare:
     marked: Column | None = None  # rows that this column marks as deleted are skipped
     only: tuple[Key, ...] | None = None  # these keys; None: every key of the ranges
     by_key: bool = False  # one digest for each key, with the hash of each column
+    bounds_only: bool = False  # the parts alone, if the system can cut them without a digest: rows and hash are 0
 
     def form_of(self, column: Column) -> CommonForm:
         return self.forms.get(column.name, CommonForm.SAME)

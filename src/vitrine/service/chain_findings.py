@@ -7,8 +7,17 @@ from vitrine.errors import VitrineError
 from vitrine.flow.rows import Finding
 from vitrine.model import Definition, Mode
 from vitrine.postgres import Connection
+from vitrine.service.context import Context
 from vitrine.store import chains
 from vitrine.store.chains import Mart
+
+
+def of_chain(context: Context, definition: Definition) -> tuple[Finding, ...]:
+    """All of them; ConfigError if the pipeline would wait for itself."""
+    with context.connection() as connection:
+        found = list(of_upstreams(connection, definition))
+        marts = chains.list_marts(connection)
+    return (*found, *of_cursor(definition, marts))
 
 
 def of_upstreams(connection: Connection, definition: Definition) -> Iterator[Finding]:

@@ -60,6 +60,8 @@ class ElasticsearchSink:
             columns=live.columns if live else (),
             identity=live.uuid if live else None,
             findings=tuple(findings_about(self._job, found, self._target.definition_of(columns), columns)),
+            written=tuple(live.mark.columns) if live and live.mark else (),
+            rewrites=True,
         )
 
     def encode(self, batch: Batch) -> Batch:

@@ -65,6 +65,7 @@ class PostgresSink:
             columns=tuple(Column(name, type_name) for name, type_name in stored),
             identity=facts.identity if facts else None,
             findings=tuple(self._findings(columns)),
+            written=self._target.written_columns,
         )
 
     def _findings(self, columns: Sequence[Column]) -> list[Finding]:
@@ -102,8 +103,10 @@ class PostgresSink:
             if rows is not None:
                 return figures.digest(connection, Relation(MEASURED, self._collect(rows, compare)), compare)
             facts, name = self._target.facts, self._target.identifier
+            types = facts.types if facts else {}
             sample = catalog.sample_clause(connection, name, compare.parts) if compare.parts > 1 else None
-            return figures.digest(connection, Relation(name, facts.types if facts else {}, sample=sample), compare)
+            lacks = frozenset(column.name for column in compare.columns if column.name not in types)
+            return figures.digest(connection, Relation(name, types, sample=sample, lacks=lacks), compare)
 
     def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
         facts = self._target.facts

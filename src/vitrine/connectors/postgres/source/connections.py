@@ -62,6 +62,7 @@ class SourceConnections:
         self._file_limit = settings.temp_file_limit
         self._querying: SourceSession | None = None
         self._streaming: SourceSession | None = None
+        self._left: list[SourceSession] = []  # of streams that were not read to the end
         self._times: dict[str, str] = {}
 
     def idle(self) -> SourceSession:
@@ -71,6 +72,7 @@ class SourceConnections:
             is_streaming = found is self._streaming and found.info.transaction_status is not TransactionStatus.IDLE
             if not is_streaming:
                 return found
+        self._left = [one for one in (*self._left, found) if one is not None and not one.closed]
         self._querying, self._times = SourceSession.open(self._url, self._name)
         return self._querying
 
@@ -122,11 +124,11 @@ class SourceConnections:
 
     def cancel(self) -> None:
         """From any thread: the current calls end within a second, whatever the server does."""
-        for session in (self._querying, self._streaming):
+        for session in (self._querying, self._streaming, *self._left):
             if session is not None and session.is_busy:
                 session.interrupt()
 
     def close(self) -> None:
-        for session in (self._querying, self._streaming):
+        for session in (self._querying, self._streaming, *self._left):
             if session is not None:
                 session.close()
