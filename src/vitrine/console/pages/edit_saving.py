@@ -13,6 +13,9 @@ from vitrine.model import Definition, StateChoice
 from vitrine.service import definitions
 from vitrine.service.bodies.pipelines import PipelineBody, StoredPipelineBody
 
+STATE_CHOICE = "STATE_CHOICE"
+VERSION_CONFLICT = "VERSION_CONFLICT"
+
 
 class Saving:
     """`on_saved` gets the name; `on_take` the stored version that shall replace what was typed."""
@@ -72,9 +75,9 @@ class Saving:
 
     async def _ask(self, exc: VitrineError, definition: Definition, state: StateChoice | None) -> None:
         self._box.set_visibility(True)
-        if exc.code == "VERSION_CONFLICT":
+        if exc.code == VERSION_CONFLICT:
             await self._ask_version(definition, state)
-        elif exc.code == "STATE_CHOICE":
+        elif exc.code == STATE_CHOICE:
             self._ask_state(definition)
         else:
             with self._box, parts.box("v-card v-pad v-error v-stack"):
