@@ -112,11 +112,11 @@ def test_a_mart_is_created_by_form_corrected_previewed_saved_and_run(page: Page,
     page.get_by_label("Name", exact=True).fill("genre_counts")
     write(page, "SELECT g.id, g.name, g.modified\n  FORM content.genre g")
     # the typo is marked where it is, and listed with its sentence
-    expect(page.locator(".v-flag")).to_have_text("content")  # FORM could be the name of a column
+    expect(page.locator(".v-flag")).to_have_text("content.genre")  # FORM could be the name of a column
     expect(page.locator(".cm-line.v-flag-line")).to_have_text("  FORM content.genre g")
     expect(page.locator(".v-finding")).to_contain_text("syntax error")
     button(page, "Go to line 2, column 8").click()
-    expect(page.locator(".cm-activeLine")).to_have_text("  FORM content.genre g")
+    expect(editor(page).locator(".cm-activeLine")).to_have_text("  FORM content.genre g")
     # names of the source are completed
     write(page, "SELECT g.id, g.name, g.modified\n  FROM content.genre g WHERE g.")
     page.keyboard.press("Control+Space")
@@ -211,7 +211,7 @@ def test_a_task_plan_is_edited_as_yaml(page: Page, site: Site, settings: Setting
     expect(editor(page, "YAML")).to_contain_text("order_index: 10")
     text = "name: planned\ntarget_table: analytics.planned\nkey_columns: [id]\ntasks:\n- order_index: 10\n"
     write(page, f"{text}  task_type: SQL\n  body: |-\n    SELECT id\n      FORM content.genre\n", "YAML")
-    expect(page.locator(".v-flag")).to_have_text("content")
+    expect(page.locator(".v-flag")).to_have_text("content.genre")
     write(page, f"{text}  task_typ: SQL\n", "YAML")
     expect(page.locator(".v-finding").filter(has_text="did you mean `tasks[0].task_type`?")).to_be_visible()
     write(page, f"{text}  task_type: SQL\n  body: SELECT id FROM content.genre\n", "YAML")

@@ -53,6 +53,7 @@ def test_a_query_is_checked_before_its_pipeline_has_a_name_but_cannot_be_stored(
 
 
 def test_every_wrong_field_has_a_sentence() -> None:
+    assert drafts.read_form(form(batch_size="9" * 5000)).problems  # Python refuses to convert so many digits
     reading = drafts.read_form(form(batch_size="many", schedule_interval="often", options="on_rejct: fail"))
     sentences = " ".join(one.text for one in reading.problems)
     assert reading.definition is None

@@ -29,6 +29,8 @@ UNNAMED = "unnamed_pipeline"
 
 TARGET_SCHEMA = "analytics"
 
+MAX_DIGITS = 10
+
 OPTIONAL = ("python_task", "incremental_key", "incremental_id_key", "schedule_interval")
 LISTS = ("tags", "key_columns", "after")
 
@@ -112,7 +114,7 @@ def fields_of(form: Form, base: Definition | None = None) -> dict[str, Any]:
         fields[name] = fields[name] or None
     fields["target_table"] = fields["target_table"] or f"{TARGET_SCHEMA}.{fields['name']}"
     size = fields["batch_size"].replace(" ", "").replace("_", "")
-    fields["batch_size"] = int(size) if size.isascii() and size.isdigit() else size or "auto"
+    fields["batch_size"] = int(size) if size.isascii() and size.isdigit() and len(size) < MAX_DIGITS else size or "auto"
     fields["options"] = parse("options", str(form["options"])).content or {}
     return fields
 

@@ -32,24 +32,24 @@ def tables_of(query: str, tables: Sequence[TableBody]) -> list[TableBody]:
 
 def keys(query: str, tables: Sequence[TableBody], produced: Collection[str] = ()) -> list[KeySuggestion]:
     """Keys of the tables that the query names and whose columns it returns."""
-    found = dict.fromkeys(
-        KeySuggestion(tuple(one.key), one.full_name)
-        for one in tables_of(query, tables)
-        if one.key and all(_returns(query, column, produced) for column in one.key)
-    )
-    return list(found)[:MAX_SUGGESTIONS]
+    found: dict[tuple[str, ...], KeySuggestion] = {}
+    for one in tables_of(query, tables):
+        if one.key and all(_returns(query, column, produced) for column in one.key):
+            found.setdefault(tuple(one.key), KeySuggestion(tuple(one.key), one.full_name))
+    return list(found.values())[:MAX_SUGGESTIONS]
 
 
 def cursors(query: str, tables: Sequence[TableBody], produced: Collection[str] = ()) -> list[CursorSuggestion]:
     """Columns that grow with every change, of tables with a key of one column."""
-    found = [
-        CursorSuggestion(cursor.column, one.key[0], one.full_name, tuple(cursor.reasons))
-        for one in tables_of(query, tables)
-        if len(one.key) == 1 and _returns(query, one.key[0], produced)
-        for cursor in one.cursors
-        if cursor.is_modification and _returns(query, cursor.column, produced)
-    ]
-    return found[:MAX_SUGGESTIONS]
+    found: dict[tuple[str, str], CursorSuggestion] = {}
+    for one in tables_of(query, tables):
+        if len(one.key) != 1 or not _returns(query, one.key[0], produced):
+            continue
+        for cursor in one.cursors:
+            if cursor.is_modification and _returns(query, cursor.column, produced):
+                made = CursorSuggestion(cursor.column, one.key[0], one.full_name, tuple(cursor.reasons))
+                found.setdefault((made.column, made.id_column), made)
+    return list(found.values())[:MAX_SUGGESTIONS]
 
 
 def _returns(query: str, column: str, produced: Collection[str]) -> bool:

@@ -4,6 +4,9 @@ import * as CM from "nicegui-codemirror";
 const KEYWORDS = new Set(("on where join left right full inner cross outer group order having limit offset union except intersect as using " +
   "lateral natural select from and or not set window fetch for").split(" "));
 const MAX_OPTIONS = 500;
+// names in the colour of text: the red of this style would look like an error
+const RED = "#e06c75";
+const DARK = CM.HighlightStyle.define(CM.oneDarkHighlightStyle.specs.map((spec) => (spec.color === RED ? { ...spec, color: "inherit" } : spec)));
 
 const quoted = (name) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replace(/"/g, '""')}"`);
 const bare = (name) => (name.startsWith('"') ? name.slice(1, -1).replace(/""/g, '"') : name.toLowerCase());
@@ -33,7 +36,7 @@ function decorate(doc, given) {
   for (const one of given) {
     const line = doc.line(Math.min(Math.max(one.line, 1), doc.lines));
     let from = position(doc, one.line, one.column);
-    const word = /^(?:[\p{L}\p{N}_$]+|\S)/u.exec(line.text.slice(from - line.from));
+    const word = /^(?:[\p{L}\p{N}_$]+(?:\.[\p{L}\p{N}_$]+)*|\S)/u.exec(line.text.slice(from - line.from));
     let to = from + (word ? word[0].length : 0);
     // behind the last character: mark that one, a mark needs a width
     if (to === from && from > line.from) from -= 1;
@@ -94,7 +97,7 @@ export default {
     this.theme = new CM.Compartment();
     const source = (context) => {
       const token = context.matchBefore(/(?:(?:"[^"]*"|[\w$]+)\.){0,2}[\w$]*$/);
-      if (!token || (token.from === token.to && !context.explicit)) return null;
+      if (!token || (token.from === token.to && !context.explicit) || !this.view.hasFocus) return null;
       const parts = token.text.split(".");
       const found = options(parts, context.state.doc.toString(), this.tables).slice(0, MAX_OPTIONS);
       if (!found.length) return null;
@@ -120,7 +123,7 @@ export default {
   methods: {
     colours() {
       const dark = document.body.classList.contains("body--dark");
-      return [CM.EditorView.theme({}, { dark }), dark ? CM.syntaxHighlighting(CM.oneDarkHighlightStyle) : []];
+      return [CM.EditorView.theme({}, { dark }), dark ? CM.syntaxHighlighting(DARK) : []];
     },
     complete(tables) { this.tables = tables; },
     markPlaces(given) {

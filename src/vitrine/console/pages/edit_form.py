@@ -88,7 +88,7 @@ class DefinitionForm:
             self._text("owner", texts.FIELD_OWNER)
             self._text("tags", texts.FIELD_TAGS, placeholder=texts.TAGS_EXAMPLE)
             self._area("description", texts.FIELD_DESCRIPTION)
-            self._area("options", texts.FIELD_OPTIONS, placeholder=texts.OPTIONS_EXAMPLE).classes("v-mono")
+            self._area("options", texts.FIELD_OPTIONS, placeholder=texts.OPTIONS_EXAMPLE).classes("v-code-area")
 
     def _text(self, name: str, label: str, *, placeholder: str = "") -> None:
         field = ui.input(label, placeholder=placeholder, value=str(self._kept[name]))

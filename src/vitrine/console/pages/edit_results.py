@@ -112,7 +112,9 @@ class PreviewCard:
         parts.set_text(self._facts, texts.CHECKING)
 
     def show(self, preview: PreviewBody) -> None:
-        facts = [texts.PREVIEW_ROWS.format(rows=len(preview.rows), read=preview.rows_read)]
+        facts = [texts.PREVIEW_ROWS.format(rows=len(preview.rows))]
+        if preview.rows_read != len(preview.rows):
+            facts.append(texts.PREVIEW_READ.format(read=preview.rows_read))
         if preview.cut is not None:
             facts.append(texts.PREVIEW_CUT[preview.cut])
         if not preview.rows:

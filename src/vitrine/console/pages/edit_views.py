@@ -46,7 +46,7 @@ class Views:
             }
 
     def build(self, below_editor: Callable[[], Any]) -> None:
-        self._kept = parts.box()
+        self._kept = parts.box("v-maybe")
         with parts.box("v-edit") as self._form_area:
             with parts.box("v-stack"):
                 self._build_query(below_editor)
