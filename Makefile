@@ -193,7 +193,7 @@ bench: $(DEV) ## Measure Vitrine beside psql doing the same work by hand
 	$(BIN)/python -m bench
 
 .PHONY: bench-peers
-bench-peers: $(DEV) ## The same, and dlt, ingestr and Sling from their packages
+bench-peers: $(DEV) ## The same, and dlt, ingestr, Sling and reladiff from their packages
 	$(BIN)/python -m bench --peers
 
 .PHONY: bench-compare

@@ -1,16 +1,24 @@
 """Plans: the numbers of a plan are those of the run that follows, and a plan writes nothing."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.helpers.events import EVENTS, create_events, create_filled, fill_events
 from tests.helpers.planning_changes import carry_out, effect, figures, of_run, planned
 from tests.helpers.running import create, succeed
 from tests.helpers.tasks import register
+from vitrine.cli.backends.local import local_context
+from vitrine.engine import row_changes
+from vitrine.errors import Forbidden
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
+from vitrine.service import plans
+from vitrine.service.context import Caller
+from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 from vitrine.store import state as states
@@ -320,3 +328,91 @@ def test_the_plan_of_a_stored_pipeline_describes_its_next_run(connection: Connec
         "the next run reads from the checkpoint on: 0 rows added, 1 changed, 0 removed"
     )
     assert plan.cursor == "'modified': an index serves it, or its tables are small"
+
+
+# -- through the API ------------------------------------------------------------------------------------------------
+
+
+def test_the_api_plans_a_change_and_a_definition(
+    client: TestClient, connection: Connection, settings: Settings
+) -> None:
+    pipeline = create_filled(connection, settings, "full", 30)
+    succeed(connection, settings, pipeline)
+    query = f"{EVENTS} WHERE id <> 5"
+    answer = client.post(f"/api/v1/pipelines/{pipeline.name}/plan", json={"source_query": query})
+    assert (answer.status_code, answer.json()["runs"][0]["removed"]) == (200, 1), answer.json()
+    assert client.post(f"/pipelines/{pipeline.name}/plan").json()["runs"][0]["removed"] == 0
+    definition = pipeline.definition.model_dump(mode="json", exclude={"type"}) | {"source_query": query}
+    planned_again = client.post("/plan", json=definition).json()
+    assert (planned_again["stored"], planned_again["runs"][0]["removed"]) == (True, 1)
+    new = definition | {"name": "new", "target_table": "analytics.new"}
+    found = client.post("/plan", json=new).json()
+    assert (found["stored"], found["runs"][0]["added"]) == (False, 29)
+    assert client.post("/pipelines/none/plan").status_code == 404
+    broken = client.post(f"/pipelines/{pipeline.name}/plan", json={"source_query": "DELETE FROM ugc.events"})
+    assert (broken.status_code, broken.headers["content-type"]) == (422, "application/problem+json")
+    assert client.post(f"/pipelines/{pipeline.name}/plan", json={"nothing": 1}).status_code == 422
+
+
+def test_an_operator_may_plan_a_stored_pipeline_but_no_query_of_their_own(
+    connection: Connection, settings: Settings
+) -> None:
+    pipeline = create_filled(connection, settings, "full", 30)
+    succeed(connection, settings, pipeline)
+    context = replace(local_context(settings), caller=Caller("api", "ops", Role.OPERATOR))
+    assert plans.plan_change(context, pipeline.name).runs[0].added == 0
+    assert plans.plan_change(context, pipeline.name, {"source_query": EVENTS}).runs[0].added == 0  # as it is stored
+    with pytest.raises(Forbidden):
+        plans.plan_change(context, pipeline.name, {"source_query": f"{EVENTS} WHERE id > 3"})
+    with pytest.raises(Forbidden):
+        plans.plan_change(context, pipeline.definition)
+    viewer = replace(context, caller=Caller("api", "view", Role.VIEWER))
+    with pytest.raises(Forbidden):
+        plans.plan_change(viewer, pipeline.name)
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_compared_in_time_are_not_counted_and_the_rest_is_planned(
+    connection: Connection, settings: Settings
+) -> None:
+    pipeline = create_filled(connection, settings, "full", ROWS)
+    succeed(connection, settings, pipeline)
+    slow = "SELECT count(*) FROM ugc.events a, ugc.events b, ugc.events c, ugc.events d"
+    query = f"{EVENTS} WHERE ({slow}) > id"
+    found = plans.plan_change(local_context(settings), pipeline.name, {"source_query": query}, seconds=1.0)
+    assert found.runs[0].reason == "the rows could not be compared within 1 s"
+    assert figures(found.runs[0]) == (None, None, None)
+    assert found.changes == ["source_query"]
+
+
+def test_a_mart_that_differs_in_many_rows_is_estimated_from_a_sample(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_changes, "ROWS_PER_SECOND", 2000 / plans.SECONDS)
+    pipeline = create_filled(connection, settings, "full", 20_000, batch_size="auto")
+    succeed(connection, settings, pipeline)
+    connection.execute("ANALYZE ugc.events")
+    query = (
+        "SELECT id, CASE WHEN id % 2 = 0 THEN note ELSE 'odd' END AS note, modified FROM ugc.events WHERE id % 4 <> 2"
+    )
+    found = planned(settings, pipeline, source_query=query).runs[0]
+    assert found.method == "sample"
+    assert 1000 < (found.rows_compared or 0) < 4000
+    assert figures(found) == pytest.approx((0, 10_000, 5_000), rel=0.2)
+    assert found.sentence.startswith("the next run reads everything: about ")
+
+
+def test_ranges_that_remain_when_the_time_is_spent_are_estimated(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_changes.Budget, "is_spent", True)
+    pipeline = create_filled(connection, settings, "full", 60_000, batch_size="auto")
+    succeed(connection, settings, pipeline)
+    query = (
+        "SELECT id, CASE WHEN id % 2 = 0 THEN note ELSE 'odd' END AS note, modified FROM ugc.events WHERE id % 4 <> 2"
+    )
+    found = planned(settings, pipeline, source_query=query).runs[0]
+    assert (found.method, (found.rows_compared or 0) < 30_000) == ("sample", True)
+    assert figures(found) == pytest.approx((0, 30_000, 15_000), rel=0.1)

@@ -10,18 +10,25 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from vitrine.engine import differences
-from vitrine.engine.differences import Differences, Pair
+from vitrine.engine.differences import Compared, Differences, Pair
 from vitrine.engine.sides import Sides, both, in_forms
+from vitrine.errors import VitrineError
 from vitrine.flow.keys import chunks
 from vitrine.flow.rows import Batch, Compare, Digest, Key, Read
 
 EXAMPLES = 5
 """Keys that are named of each kind of change."""
 
-MOST_ROWS = 3_000_000
-"""Rows of which every range is digested; of a larger mart, so many of its ranges that they have about this many."""
+ROWS_PER_SECOND = 50_000
+"""Rows that both sides surely digest in a second. If the time does not suffice for all rows, only some ranges are read.
+"""
+
+ROWS_AT_ONCE = 5_000
+"""Rows of differing ranges that are compared key by key at a time: few, so that a part ends soon."""
 
 PARTS = 1024
+MOST_RANGES = 200
+"""Of a sample: an index serves so many ranges."""
 
 Method = Literal["exact", "sample", "partial"]
 """`sample`: estimates from a random part of the rows; `partial`: the time has ended, and there may be more."""
@@ -123,15 +130,13 @@ def compare_all(sides: Sides, budget: Budget, rows_expected: int | None = None) 
     Ranges of keys whose digests are equal have no change. The others are compared key by key, in a random order; when
     the time is spent, the changes of those that remain are estimated from those that were compared.
     """
-    share, target, source = _digests(sides, rows_expected)
+    share, target, source = _digests(sides, rows_expected, round(budget.seconds * ROWS_PER_SECOND))
     one_sided, waiting = _split(differences.differing(source, target))
     random.Random(0).shuffle(waiting)  # noqa: S311  no secret
     tally, compared = _Tally(), 0
-    for part in differences.by_keys(sides, waiting):
+    for part in _found(sides, waiting, budget):
         tally.add(part.differences, part.repeated)
         compared += part.rows
-        if waiting and budget.is_spent:
-            break
     remaining = _rows(waiting)
     factor = (compared + remaining) / compared if compared else 1.0
     source_rows, target_rows = _total(source), _total(target)
@@ -149,14 +154,33 @@ def compare_all(sides: Sides, budget: Budget, rows_expected: int | None = None) 
     )
 
 
-def _digests(sides: Sides, rows_expected: int | None) -> tuple[float, Sequence[Digest], Sequence[Digest]]:
+def _found(sides: Sides, waiting: list[Pair], budget: Budget) -> Iterator[Compared]:
+    """Compares the ranges until the time is spent; those that were not compared remain in the list."""
+    parts = differences.by_keys(sides, waiting, rows_at_once=ROWS_AT_ONCE)
+    compared = 0
+    while not (compared and budget.is_spent):
+        before = list(waiting)
+        try:
+            part = next(parts, None)
+        except VitrineError:
+            if not (compared and budget.is_over):
+                raise
+            waiting[:] = before  # the call was cancelled
+            return
+        if part is None:
+            return
+        compared += part.rows
+        yield part
+
+
+def _digests(sides: Sides, rows_expected: int | None, most: int) -> tuple[float, Sequence[Digest], Sequence[Digest]]:
     """Digests of target and source by the same ranges, and the part of all ranges that they are."""
-    if not sides.selects_ranges or rows_expected is None or rows_expected <= MOST_ROWS:
+    if not sides.selects_ranges or rows_expected is None or rows_expected <= most:
         return 1.0, *both(sides, lambda wanted: differences.cut(sides, wanted))
     whole = replace(sides.wanted, control=None, parts=PARTS, bounds_only=True)
     ranges = [one.range for one in sides.target(whole)]
-    number = max(1, len(ranges) * MOST_ROWS // rows_expected)
-    chosen = tuple(random.Random(0).sample(ranges, min(number, len(ranges))))  # noqa: S311  no secret
+    number = min(MOST_RANGES, len(ranges), max(1, len(ranges) * most // rows_expected))
+    chosen = tuple(random.Random(0).sample(ranges, number))  # noqa: S311  no secret
 
     def ask(wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
         some = replace(wanted, control=None, ranges=chosen)
@@ -205,11 +229,10 @@ def _scaled(count: float, share: float) -> int:
 def compare_read(sides: Sides, read: Read, budget: Budget) -> RowChanges:
     """The rows of a read beside the rows of the mart that have their keys."""
     tally, compared = _Tally(), 0
-    wanted = replace(sides.wanted, control=None, by_key=True)
     for batch in sides.batches(read):
-        source = sides.of_rows(iter([batch]), wanted) if batch.count else ()
-        target = _stored(sides, [one.range.low or () for one in source], wanted)
-        tally.add(differences.compare_digests(source, target, wanted), sum(one.rows > 1 for one in source))
+        if batch.count:
+            source, target = both(sides, lambda wanted, batch=batch: _of_batch(sides, batch, wanted))
+            tally.add(differences.compare_digests(source, target, sides.wanted), sum(one.rows > 1 for one in source))
         tally.add(Differences(extra=marked_in_mart(sides, batch)))
         compared += batch.count + len(batch.deleted)
         if budget.is_spent:
@@ -217,6 +240,13 @@ def compare_read(sides: Sides, read: Read, budget: Budget) -> RowChanges:
     else:
         return _read(tally, compared, "exact")
     return _read(tally, compared, "partial")
+
+
+def _of_batch(sides: Sides, batch: Batch, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+    """The digests of the keys of a batch, and of the rows of the mart that have them."""
+    wanted = replace(wanted, control=None, by_key=True)
+    source = sides.of_rows(iter([batch]), wanted)
+    return source, list(_stored(sides, [one.range.low or () for one in source], wanted))
 
 
 def _read(tally: _Tally, compared: int, method: Method) -> RowChanges:
