@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from tests.helpers.access import context, issue
@@ -95,6 +96,12 @@ def write(page: Page, text: str, label: str = "Query") -> None:
     page.keyboard.insert_text(text)
 
 
+def violations(page: Page) -> list[str]:
+    """What axe-core finds; each with the element."""
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found for node in one["nodes"]]
+
+
 def store(settings: Settings, connection: Connection, name: str, **fields: object) -> None:
     given = {
         "name": name,
@@ -137,11 +144,14 @@ def test_a_mart_is_created_by_form_corrected_previewed_saved_and_run(page: Page,
     expect(page.get_by_label("Plan", exact=True)).to_contain_text("rows added")
     page.get_by_text("The same as YAML").click()
     expect(page.locator(".v-same .v-code")).to_contain_text("incremental_key: modified")
+    assert violations(page) == []
     button(page, "Save").click()
     expect(page).to_have_url(f"{site.console}/pipelines/genre_counts")
     with server_folder("vitrine-test-") as folder, runner(url, folder):
         button(page, "Run").click()
         expect(page.locator(".v-timeline").first).to_contain_text("Success")
+    page.get_by_role("link", name="Edit", exact=True).click()
+    expect(editor(page)).to_contain_text("content.genre g")
 
 
 def test_a_stale_page_does_not_overwrite_another_change_and_keeps_its_text(

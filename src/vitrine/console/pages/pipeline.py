@@ -11,6 +11,7 @@ from nicegui.element import Element
 
 from vitrine.console import lateness, origins, parts, texts
 from vitrine.console.components import Chart, Sql, Timeline, When
+from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
 from vitrine.errors import NotFound, StoredDefinitionInvalid
 from vitrine.service import checks, control, definitions, history, overview, timeline
@@ -181,6 +182,7 @@ class Head:
                 "reload": _titled(parts.button(texts.RELOAD, self._reload), texts.RELOAD_HELP),
                 "enable": parts.button(texts.ENABLE, self._enable, primary=True),
                 "disable": parts.button(texts.DISABLE, self._disable),
+                **({"edit": _edit_link(self._name)} if self._viewer.may(Role.ADMIN) else {}),
             }
 
     def show(self, pipeline: PipelineBody, status: StatusBody) -> None:
@@ -215,6 +217,7 @@ class Head:
             "reload": is_running,
             "enable": not status.enabled,
             "disable": status.enabled,
+            "edit": True,
         }
         for name, button in self._buttons.items():
             if button.visible != visible[name]:
@@ -254,6 +257,10 @@ def _is_shown_elsewhere(status: StatusBody) -> bool:
     return (
         status.status is Status.IDLE and status.next_due_at is not None and not status.postponed and status.runners > 0
     )
+
+
+def _edit_link(name: str) -> Element:
+    return parts.link(texts.EDIT, f"{address_of(name)}/edit", "v-button")
 
 
 class ProgressCard:
