@@ -86,6 +86,15 @@ function options(parts, text, tables) {
     .map((table) => ({ label: table.name, apply: quoted(table.name), type: "class", detail: table.kind }));
 }
 
+// a list that opens after the editor has lost the focus would stay over the page
+const closeLateList = CM.EditorView.updateListener.of(({ view }) => {
+  if (view.hasFocus) return;
+  setTimeout(() => {
+    if (!view.hasFocus && view.dom.querySelector(".cm-tooltip-autocomplete"))
+      CM.runScopeHandlers(view, new KeyboardEvent("keydown", { key: "Escape" }), "editor");
+  }, 50);
+});
+
 export default {
   template: `<span hidden></span>`,
   props: { editor: Number, label: String, storage: String },
@@ -106,6 +115,7 @@ export default {
     this.view.dispatch({
       effects: CM.StateEffect.appendConfig.of([
         marks,
+        closeLateList,
         CM.EditorState.languageData.of(() => [{ autocomplete: source }]),
         CM.EditorView.contentAttributes.of({ "aria-label": this.label, spellcheck: "false" }),
         this.theme.of(this.colours()),
