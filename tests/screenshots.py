@@ -31,6 +31,9 @@ PAGES = {
     "pipeline-running": "/pipelines/ratings_archive",
     "pipeline-failed": "/pipelines/price_history",
     "pipeline-rejects": "/pipelines/film_years",
+    "new": "/new",
+    "edit": "/pipelines/film_years/edit",
+    "edit-refused": "/pipelines/price_history/edit",
 }
 """Names of the pictures, and the addresses below /console."""
 

@@ -1,5 +1,5 @@
 """The pages; each module registers its own."""
 
-from vitrine.console.pages import overview, pipeline
+from vitrine.console.pages import edit, overview, pipeline
 
-PAGES = (overview, pipeline)
+PAGES = (overview, pipeline, edit)
