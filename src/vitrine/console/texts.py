@@ -163,3 +163,44 @@ MARTS = {
     "never_run": NEVER_RUN,
     "summary": RUNS_SUMMARY,
 }
+
+# lineage
+SEARCH_NODE = "Search a table, mart or pipeline"
+VIEW = "View"
+AS_GRAPH = "Graph"
+AS_LIST = "List"
+SHOW_ALL = "Show everything"
+CHOSEN = "Chosen node"
+CHOOSE_NODE = "Choose where to start."
+CHOOSE_NODE_HELP = "There are {count} tables, pipelines and targets, too many for one picture. Search for one of them; the page shows what is directly before and after it."
+NO_NODE = "No table or pipeline has this text in its name."
+KINDS = {"table": "table", "reader": "Python reader", "pipeline": "pipeline"}
+INDEX = "index"
+MART_TABLE = "mart"
+TABLE_OF = "table of source {source}"
+PIPELINES = "Pipelines"
+SOURCE_TABLES = "Source tables"
+TARGETS = "Marts and indexes"
+NODES_SHOWN = "{shown} of {all} shown"
+UNREAD = "{count} queries not read yet"
+LINEAGE_CUT = "only the first 20 000 pipelines"
+LEGEND_FAILED = "a pipeline failed here or before"
+LEGEND_LATE = "a mart is older than promised here or before"
+OPEN_PIPELINE = "Open pipeline"
+COMES_FROM = "Comes from"
+GOES_TO = "Goes to"
+NOTHING = "nothing"
+AND_MORE = "and {count} more"
+OWN_TROUBLE = {"failed": "The last run failed.", "late": "The mart is older than promised."}
+BEHIND = {
+    "failed": "May be old: {pipeline}, on the way to it, has failed.",
+    "late": "May be old: {pipeline}, on the way to it, is late.",
+}
+LINEAGE_TEXTS = {
+    "graph": "Tables, pipelines, marts and indexes; a click on a node shows more around it",
+    "list": "Pipelines with what they read and write",
+    "pipeline": "Pipeline",
+    "state": STATE,
+    "reads": "Reads",
+    "writes": "Writes",
+}

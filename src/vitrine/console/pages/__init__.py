@@ -1,5 +1,5 @@
 """The pages; each module registers its own."""
 
-from vitrine.console.pages import overview
+from vitrine.console.pages import lineage, overview
 
-PAGES = (overview,)
+PAGES = (overview, lineage)
