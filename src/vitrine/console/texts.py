@@ -172,7 +172,10 @@ AS_LIST = "List"
 SHOW_ALL = "Show everything"
 CHOSEN = "Chosen node"
 CHOOSE_NODE = "Choose where to start."
-CHOOSE_NODE_HELP = "There are {count} tables, pipelines and targets, too many for one picture. Search for one of them; the page shows what is directly before and after it."
+CHOOSE_NODE_HELP = (
+    "There are {count} tables, pipelines and targets, too many for one picture. Search for one of them; the page shows"
+    " what is directly before and after it."
+)
 NO_NODE = "No table or pipeline has this text in its name."
 KINDS = {"table": "table", "reader": "Python reader", "pipeline": "pipeline"}
 INDEX = "index"

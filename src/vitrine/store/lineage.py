@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from typing import Any
 
 from vitrine.model import PipelineId
 from vitrine.postgres import Connection
@@ -40,7 +41,12 @@ def list_ends(connection: Connection, zone: tzinfo, *, limit: int) -> list[Ends]
     """Pipelines in the order of their names. `zone`: time zone for cron schedules."""
     crons = selecting.list_stale_crons(connection, zone)
     rows = fetch_all(connection, "list_lineage", stale_crons=crons, limit=limit)
-    return [Ends(**(row | {"status": Status(row["status"])})) for row in rows]
+    return [_ends(dict(row)) for row in rows]
+
+
+def _ends(values: dict[str, Any]) -> Ends:
+    values["status"] = Status(values["status"])
+    return Ends(**values)
 
 
 def list_readings(connection: Connection, ids: Sequence[PipelineId]) -> list[Reading]:
