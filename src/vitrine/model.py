@@ -498,9 +498,10 @@ class RequestKind(StrEnum):
     BACKFILL = "backfill"  # a range of the cursor is read and written again; the checkpoint stays
     RECONCILE = "reconcile"  # the mart is compared with its source, and what differs is repaired if that is asked for
     REPLAY = "replay"  # the keys in quarantine are read and written again; the checkpoint stays
+    RESEND = "resend"  # one key is read and written again; the checkpoint stays
 
 
-RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY})
+RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY, RequestKind.RESEND})
 """The kinds that leave the checkpoint alone: however they end, the pipeline returns to the status it had."""
 
 
@@ -513,6 +514,8 @@ class RunOptions:
     backfill_to: str | None = None  # and the first one behind its last
     deep: bool = False  # a reconcile: down to the keys that differ
     repair: bool = False  # and these are corrected
+    key: str | None = None  # a resend: the key, as that of a reject
+    delete: bool = False  # and it is deleted from the target if the source does not have it
 
     def stored(self) -> dict[str, object]:
         """As the store keeps them; options that are not given are left out, because an older runner knows fewer."""

@@ -73,6 +73,7 @@ FINISHES = {
     RequestKind.BACKFILL: Event.RETURN_IDLE,
     RequestKind.RECONCILE: Event.RETURN_IDLE,
     RequestKind.REPLAY: Event.RETURN_IDLE,
+    RequestKind.RESEND: Event.RETURN_IDLE,
 }
 """The event that ends a successful request of each kind. No schedule may replace what a rollback has restored."""
 

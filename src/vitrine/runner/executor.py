@@ -21,6 +21,7 @@ from vitrine.runner.control import HangHandler, RunnerControl, Watch
 from vitrine.runner.deleting import delete_vanished
 from vitrine.runner.planning import planned
 from vitrine.runner.reconciling import reconcile, replay
+from vitrine.runner.resending import resend
 from vitrine.settings import Settings
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -128,6 +129,8 @@ class PipelineExecutor:
                     return reconcile(claim, self._settings, store, checkpoint, control)
                 case RequestKind.REPLAY:
                     return replay(claim, self._settings, store, checkpoint, control)
+                case RequestKind.RESEND:
+                    return resend(claim, self._settings, store, checkpoint, control)
                 case RequestKind.BACKFILL:
                     with planned(claim, self._settings, store, control) as prepared:
                         options = claim.options

@@ -27,7 +27,7 @@ CHECK_TIMEOUT = "CHECK_TIMEOUT"
 def validate(context: Context, subject: str | Definition) -> ReportBody:
     """How a stored pipeline, or a definition that is not stored, would run; VitrineError with the reasons if not."""
     definition = _definition(context, subject)
-    report = _ask(context, definition, validation.inspect)
+    report = ask(context, definition, validation.inspect)
     with context.connection() as connection:
         due = pipelines.first_due(connection, definition, context.settings.zone)
         of_upstreams = list(chain_findings.of_upstreams(connection, definition))
@@ -40,7 +40,7 @@ def validate(context: Context, subject: str | Definition) -> ReportBody:
 def preview(context: Context, subject: str | Definition, *, limit: int = 20) -> PreviewBody:
     """The first rows of a stored pipeline, or of a definition, after its transforms; nothing is written."""
     definition = _definition(context, subject)
-    return PreviewBody.of(_ask(context, definition, lambda checked: previews.preview(checked, limit)))
+    return PreviewBody.of(ask(context, definition, lambda checked: previews.preview(checked, limit)))
 
 
 @allowed(Role.OPERATOR)
@@ -50,7 +50,7 @@ def compare(context: Context, key: str, *, with_values: bool = False) -> Compari
         pipeline = pipelines.get(connection, key)
         quarantined = runs.context(connection, pipeline.id).open_rejects
     return ComparisonBody.of(
-        _ask(
+        ask(
             context,
             pipeline.definition,
             lambda checked: reconcile.compare_checked(checked, quarantined, with_values=with_values),
@@ -80,25 +80,25 @@ def _definition(context: Context, subject: str | Definition) -> Definition:
         return pipelines.get(connection, subject).definition
 
 
-def _ask(context: Context, definition: Definition, ask: Callable[[CheckedDefinition], Answer]) -> Answer:
+def ask(context: Context, definition: Definition, question: Callable[[CheckedDefinition], Answer]) -> Answer:
     """The answer of source and target; called while no connection to the store is held."""
     checked = plan.check(definition, context.settings)
     try:
-        return _limited(context, checked, ask)
+        return _limited(context, checked, question)
     except ConfigError as exc:
         # as an error of the definition: one of the store has the driver's exception as its cause
         raise ConfigError(str(exc), code=exc.code, place=exc.place) from exc
 
 
-def _limited(context: Context, checked: CheckedDefinition, ask: Callable[[CheckedDefinition], Answer]) -> Answer:
+def _limited(context: Context, checked: CheckedDefinition, question: Callable[[CheckedDefinition], Answer]) -> Answer:
     """In a server time and number of checks are limited: they must not take its threads, nor load the source."""
     if context.caller.via == "cli":
-        return ask(checked)
+        return question(checked)
     check_slots.take()
 
     def answer() -> Answer:
         try:
-            return ask(checked)
+            return question(checked)
         finally:
             check_slots.give_back()  # here, because a check that does not end must keep its place
 

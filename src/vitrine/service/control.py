@@ -1,4 +1,4 @@
-"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, pause, reload."""
+"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, resend, pause, reload."""
 
 import logging
 from dataclasses import asdict
@@ -7,6 +7,7 @@ from uuid import UUID
 from vitrine import revisions
 from vitrine.engine import backfill, rollback
 from vitrine.errors import NotFound, StoredDefinitionInvalid, TransitionRefused
+from vitrine.flow import keys
 from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.service import audit
@@ -23,6 +24,7 @@ from vitrine.service.bodies.control import (
     RunRequestBody,
 )
 from vitrine.service.bodies.reconciliation import ReconcileBody
+from vitrine.service.bodies.tracing import ResendBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
@@ -104,6 +106,14 @@ def replay_rejects(context: Context, key: str) -> Requested:
     """Read and write the keys in quarantine once more."""
     with context.connection() as connection:
         return _request(context, connection, key, None, kind=RequestKind.REPLAY)
+
+
+@allowed(Role.OPERATOR)
+def resend(context: Context, key: str, body: ResendBody) -> Requested:
+    """Read and write one key once more; with `delete`, remove it if the source does not have it."""
+    options = RunOptions(key=keys.to_text(tuple(body.key)), delete=body.delete)
+    with context.connection() as connection:
+        return _request(context, connection, key, options, kind=RequestKind.RESEND)
 
 
 def _request_backfill(context: Context, key: str, wanted: BackfillBody) -> Requested:

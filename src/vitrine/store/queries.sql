@@ -662,7 +662,7 @@ SELECT id, run_id, started_at, finished_at, verdict, verified_until, report
   FROM etl.etl_reconciliations WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
 
 -- record_result --
--- Records what a reconcile or a replay has found; no row means that the lease is lost
+-- Records what a reconcile, a replay or a resend has found; no row means that the lease is lost
 WITH
 -- include fence
 UPDATE etl.etl_runs SET result = %(result)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
@@ -763,6 +763,12 @@ SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason,
        CASE WHEN %(with_rows)s THEN row END AS row, created_at
   FROM etl.etl_rejects
  WHERE pipeline_id = %(id)s AND closed_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s;
+
+-- get_reject --
+-- The row in quarantine that has one of these keys
+SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, NULL AS row, created_at
+  FROM etl.etl_rejects
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY(%(keys)s) ORDER BY id LIMIT 1;
 
 -- count_rejects --
 -- How many rows of a pipeline are in quarantine

@@ -19,6 +19,7 @@ from vitrine.service.bodies.reconciliation import (
     ReconciliationBody,
     ReplayBody,
 )
+from vitrine.service.bodies.tracing import ResentBody
 from vitrine.status import RunStatus, Status
 from vitrine.store.chains import Upstream
 from vitrine.store.runs import Request, RequestState
@@ -35,7 +36,7 @@ class RunBody(BaseModel):
     trigger: str = Field(description="api, cli, schedule or chain.")
     due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
     kind: str = Field(
-        description="full or incremental, by the pipeline's mode; or rollback, backfill, reconcile or replay."
+        description="full or incremental, by the pipeline's mode; or rollback, backfill, reconcile, replay or resend."
     )
     status: RunStatus
     started_at: datetime
@@ -55,8 +56,9 @@ class RunBody(BaseModel):
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
-    result: ComparisonBody | ReconciliationBody | ReplayBody | KeyComparisonBody | None = Field(
-        description="What a reconcile, a replay or a comparison of keys has found; null for other runs, and until then."
+    result: ComparisonBody | ReconciliationBody | ReplayBody | ResentBody | KeyComparisonBody | None = Field(
+        description="What a reconcile, a replay, a resend or a comparison of keys has found; null for other runs, and"
+        " until then."
     )
     runner: str
 
@@ -67,7 +69,12 @@ class RunBody(BaseModel):
         return cls.model_construct(**fields, seconds=run.seconds, rows_per_second=run.rows_per_second)
 
 
-_RESULTS = {"replayed": ReplayBody, "deep": ReconciliationBody, "keys_compared": KeyComparisonBody}
+_RESULTS = {
+    "replayed": ReplayBody,
+    "resent": ResentBody,
+    "deep": ReconciliationBody,
+    "keys_compared": KeyComparisonBody,
+}
 """The results by a field that only they have."""
 
 
@@ -200,7 +207,7 @@ class StatusBody(BaseModel):
     enabled: bool
     request_id: UUID | None = Field(description="The request that is pending, running or paused.")
     requested_kind: str | None = Field(
-        description="run, full, rollback, backfill, reconcile or replay; null when there is no request."
+        description="run, full, rollback, backfill, reconcile, replay or resend; null when there is no request."
     )
     rerun_request_id: UUID | None = Field(description="The request that follows, for example one made during the run.")
     rerun_kind: str | None = Field(description="The same for the request that follows.")
