@@ -207,3 +207,123 @@ LINEAGE_TEXTS = {
     "reads": "Reads",
     "writes": "Writes",
 }
+
+# runners and sources
+RUNNERS_PAGE = "Runners and sources"
+RUNNER = "Runner"
+PIPELINE = "Pipeline"
+LAST_SEEN = "Last seen"
+UP_SINCE = "Up since"
+RUNS_NOW = "Runs now"
+RUNNING_NOW = "Running now"
+KIND = "Kind"
+STARTED = "Started"
+HEARTBEAT = "Heartbeat"
+LEASE_ENDS = "Lease ends"
+LEASE_EXPIRED = "Lease expired"
+OF_EXPECTED = "of about {rows}"
+ALIVE = "Alive"
+SILENT = "Not seen"
+SOURCE = "Source"
+SOURCES = "Sources"
+CONNECTIONS = "Connections"
+OF_LIMIT = "of {limit}"
+NO_LIMIT = "· no limit"
+SOURCE_FULL = "Full"
+SOURCE_BUSY = "In use"
+SOURCE_FREE = "Free"
+NOT_CONFIGURED = "Not configured"
+NOTHING_RUNS = "No pipeline runs at the moment."
+NO_RUNNER_TITLE = "No runner is alive."
+NO_RUNNER_HELP = "Requested runs wait until a runner starts. Start one on any machine that reaches the database:"
+NO_RUNNER_COMMAND = "vitrine runner"
+CONNECTIONS_HELP = (
+    "A run holds at most two connections to its source. VITRINE_SOURCE_CONNECTIONS__<NAME> limits them over all"
+    " runners; further runs wait."
+)
+RUNNERS_CUT = "Only the runners seen last and the longest runs are shown."
+
+# access
+TOKENS = "Access tokens"
+NEW_TOKEN = "New token"  # noqa: S105  a label
+TOKEN_NAME = "Name of the person or program"  # noqa: S105  a label
+NAME = "Name"
+ROLE = "Role"
+ROLES = {"viewer": "viewer", "operator": "operator", "admin": "admin"}
+VALID_FOR = "Valid for"
+TTLS = {"7d": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
+CREATE_TOKEN = "Create token"  # noqa: S105  a label
+CREATED = "Created"
+BY = "by {name}"
+EXPIRES = "Expires"
+LAST_USED = "Last used"
+REVOKE = "Revoke"
+REVOKE_NAMED = "Revoke the token {name}"
+REVOKE_TITLE = "Revoke the token {name}?"
+REVOKE_EXPLAINED = (
+    "Programs that use it are refused from now on, and its open pages are closed. A revoked token cannot be restored."
+)
+REVOKE_OWN = "It is the token that you are logged in with: you will be logged out."
+REVOKED = "The token {name} is revoked."
+TOKEN_CREATED = "The token {name} is created."  # noqa: S105  a text
+TOKEN_ONCE = "Copy it now: it is shown once, and stored only as a hash."  # noqa: S105  a text
+ONCE_AND_LOG_IN = (
+    "Copy it now: it is shown once, and stored only as a hash. From now on everybody needs a token, and so do you:"
+    " log in with this one."
+)
+HIDE_TOKEN = "Hide it"  # noqa: S105  a label
+GO_TO_LOGIN = "I have copied it: log in"
+FIRST_IS_ADMIN = "The first token must have the role admin: only an administrator can create the next one."
+NO_TOKENS = "There are no tokens yet."
+NO_TOKENS_HELP = (
+    "Until the first one is created, the API serves this machine only, and everybody on it is an administrator."
+    " Create a token with the role admin, then one for each person and program."
+)
+AUDIT = "Audit log"
+AT = "Time"
+ACTOR = "Who"
+OPERATION = "Operation"
+CHANGE = "Change"
+FILTER_BY = "Filter by: {field}"
+NO_ENTRIES = "There is no entry with these filters."
+OLDER = "Older"
+NEWEST = "Newest"
+
+# trace
+TRACE_TITLE = "Why is this row wrong?"
+TRACE_HELP = (
+    "Paste the key of a row, for example the id of a film. The trace reads it at the source, passes it through the"
+    " transforms, compares it with the target, and writes nothing."
+)
+KEY = "Key; of several columns, separated by tabs"
+TRACE_ROW = "Trace"
+TRACE_MISSING = "Give the name of a pipeline and the key of a row."
+TRACING = "Reading source and target …"
+TRACE_CAPTION = "The row on its way, column by column"
+COLUMN = "Column"
+DIFFERS = "differs"
+REMEDY = "What to do"
+CURSOR_AND_CHECKPOINT = "Cursor of the row: {cursor}. Checkpoint: {checkpoint}."
+COMPARED_BY_TEXTS = "Compared by texts only: {reason}"
+SEVERAL_ROWS = "{side} has {count} rows with this key; the first one is shown."
+RESEND = "Send again"
+RESEND_TITLE = "Send {key} of {pipeline} again?"
+RESEND_EXPLAINED = (
+    "A run reads this key once more and writes it to {target}. The checkpoint stays, and a row that the source does not"
+    " have is not deleted."
+)
+RESENT = "Requested. Trace the row again when the run has ended."
+STANDINGS = {
+    "equal": "Equal",
+    "waiting": "Waiting",
+    "blocked": "Blocked",
+    "quarantined": "In quarantine",
+    "cursor_not_moved": "Cursor has not moved",
+    "missing": "Missing",
+    "deleted_at_source": "Deleted at the source",
+    "filtered": "Removed by a transform",
+    "transform_fails": "A transform fails",
+    "repeated": "Repeated",
+    "null_cursor": "No cursor value",
+    "not_found": "Not found",
+}

@@ -33,7 +33,9 @@ def _sources(settings: Settings, counts: list[SourceCount]) -> list[SourceBody]:
     busy = {one.name: one for one in counts}
     configured = {"default", *(name.lower() for name in settings.sources)}
     limits = {name.lower(): limit for name, limit in settings.source_connections.items()}
-    return [_source(name, busy.get(name), limits.get(name), name in configured) for name in sorted({*configured, *busy})]
+    return [
+        _source(name, busy.get(name), limits.get(name), name in configured) for name in sorted({*configured, *busy})
+    ]
 
 
 def _source(name: str, count: SourceCount | None, limit: int | None, is_configured: bool) -> SourceBody:

@@ -1,5 +1,5 @@
 """The pages; each module registers its own."""
 
-from vitrine.console.pages import lineage, overview
+from vitrine.console.pages import access, lineage, overview, runners, trace
 
-PAGES = (overview, lineage)
+PAGES = (overview, lineage, trace, runners, access)
