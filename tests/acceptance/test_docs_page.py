@@ -23,7 +23,7 @@ OPERATIONS = {(one.method, one.path) for one in PERMISSIONS if one.path.startswi
 def address(database_url: str, tmp_path: Path) -> Iterator[str]:
     """Address of a real API process."""
     port = free_port()
-    with started(["api"], tmp_path, environment(database_url, VITRINE_API_PORT=str(port))):
+    with started(["api"], tmp_path, environment(database_url, VITRINE_API_PORT=str(port), VITRINE_CONSOLE="false")):
         wait_until(lambda: get(port, "/health/live")[0] == 200, what="the start of the API")
         yield f"http://127.0.0.1:{port}"
 

@@ -1,7 +1,7 @@
 """Why a mart is older than it should be, in one sentence: the only place that decides it for the pages."""
 
 from vitrine.console import parts, texts
-from vitrine.service.bodies.pipelines import ListedPipelineBody
+from vitrine.service.bodies.pipelines import ListedPipelineBody, PipelineBody
 from vitrine.status import Status
 
 
@@ -19,7 +19,7 @@ def cause(item: ListedPipelineBody) -> str | None:
     }.get(item.status, texts.LATE_IDLE if item.next_due_at is None else texts.LATE_DUE)
 
 
-def promise(item: ListedPipelineBody) -> str:
+def promise(item: PipelineBody) -> str:
     """How old the mart may become."""
     freshness = item.options.freshness
     if freshness is not None:

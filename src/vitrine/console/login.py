@@ -1,5 +1,6 @@
 """The pages with which a browser logs in and out: plain forms, without NiceGUI."""
 
+import time
 from html import escape
 from typing import cast
 from urllib.parse import parse_qs
@@ -10,14 +11,17 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from vitrine.api.connections import make_context
 from vitrine.api.failed_logins import FailedLogins
+from vitrine.api.tokens import TokenReader
 from vitrine.console import texts
 from vitrine.console.sessions import COOKIE, Sessions, Visitor
 from vitrine.service import sessions as service
 from vitrine.service.context import Caller
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
+from vitrine.store.tokens import ValidToken
 
 MAX_BYTES = 4096
+RECENT_SECONDS = 0.5
 HOME = "/console"
 
 AGAIN_PAGE = (
@@ -91,8 +95,7 @@ def make_router(settings: Settings, sessions: Sessions) -> APIRouter:
         if fields is None:
             return show(request, texts.WRONG_TOKEN, 400)
         target, address = fields.get("next", HOME), request.client.host if request.client else ""
-        known = await sessions.tokens.read()
-        token = known.find(fields.get("token", "").strip())
+        token = await _find(sessions.tokens, fields.get("token", "").strip())
         if token is None:
             if not await failed.slow_down(address):
                 return show(request, texts.TOO_MANY_FAILURES, 429, target)
@@ -126,6 +129,16 @@ def make_router(settings: Settings, sessions: Sessions) -> APIRouter:
         return response
 
     return router
+
+
+async def _find(tokens: TokenReader, text: str) -> ValidToken | None:
+    """The token with this text. One that was just created is found, although tokens are read every two seconds only."""
+    known = await tokens.read()
+    token = known.find(text)
+    if token is None and time.monotonic() - known.read_at > RECENT_SECONDS:
+        tokens.forget()
+        token = (await tokens.read()).find(text)
+    return token
 
 
 async def _form(request: Request) -> dict[str, str] | None:

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import psycopg
 
-from vitrine.errors import NotFound, VitrineError
+from vitrine.errors import VitrineError
 from vitrine.service.context import Context
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,10 @@ Value = TypeVar("Value")
 Fetch = Callable[[Context], Value]
 Show = Callable[[Value], None]
 
+ROUND_SECONDS = 1.0
 INTERVAL_SECONDS = 2.0
+"""How often a topic is read, unless it says otherwise."""
+
 MAX_READS = 12
 """So many topics are read in one round, those read longest ago first: a bound for any number of viewers."""
 
@@ -37,10 +40,9 @@ class Topic(Generic[Value]):
     every: float  # seconds
     value: Value | None = None
     read_at: float = -1e9  # of the monotonic clock
-    missing: str | None = None  # why there is nothing to show any more
 
     def is_due(self, now: float) -> bool:
-        return now - self.read_at >= self.every - INTERVAL_SECONDS / 4
+        return now - self.read_at >= self.every - ROUND_SECONDS / 2
 
 
 @dataclass
@@ -127,7 +129,7 @@ class Poller:
                 listener(self.state)
             self._wake.clear()
             try:
-                async with asyncio.timeout(INTERVAL_SECONDS):
+                async with asyncio.timeout(ROUND_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -145,12 +147,9 @@ class Poller:
 
     async def _read(self, topic: Topic[Any]) -> None:
         started = time.monotonic()
-        try:
-            self.reads += 1
-            value = await anyio.to_thread.run_sync(partial(topic.fetch, self._context), limiter=self._limiter)
-        except NotFound as exc:
-            value, topic.missing = topic.value, str(exc)
+        self.reads += 1
         topic.read_at = started
+        value = await anyio.to_thread.run_sync(partial(topic.fetch, self._context), limiter=self._limiter)
         if value == topic.value:
             return
         topic.value = value

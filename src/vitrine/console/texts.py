@@ -164,6 +164,135 @@ MARTS = {
     "summary": RUNS_SUMMARY,
 }
 
+# one pipeline
+SOURCE = "Source"
+TRANSFORM = "Transform"
+TARGET = "Target"
+PLATFORM = "Platform"
+RUN = "Run"
+FULL_RUN = "Full run"
+PAUSE = "Pause"
+RESUME = "Resume"
+RELOAD = "Reload"
+RELOAD_HELP = "Apply the stored batch size and throttle to the run under way"
+VERIFY = "Verify"
+REPAIR = "Repair"
+REPLAY = "Replay"
+ENABLE = "Enable"
+DISABLE = "Disable"
+REQUESTED = "Requested: {pipeline}"
+PAUSED_DONE = "Pause requested"
+RELOADED = "The stored configuration is used from the next batch on"
+ENABLED_DONE = "Enabled"
+DISABLED_DONE = "Disabled"
+FULL_RUN_TITLE = "Read everything of {name} again?"
+FULL_RUN_EXPLAINED = (
+    "Once, the incremental pipeline reads its whole source and removes rows of {target} that vanished there. The old"
+    " rows stay visible until the new ones are complete."
+)
+DISABLE_TITLE = "Disable {name}?"
+DISABLE_EXPLAINED = "A run under way stops after its current batch. No schedule and no request starts another one."
+REPAIR_TITLE = "Repair {target}?"
+REPAIR_EXPLAINED = (
+    "Every value is compared with the source. Keys that are missing or differ are read and written again; keys that the"
+    " source no longer has are deleted, within max_delete_ratio."
+)
+NO_PIPELINE = "There is no pipeline {name}."
+NO_PIPELINE_HELP = "It may have been deleted or renamed. The overview has every pipeline."
+FACT_FRESH = "Fresh as of"
+FACT_PROMISE = "Promise"
+FACT_DUE = "Next due"
+FACT_SUCCESS = "Last run"
+FACT_VERIFIED = "Verified until"
+FACT_MODE = "Mode"
+NEVER_VERIFIED = "never"
+PROGRESS = "Run under way"
+PROGRESS_ROWS = "{read} of about {expected} rows"
+PROGRESS_ROWS_UNKNOWN = "{read} rows"
+RATE = "{rate} rows/s"
+TIME_LEFT = "{left} left"
+BATCHES = "{count} batches"
+ON_RUNNER = "on {runner}"
+ERROR = "Last error"
+ERROR_AT = "at"
+TIMELINE = "Timeline"
+OLDER = "Older"
+NO_EVENTS = "Nothing has happened yet. Run the pipeline, and its history begins."
+CHART_DURATION = "Duration"
+CHART_ROWS = "Rows read"
+CHART_FRESHNESS = "Age of the mart before each update"
+NO_RUNS = "no runs yet"
+LOG = "Log"
+LOG_OF = "Log of run {run}"
+LOG_TITLE = "Log of run {run}"
+LOG_EMPTY = "This run has written no lines, or they are not kept any more."
+LOG_DROPPED = "{count} earlier lines are not kept."
+CHECKPOINT = "Checkpoint"
+NO_CHECKPOINT = "None yet: the next run reads from the beginning."
+CURSOR = "Cursor"
+GENERATION = "Generation"
+GENERATION_OPEN = "{generation}, a load is unfinished: {rows} rows"
+BATCH_SEQ = "Batches saved"
+HELD_BACK = "Held back by"
+SAVED_AT = "Saved"
+DEFINITION = "Definition"
+VERSION = "version {version}"
+FIELD = "Field"
+VALUE = "Value"
+ONLY_DIFFERENT = "Only what differs from the default is listed."
+PLAN = "Task plan"
+REJECTS = "Quarantine"
+NO_REJECTS = "No row is in quarantine."
+REJECTS_HELP = "These rows do not fit the target. Correct the source or the transform, then replay them."
+KEY = "Key"
+COLUMN = "Column"
+REASON = "Reason"
+SINCE = "Since"
+MORE_REJECTS = "Only the first {count} are shown; `vitrine rejects` lists all."
+RECONCILE = "Reconcile"
+NO_RECONCILE = "The mart was never compared with its source value by value. Verify does that as a run."
+EQUAL = "Equal"
+DIFFERENT = "Different"
+MISSING_KEYS = "Missing"
+EXTRA_KEYS = "Extra"
+DIFFERENT_KEYS = "Different"
+REPAIRED = "repaired"
+KEYS_MORE = "and {count} more"
+UPSTREAMS = "Runs after"
+TRIGGERS = {
+    "api": "by request",
+    "cli": "from the command line",
+    "console": "from the console",
+    "schedule": "by schedule",
+    "chain": "after its upstreams",
+}
+KINDS = {
+    "full": "Full load",
+    "incremental": "Incremental run",
+    "rollback": "Rollback",
+    "backfill": "Backfill",
+    "reconcile": "Reconcile",
+    "replay": "Replay of rejects",
+}
+OPERATIONS = {
+    "pipelines.create": "Created",
+    "pipelines.change": "Changed",
+    "pipelines.run": "Run requested",
+    "pipelines.full": "Full run requested",
+    "pipelines.resume": "Resumed",
+    "pipelines.pause": "Paused",
+    "pipelines.reload": "Reloaded",
+    "pipelines.rollback": "Rollback requested",
+    "pipelines.backfill": "Backfill requested",
+    "pipelines.reconcile": "Reconcile requested",
+    "pipelines.replay": "Replay requested",
+    "state.reset": "State reset",
+    "state.rewind": "Checkpoint rewound",
+}
+BY = "by {actor} ({via})"
+TIMELINE_TEXTS = {"log": LOG, "log_of": LOG_OF}
+PIPELINE = "Pipeline"
+QUERY = "query"
 # lineage
 SEARCH_NODE = "Search a table, mart or pipeline"
 VIEW = "View"
@@ -177,7 +306,7 @@ CHOOSE_NODE_HELP = (
     " what is directly before and after it."
 )
 NO_NODE = "No table or pipeline has this text in its name."
-KINDS = {"table": "table", "reader": "Python reader", "pipeline": "pipeline"}
+NODE_KINDS = {"table": "table", "reader": "Python reader", "pipeline": "pipeline"}
 INDEX = "index"
 MART_TABLE = "mart"
 TABLE_OF = "table of source {source}"
@@ -211,7 +340,6 @@ LINEAGE_TEXTS = {
 # runners and sources
 RUNNERS_PAGE = "Runners and sources"
 RUNNER = "Runner"
-PIPELINE = "Pipeline"
 LAST_SEEN = "Last seen"
 UP_SINCE = "Up since"
 RUNS_NOW = "Runs now"
@@ -224,7 +352,6 @@ LEASE_EXPIRED = "Lease expired"
 OF_EXPECTED = "of about {rows}"
 ALIVE = "Alive"
 SILENT = "Not seen"
-SOURCE = "Source"
 SOURCES = "Sources"
 CONNECTIONS = "Connections"
 OF_LIMIT = "of {limit}"
@@ -254,7 +381,7 @@ VALID_FOR = "Valid for"
 TTLS = {"7d": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
 CREATE_TOKEN = "Create token"  # noqa: S105  a label
 CREATED = "Created"
-BY = "by {name}"
+CREATED_BY = "by {name}"
 EXPIRES = "Expires"
 LAST_USED = "Last used"
 REVOKE = "Revoke"
@@ -286,7 +413,6 @@ OPERATION = "Operation"
 CHANGE = "Change"
 FILTER_BY = "Filter by: {field}"
 NO_ENTRIES = "There is no entry with these filters."
-OLDER = "Older"
 NEWEST = "Newest"
 
 # trace
@@ -295,12 +421,11 @@ TRACE_HELP = (
     "Paste the key of a row, for example the id of a film. The trace reads it at the source, passes it through the"
     " transforms, compares it with the target, and writes nothing."
 )
-KEY = "Key; of several columns, separated by tabs"
+TRACE_KEY = "Key; of several columns, separated by tabs"
 TRACE_ROW = "Trace"
 TRACE_MISSING = "Give the name of a pipeline and the key of a row."
 TRACING = "Reading source and target …"
 TRACE_CAPTION = "The row on its way, column by column"
-COLUMN = "Column"
 DIFFERS = "differs"
 REMEDY = "What to do"
 CURSOR_AND_CHECKPOINT = "Cursor of the row: {cursor}. Checkpoint: {checkpoint}."

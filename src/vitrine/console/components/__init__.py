@@ -1,6 +1,6 @@
 """Elements with a script of their own: each is a Python class beside its Vue component."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nicegui.element import Element
@@ -63,3 +63,39 @@ class Marts(Rows, component="marts.js"):
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         super().__init__(texts, key="name")
+
+
+class Timeline(Rows, component="timeline.js"):
+    """Runs and changes, newest first; `on_log` gets the number of the run whose log is wanted."""
+
+    def __init__(self, texts: Mapping[str, str], on_log: Callable[[int], Any]) -> None:
+        super().__init__(texts, key="key")
+        self.on("log", lambda event: on_log(int(event.args)))
+
+
+class Chart(Element, component="chart.js"):
+    """One bar for each run. `unit`: seconds or rows."""
+
+    def __init__(self, title: str, *, unit: str, empty: str) -> None:
+        super().__init__()
+        self._props["title"] = title
+        self._props["unit"] = unit
+        self._props["empty"] = empty
+        self._props["points"] = []
+        self._props["limit"] = None
+        self._props["limitText"] = ""
+
+    def show(self, points: Sequence[Row], *, limit: float | None = None, limit_text: str = "") -> None:
+        shown = {"points": list(points), "limit": limit, "limitText": limit_text}
+        if {name: self._props[name] for name in shown} != shown:
+            for name, value in shown.items():
+                self._props[name] = value
+            self.update()
+
+
+class Sql(Element, component="sql.js"):
+    """A query with its words in colour."""
+
+    def __init__(self, query: str) -> None:
+        super().__init__()
+        self._props["query"] = query

@@ -1,5 +1,5 @@
 """The pages; each module registers its own."""
 
-from vitrine.console.pages import access, lineage, overview, runners, trace
+from vitrine.console.pages import access, lineage, overview, pipeline, runners, trace
 
-PAGES = (overview, lineage, trace, runners, access)
+PAGES = (overview, pipeline, lineage, trace, runners, access)

@@ -235,7 +235,7 @@ def _token(one: TokenBody) -> dict[str, Any]:
         "prefix": f"{one.prefix}…",
         "role": texts.ROLES[one.role],
         "created_at": one.created_at.isoformat(),
-        "created_by": texts.BY.format(name=one.created_by),
+        "created_by": texts.CREATED_BY.format(name=one.created_by),
         "expires_at": one.expires_at.isoformat(),
         "last_used_at": one.last_used_at.isoformat() if one.last_used_at else None,
         "revoke": {"text": texts.REVOKE, "name": texts.REVOKE_NAMED.format(name=one.name)},

@@ -278,7 +278,7 @@ def _kind(graph: Graph, node: Node) -> str:
         return texts.TABLE_OF.format(source=node.place)
     if node.kind == "table" and graph.before[node.id]:
         return texts.INDEX if ":" in node.name else texts.MART_TABLE
-    return texts.KINDS[node.kind]
+    return texts.NODE_KINDS[node.kind]
 
 
 def _full_name(node: Node) -> str:

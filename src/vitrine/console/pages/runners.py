@@ -47,7 +47,7 @@ def register(console: "Console") -> None:
     NAVIGATION.append(Entry(texts.RUNNERS, PATH))
 
     @console.page(PATH, title=texts.RUNNERS_PAGE)
-    async def show(viewer: Viewer, request: Request) -> None:  # noqa: ARG001  NiceGUI needs the name
+    async def show(viewer: Viewer, request: Request) -> None:  # NiceGUI needs the name
         await RunnersPage(viewer).build()
 
 
@@ -110,7 +110,7 @@ def _lease(one: LeaseBody) -> dict[str, Any]:
         "pipeline": {"text": one.pipeline, "href": address_of(one.pipeline)},
         "state": {"text": texts.LEASE_EXPIRED, "tone": "failed"} if one.is_expired else state,
         "runner": one.runner,
-        "kind": one.kind,
+        "kind": texts.KINDS.get(one.kind or "", one.kind),
         "started_at": one.started_at.isoformat() if one.started_at else None,
         "rows": one.rows_read,
         "expected": expected,

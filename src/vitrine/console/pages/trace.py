@@ -62,8 +62,8 @@ class TracePage:
                 self._pipeline = ui.input(placeholder=texts.PIPELINE, value=pipeline).classes("v-field")
                 self._pipeline.props('dense outlined debounce="200"').props["aria-label"] = texts.PIPELINE
                 self._pipeline.on_value_change(self._suggest)
-                self._key = ui.input(placeholder=texts.KEY, value="\t".join(key)).classes("v-field v-key")
-                self._key.props("dense outlined").props["aria-label"] = texts.KEY
+                self._key = ui.input(placeholder=texts.TRACE_KEY, value="\t".join(key)).classes("v-field v-key")
+                self._key.props("dense outlined").props["aria-label"] = texts.TRACE_KEY
                 for field in (self._pipeline, self._key):
                     field.on("keydown.enter", self._trace, [])
                 parts.button(texts.TRACE_ROW, self._trace, primary=True)
