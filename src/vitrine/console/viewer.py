@@ -116,6 +116,10 @@ class Viewer:
         self.poller.hurry()
         return answer
 
+    def tokens_changed(self) -> None:
+        """Read them again before the next decision: this process has created or revoked one."""
+        self._sessions.tokens.forget()
+
     def tell(self, text: str, *, problem: bool = False) -> None:
         """A short message at the edge of the page."""
         with self.client:

@@ -110,6 +110,7 @@ class TokenList:
             # from now on this page has no rights, and would be left before its only token is read
             self._viewer.is_held = is_first
             created = await self._viewer.attempt(access.create_token, new)
+            self._viewer.tokens_changed()
         except ValidationError as exc:
             parts.set_text(self._problem, input_errors.explain(exc.errors(), NewToken)[0].sentence)
             return
@@ -142,6 +143,7 @@ class TokenList:
         if not await parts.confirm(title, f"{texts.REVOKE_EXPLAINED} {own}".strip(), texts.REVOKE, danger=True):
             return
         if await self._viewer.act(texts.REVOKED.format(name=name), revoke, name):
+            self._viewer.tokens_changed()
             await self._read()
 
     async def _read(self) -> None:

@@ -1,7 +1,7 @@
 """Trace: why one row of a mart is as it is."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -74,7 +74,7 @@ class TracePage:
         await self._suggest()
         if pipeline and key:
             # a slow source must not delay the page
-            background_tasks.create(self._trace(), name="trace of an address")
+            cast(Any, background_tasks).create(self._trace(), name="trace of an address")
 
     async def _suggest(self, _event: Any = None) -> None:
         text = (self._pipeline.value or "").strip()[:MAX_NAME]
