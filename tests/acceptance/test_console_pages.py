@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from tests.helpers.access import bearer, context, issue
@@ -89,6 +91,12 @@ def node(page: Page, id: str) -> Locator:
     return page.locator(f'[data-node="{id}"]')
 
 
+def violations(page: Page) -> list[str]:
+    """What axe-core finds; each with the element."""
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+
 def button(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=name, exact=True)
 
@@ -136,6 +144,22 @@ def test_lineage_begins_at_a_node_and_grows_with_clicks(page: Page, site: Site) 
     expect(page.locator("tr[data-name=audience_segments]")).to_be_visible()
 
 
+@pytest.mark.usefixtures("cinema", "quarantined")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_control_has_a_name_and_enough_contrast(page: Page, site: Site, theme: Literal["light", "dark"]) -> None:
+    page.emulate_media(color_scheme=theme)
+    for path, shown in (
+        ("/lineage?node=table:/analytics.film_dim", "[data-node]"),
+        ("/lineage?view=list", "tr[data-name=films]"),
+        ("/runners", "tr[data-key=default]"),
+        ("/access", "tr[data-key=the-admin]"),
+        ("/trace?pipeline=rated&key=4", ".v-trace tr[data-key=title]"),
+    ):
+        page.goto(f"{site.console}{path}")
+        expect(page.locator(shown).first).to_be_visible()
+        assert violations(page) == [], path
+
+
 def test_runners_show_who_is_alive_and_what_they_run(page: Page, site: Site, connection: Connection) -> None:
     pipeline = create(connection, "held")
     runs.register_runner(connection, "host:17")
@@ -168,6 +192,8 @@ def test_an_administrator_creates_and_revokes_a_token(
     token = page.locator(".v-token").inner_text()
     assert httpx.get(f"{site.address}/whoami", headers=bearer(token), timeout=20).json()["role"] == "viewer"
     expect(page.locator(".v-once [data-copy]")).to_have_attribute("data-copy", token)
+    log = page.get_by_role("table", name="Audit log").locator("tbody tr").first
+    expect(log).to_contain_text("tokens.create")
     button(page, "Hide it").click()
     expect(page.locator(".v-token")).to_have_count(0)
     button(page, "Revoke the token airflow").click()
@@ -176,6 +202,7 @@ def test_an_administrator_creates_and_revokes_a_token(
     button(page, "Revoke the token airflow").click()
     button(page, "Revoke").click()
     expect(page.locator("tr[data-key=airflow]")).to_have_count(0)
+    expect(log).to_contain_text("tokens.revoke")
     assert "airflow" not in [one.name for one in access.list_tokens(context(settings, connection)).items]
     assert httpx.get(f"{site.address}/whoami", headers=bearer(token), timeout=20).status_code == 401
 
@@ -263,7 +290,7 @@ def test_a_trace_explains_a_quarantined_film(page: Page, site: Site, quarantined
     button(page, "Trace").click()
     expect(page.get_by_text("Give the name of a pipeline and the key of a row.")).to_be_visible()
     page.get_by_role("textbox", name="Pipeline").or_(page.get_by_role("combobox", name="Pipeline")).fill("rated")
-    page.get_by_role("textbox", name="Key; of several").fill(quarantined)
+    page.get_by_role("textbox", name="Key of the row").fill(quarantined)
     button(page, "Trace").click()
     result = page.locator(".v-trace")
     expect(result.locator(".v-badge").first).to_have_text("In quarantine")

@@ -418,10 +418,10 @@ NEWEST = "Newest"
 # trace
 TRACE_TITLE = "Why is this row wrong?"
 TRACE_HELP = (
-    "Paste the key of a row, for example the id of a film. The trace reads it at the source, passes it through the"
-    " transforms, compares it with the target, and writes nothing."
+    "Paste the key of a row, for example the id of a film; a key of several columns as cells of one row of a sheet. The"
+    " trace reads it at the source, passes it through the transforms, compares it with the target, and writes nothing."
 )
-TRACE_KEY = "Key; of several columns, separated by tabs"
+TRACE_KEY = "Key of the row"
 TRACE_ROW = "Trace"
 TRACE_MISSING = "Give the name of a pipeline and the key of a row."
 TRACING = "Reading source and target …"

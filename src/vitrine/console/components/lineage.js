@@ -1,6 +1,8 @@
 const HEIGHT = 44;
 const BETWEEN_ROWS = 12;
 const TOP = 28;
+const STEP = HEIGHT + BETWEEN_ROWS;
+const PADDING = 16;
 
 export default {
   template: `
@@ -22,30 +24,29 @@ export default {
     </div>`,
   props: { nodes: Array, edges: Array, columns: Array, texts: Object },
   emits: ["choose"],
-  data() { return { over: null, isNarrow: false }; },
+  data() { return { over: null, available: 1200 }; },
   mounted() {
-    this.screen = window.matchMedia("(max-width: 820px)");
-    this.fit = () => { this.isNarrow = this.screen.matches; };
-    this.screen.addEventListener("change", this.fit);
-    this.fit();
+    this.sizes = new ResizeObserver(() => { this.available = this.$el.clientWidth - 2 * PADDING || this.available; });
+    this.sizes.observe(this.$el);
   },
-  unmounted() { this.screen.removeEventListener("change", this.fit); },
+  unmounted() { this.sizes.disconnect(); },
   computed: {
-    node() { return this.isNarrow ? 148 : 248; },
-    between() { return this.isNarrow ? 32 : 76; },
+    between() { return this.available < 700 ? 32 : this.columns.length > 3 ? 48 : 76; },
+    node() {
+      // as wide as there is room for; then the graph scrolls
+      const room = (this.available + this.between) / Math.max(1, this.columns.length) - this.between;
+      return Math.floor(Math.min(248, Math.max(148, room)));
+    },
     chosen() { return this.over || (this.nodes.find((node) => node.chosen) || {}).id; },
     tallest() { return Math.max(1, ...this.columns.map((column) => column.rows)); },
     width() { return Math.max(1, this.columns.length * (this.node + this.between) - this.between); },
-    height() { return TOP + this.tallest * (HEIGHT + BETWEEN_ROWS) + 4; },
+    height() { return TOP + this.tallest * STEP + 4; },
     heads() {
       return this.columns.map((column, index) => ({ column: index, text: column.text, x: index * (this.node + this.between) }));
     },
     placed() {
-      return this.nodes.map((node) => {
-        // short columns stand in the middle of the tallest one
-        const above = ((this.tallest - this.columns[node.column].rows) * (HEIGHT + BETWEEN_ROWS)) / 2;
-        return { ...node, width: this.node, x: node.column * (this.node + this.between), y: TOP + above + node.row * (HEIGHT + BETWEEN_ROWS) };
-      });
+      const heights = this.heights();
+      return this.nodes.map((node) => ({ ...node, width: this.node, x: node.column * (this.node + this.between), y: heights.get(node.id) }));
     },
     paths() {
       const places = new Map(this.placed.map((node) => [node.id, node]));
@@ -59,6 +60,33 @@ export default {
       });
       // what is above must not be crossed by a grey line
       return drawn.sort((one, other) => Number(one.strong) - Number(other.strong) || Number(!!one.tone) - Number(!!other.tone));
+    },
+  },
+  methods: {
+    // beside the middle of what is before it, in the order of the rows, and never on another node
+    heights() {
+      const before = new Map(this.nodes.map((node) => [node.id, []]));
+      for (const edge of this.edges) before.get(edge.to).push(edge.from);
+      const heights = new Map();
+      this.columns.forEach((column, index) => {
+        const nodes = this.nodes.filter((node) => node.column === index).sort((one, other) => one.row - other.row);
+        let next = TOP + ((this.tallest - nodes.length) * STEP) / 2;
+        const wanted = nodes.map((node) => {
+          const known = before.get(node.id).filter((id) => heights.has(id)).map((id) => heights.get(id));
+          const own = index && known.length ? known.reduce((sum, one) => sum + one, 0) / known.length : next;
+          next = Math.max(next, own) + STEP;
+          return own;
+        });
+        // from the top each below the one before, then from the bottom each within the picture
+        const tops = [];
+        wanted.forEach((own, row) => tops.push(Math.max(own, row ? tops[row - 1] + STEP : TOP)));
+        for (let row = tops.length - 1, limit = TOP + (this.tallest - 1) * STEP; row >= 0; row -= 1) {
+          tops[row] = Math.min(tops[row], limit);
+          limit = tops[row] - STEP;
+        }
+        nodes.forEach((node, row) => heights.set(node.id, tops[row]));
+      });
+      return heights;
     },
   },
 };

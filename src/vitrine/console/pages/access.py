@@ -1,6 +1,7 @@
 """Access, for administrators: tokens and the audit log."""
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -57,15 +58,17 @@ def register(console: "Console") -> None:
         given = {
             name: request.query_params.get(name, "").replace("\0", "")[:MAX_TEXT] for name in ("pipeline", "actor")
         }
-        await TokenList(viewer).build()
-        await AuditLog(viewer, **given).build()
+        log = AuditLog(viewer, **given)
+        await TokenList(viewer, log.refresh).build()
+        await log.build()
 
 
 class TokenList:
     """Every token that is not revoked, with a form for a new one."""
 
-    def __init__(self, viewer: Viewer) -> None:
+    def __init__(self, viewer: Viewer, on_change: Callable[[], Awaitable[None]]) -> None:
         self._viewer = viewer
+        self._on_change = on_change
         self._after = ""
         self._next: str | None = None
 
@@ -122,6 +125,7 @@ class TokenList:
         self._show_created(created, is_first=is_first)
         if not is_first:
             await self._read()
+            await self._on_change()
 
     def _show_created(self, created: CreatedToken, *, is_first: bool) -> None:
         self._created.clear()
@@ -145,6 +149,7 @@ class TokenList:
         if await self._viewer.act(texts.REVOKED.format(name=name), revoke, name):
             self._viewer.tokens_changed()
             await self._read()
+            await self._on_change()
 
     async def _read(self) -> None:
         page = await self._viewer.call(access.list_tokens, after=self._after, limit=TOKENS_SHOWN)
@@ -202,6 +207,9 @@ class AuditLog:
             await self._read()
 
         field.on_value_change(apply)
+
+    async def refresh(self) -> None:
+        await self._read()
 
     async def _read(self) -> None:
         filters = AuditFilters(pipeline=self._filters["pipeline"] or None, actor=self._filters["actor"] or None)

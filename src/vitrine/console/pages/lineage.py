@@ -206,7 +206,8 @@ class LineagePage:
                     parts.badge(_status(node), _tone(node))
                     parts.link(texts.OPEN_PIPELINE, address_of(node.name), "v-button")
             if cause is not None:
-                parts.text(_because(node, cause.trouble, cause.pipeline), "v-cause-text", tag="p")
+                why = parts.text(_because(node, cause.trouble, cause.pipeline), "v-cause-text", tag="p")
+                why.props["data-tone"] = cause.trouble
             for label, ids in zip((texts.COMES_FROM, texts.GOES_TO), near, strict=True):
                 with parts.box("v-row v-near"):
                     parts.text(label, "v-muted")
