@@ -213,6 +213,10 @@ requirements: $(DEV) ## Compile the pinned requirements with their hashes again 
 sample-sql: $(DEV) ## Write sql/init_demo_data.sql, the sample cinema as one script for psql
 	$(BIN)/python -m tests.sample_sql
 
+.PHONY: screenshots
+screenshots: $(DEV) tools ## Pictures of every page of the console in screenshots/, at two widths, light and dark
+	$(BIN)/python -m tests.screenshots
+
 .PHONY: licenses
 licenses: $(DEV) ## Write docs/licenses.md, the licences of all that is installed, from the metadata of the packages
 	$(BIN)/python -m tests.licenses

@@ -89,9 +89,15 @@ def test_a_websocket_needs_the_origin_and_the_session_of_its_page(
     assert refusal_of(site, page, session=own, without_origin=True) == 403
     assert refusal_of(site, page) == 403
     assert refusal_of(site, page, session="made-up") == 403
-    assert refusal_of(site, "00000000-0000-4000-8000-000000000000", session=own) == 403
     other = site.log_in(issue(settings, connection, Role.VIEWER, f"bob{time.time_ns()}"))
     assert refusal_of(site, page, session=other) == 403, "the page of another session"
+    # a socket that was admitted for another page cannot speak for this one
+    with site.socket("00000000-0000-4000-8000-000000000000", session=other) as socket:
+        assert is_open(socket)
+        socket.send("40")
+        assert str(socket.recv(timeout=10)).startswith("40")
+        socket.send('421["handshake",{"client_id":"' + page + '","tab_id":"t","document_id":"d"}]')
+        assert socket.recv(timeout=10) == "431[false]"
 
 
 def test_without_tokens_a_page_of_another_site_opens_no_websocket(open_site: Site) -> None:

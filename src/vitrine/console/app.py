@@ -1,10 +1,12 @@
 """Attaches the console to the API's application, when it is served."""
 
+import inspect
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
 from nicegui import Client, core, ui
@@ -64,9 +66,10 @@ class Console:
 
         return decorate
 
-    def owns(self, page: str, session: bytes | None) -> bool:
+    def may_connect(self, page: str, session: bytes | None) -> bool:
         viewer = self._viewers.get(page)
-        return viewer is not None and viewer.visitor.session == session
+        # a page that is not known was built before a restart: its browser is told to load it again
+        return viewer is None or viewer.visitor.session == session
 
     async def _show(self, build: Build, request: Request, client: Client, title: str, role: Role) -> Response | None:
         visitor = cast(Visitor, request.scope[VISITOR])
@@ -136,13 +139,29 @@ def attach(app: FastAPI) -> None:
 
 
 def _restrict_sockets() -> None:
-    """Only websockets of this origin, with small messages; a browser writes nothing to our log."""
+    """Only websockets of this origin, with small messages, each for its own page; none writes to our log."""
     sockets = cast(Any, core.sio).eio
     sockets.cors_allowed_origins = None  # the default of NiceGUI is any origin
     sockets.transports = ["websocket"]
     sockets.max_http_buffer_size = MAX_MESSAGE_BYTES
     nicegui_app.config.socket_io_js_transports = ["websocket"]
-    cast(dict[str, dict[str, Any]], core.sio.handlers)["/"].pop("log", None)
+    handlers = cast(dict[str, dict[str, Any]], core.sio.handlers)["/"]
+    handlers.pop("log", None)
+    for name in ("handshake", "event", "javascript_response", "ack"):
+        handlers[name] = _bound(handlers[name])
+
+
+def _bound(handler: Callable[[str, dict[str, Any]], Any]) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
+    """Messages name the page they are for: only the page that the guard has admitted the socket for."""
+
+    async def checked(sid: str, message: dict[str, Any]) -> Any:
+        query = parse_qs(cast(Any, core.sio).get_environ(sid).get("QUERY_STRING", ""))
+        if [message.get("client_id")] != query.get("client_id"):
+            return False
+        answer = handler(sid, message)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return checked
 
 
 def _add_routes(console: Console, settings: Settings) -> None:

@@ -34,7 +34,29 @@ NAVIGATION: list[Entry] = [Entry(texts.OVERVIEW, "")]
 def build(viewer: Viewer, title: str, path: str) -> Generator[Callable[[State], None]]:
     """Everything around a page; its content is built in the block. The function shows the state of the poller."""
     ui.add_head_html(HEAD)
-    parts.link(texts.SKIP, "#content", "v-skip")
+    with viewer.client.layout, parts.box() as top:
+        top.move(target_index=0)  # before <main>, which is the page of NiceGUI
+        parts.link(texts.SKIP, "#content", "v-skip")
+        age = _build_header(viewer, path)
+        banner = parts.text("", "v-banner", tag="div")
+        banner.props["role"] = "alert"
+        banner.set_visibility(False)
+
+    def show(state: State) -> None:
+        age.tick(state.read_at if state.error is None else None)
+        reason = texts.NOT_UPDATED.format(reason=state.error) if state.error else ""
+        if banner.text != reason:
+            banner.set_text(reason)
+            banner.set_visibility(bool(reason))
+
+    with parts.box("v-main") as content:
+        content.props["id"] = "content"
+        content.props["tabindex"] = "-1"
+        parts.text(title, "v-hidden", tag="h1")
+        yield show
+
+
+def _build_header(viewer: Viewer, path: str) -> Age:
     with parts.box("v-header", tag="header"):
         with parts.box("v-brand"):
             mark = parts.box("v-mark", tag="span")
@@ -50,23 +72,7 @@ def build(viewer: Viewer, title: str, path: str) -> Generator[Callable[[State], 
             theme = parts.button("◐", name=texts.THEME)
             theme.classes("v-icon").on("click", js_handler="() => vitrine.toggleTheme()")
             _who(viewer)
-    banner = parts.text("", "v-banner", tag="div")
-    banner.props["role"] = "alert"
-    banner.set_visibility(False)
-
-    def show(state: State) -> None:
-        age.tick(state.read_at if state.error is None else None)
-        reason = texts.NOT_UPDATED.format(reason=state.error) if state.error else ""
-        if banner.text != reason:
-            banner.set_text(reason)
-            banner.set_visibility(bool(reason))
-
-    with parts.box("v-main", tag="main") as main:
-        main.props["id"] = "content"
-        main.props["tabindex"] = "-1"
-        heading = parts.text(title, "v-hidden", tag="h1")
-        heading.props["data-page"] = title
-        yield show
+    return age
 
 
 def refused(role: Role) -> None:

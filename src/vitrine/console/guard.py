@@ -36,8 +36,8 @@ SOCKET = f"{PATH}/_nicegui_ws/socket.io"
 class Pages(Protocol):
     """The pages that are open."""
 
-    def owns(self, page: str, session: bytes | None) -> bool:
-        """Whether the page with this id was built for this session."""
+    def may_connect(self, page: str, session: bytes | None) -> bool:
+        """Whether a socket of this session may serve the page with this id; a page of another one may not."""
         ...
 
 
@@ -108,7 +108,7 @@ class ConsoleGuard(Guard):
         """A socket belongs to one page, and that page to one session: the id of a page alone opens nothing."""
         page = parse_qs(scope["query_string"].decode("ascii", "replace")).get("client_id", [""])[0]
         session = visitor.session if visitor else None
-        if not scope["path"].startswith(SOCKET) or not self._pages.owns(page, session):
+        if not scope["path"].startswith(SOCKET) or not self._pages.may_connect(page, session):
             raise Refused(problems.respond(403, "OTHER_PAGE", "open the page again"))
 
 

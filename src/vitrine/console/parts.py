@@ -62,8 +62,13 @@ def when(at: datetime | None, *, age: bool = False, missing: str = "–") -> Whe
     return When(at.isoformat() if at else None, age=age, missing=missing)
 
 
-def link(content: str, target: str, classes: str = "") -> ui.link:
-    return ui.link(content, target).classes(classes, remove="nicegui-link")
+def link(content: str, target: str, classes: str = "") -> Element:
+    """`target`: the whole path; the links of NiceGUI would add /console to it once more."""
+    made = ui.element("a").classes(classes)
+    made.props["href"] = target
+    with made:
+        text(content)
+    return made
 
 
 def button(

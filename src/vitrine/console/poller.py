@@ -12,7 +12,8 @@ import anyio
 import anyio.to_thread
 import psycopg
 
-from vitrine.errors import VitrineError
+from vitrine.console import texts
+from vitrine.errors import TransientError, VitrineError
 from vitrine.service.context import Context
 
 log = logging.getLogger(__name__)
@@ -123,10 +124,11 @@ class Poller:
             except (psycopg.OperationalError, VitrineError, OSError) as exc:
                 self._fail(exc)
             except Exception as exc:
-                log.exception("the console could not read", extra={"action": "console_read_failed"})
+                if self.state.error is None:  # once, not in every round
+                    log.exception("the console could not read", extra={"action": "console_read_failed"})
                 self._fail(exc)
             for listener in list(self._listeners.values()):
-                listener(self.state)
+                _show(listener, self.state)
             self._wake.clear()
             try:
                 async with asyncio.timeout(ROUND_SECONDS):
@@ -135,15 +137,29 @@ class Poller:
                 continue
 
     def _fail(self, exc: Exception) -> None:
-        text = str(exc) if isinstance(exc, VitrineError) else "the database does not respond"
+        match exc:
+            case VitrineError():
+                text = str(exc)
+            case psycopg.OperationalError():
+                text = texts.NO_RESPONSE
+            case _:
+                text = texts.UNEXPECTED
         self.state = State(self.state.read_at, text)
 
     async def _round(self) -> None:
         await self._admit()
         now = time.monotonic()
         due = sorted((one for one in self._topics.values() if one.is_due(now)), key=lambda one: one.read_at)
+        broken: Exception | None = None
         for topic in due[:MAX_READS]:
-            await self._read(topic)
+            try:
+                await self._read(topic)
+            except (psycopg.OperationalError, TransientError):
+                raise  # the others would wait for the same database
+            except Exception as exc:  # noqa: BLE001  one page must not stop the others
+                broken = exc
+        if broken is not None:
+            raise broken
 
     async def _read(self, topic: Topic[Any]) -> None:
         started = time.monotonic()
@@ -154,4 +170,12 @@ class Poller:
             return
         topic.value = value
         for show in list(self._shows.get(topic.key, {}).values()):
-            show(value)
+            _show(show, value)
+
+
+def _show(show: Show[Value], value: Value) -> None:
+    """A page with a mistake does not stop the others."""
+    try:
+        show(value)
+    except Exception:
+        log.exception("a page of the console could not be shown", extra={"action": "console_page_failed"})

@@ -41,6 +41,7 @@ export default {
                 <time :datetime="row.last_run.at" :title="both(row.last_run.at)">{{ age(row.last_run.at) }}</time>
                 <template v-if="row.last_run.seconds !== null"> · {{ duration(row.last_run.seconds) }}</template>
               </span>
+              <span v-if="row.error && !(row.late && row.cause === row.error)" class="v-sub v-why" :title="row.error">{{ row.error }}</span>
             </template>
             <span v-else class="v-muted">{{ texts.never_run }}</span>
           </td>
@@ -74,14 +75,15 @@ export default {
     bars(runs) {
       const longest = Math.max(...runs.map((run) => run.seconds), 0.001);
       const offset = 30 - runs.length;
-      return runs.map((run, index) => {
+      const before = Array.from({ length: offset }, (_, index) => ({ x: index * STEP, y: HEIGHT - 2, height: 2, tone: "none", title: "" }));
+      return before.concat(runs.map((run, index) => {
         // the root makes short runs visible beside one long run
         const height = Math.max(3, Math.round(HEIGHT * Math.sqrt(run.seconds / longest)));
         return {
           x: (index + offset) * STEP, y: HEIGHT - height, height, tone: run.tone,
           title: `${run.status}, ${vitrine.duration(run.seconds)}, ${vitrine.clock(run.at, this.now)}`,
         };
-      });
+      }));
     },
     summary(runs) {
       const failed = runs.filter((run) => run.tone === "failed").length;

@@ -5,10 +5,10 @@ export default {
         <time :datetime="row.at" :title="both(row.at)">{{ clock(row.at) }}</time>
         <div class="v-event">
           <div>
-            <strong>{{ row.title }}</strong>
+            <strong>{{ row.title + " " }}</strong>
             <span v-if="row.badge" class="v-badge" :data-tone="row.tone">{{ row.badge }}</span>
-            <span class="v-muted"> {{ row.detail }}</span>
-            <span v-if="row.seconds !== undefined && row.seconds !== null" class="v-muted"> · {{ duration(row.seconds) }}</span>
+            <span class="v-muted">{{ row.detail }}</span>
+            <span v-if="row.seconds !== undefined && row.seconds !== null" class="v-muted">{{ " " + duration(row.seconds) + " " }}</span>
             <button v-if="row.run" type="button" class="v-link" @click="$emit('log', row.run)"
                     :aria-label="texts.log_of.replace('{run}', row.run)">{{ texts.log }}</button>
           </div>

@@ -64,6 +64,16 @@
     for (const listener of listeners) listener(now);
   }, 1000);
 
+  // while the server does not accept the socket: load the page again if it asks for a login now
+  setInterval(async () => {
+    if (!window.socket || window.socket.connected) return;
+    try {
+      // the login page leads a browser with a session away
+      const answer = await fetch("/console/login", { redirect: "manual", headers: { Accept: "text/html" } });
+      if (answer.status === 200) location.reload();
+    } catch (error) { /* the server is not back yet */ }
+  }, 5000);
+
   // the address holds the filters: going back must show the page as it was
   window.addEventListener("popstate", () => location.reload());
 

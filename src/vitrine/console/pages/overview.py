@@ -127,6 +127,7 @@ def _row(one: ListedPipelineBody) -> dict[str, Any]:
         "promise": lateness.promise(one),
         "late": one.stale,
         "cause": lateness.cause(one),
+        "error": one.last_error.message if one.last_error else None,
         "next_due_at": one.next_due_at.isoformat() if one.next_due_at else None,
         "trigger": texts.AFTER.format(names=", ".join(one.after)) if one.after else texts.NO_SCHEDULE,
         "last_run": run
@@ -152,6 +153,7 @@ def _invalid_row(name: str, reason: str) -> dict[str, Any]:
         "promise": "",
         "late": True,
         "cause": reason,
+        "error": None,
         "next_due_at": None,
         "trigger": "–",
         "last_run": None,

@@ -191,7 +191,7 @@ class Head:
         labels = [pipeline.target_table, pipeline.owner, *(f"#{tag}" for tag in pipeline.tags)]
         parts.set_text(self._sub, " · ".join(label for label in labels if label))
         parts.set_text(self._description, pipeline.description)
-        sentence = status.waiting or ""
+        sentence = "" if _is_shown_elsewhere(status) else status.waiting or ""
         parts.set_text(self._sentence, f"{sentence[:1].upper()}{sentence[1:]}")
         self._sentence.set_visibility(bool(sentence))
         for label, at in (
@@ -245,6 +245,15 @@ class Head:
         title = texts.DISABLE_TITLE.format(name=self._name)
         if await parts.confirm(title, texts.DISABLE_EXPLAINED, texts.DISABLE, danger=True):
             await self._viewer.act(texts.DISABLED_DONE, definitions.set_enabled, self._name, False)
+
+
+def _is_shown_elsewhere(status: StatusBody) -> bool:
+    """A due time and an error have places of their own, with times in the viewer's zone."""
+    if status.status is Status.FAILED:
+        return status.last_error is not None
+    return (
+        status.status is Status.IDLE and status.next_due_at is not None and not status.postponed and status.runners > 0
+    )
 
 
 class ProgressCard:
@@ -317,6 +326,8 @@ class ErrorCard:
             with parts.box("v-code-box"):
                 parts.text(error.message, "v-error-text", tag="p")
                 parts.copy_button(f"{status.pipeline}: {error.code}: {error.message}")
+            if status.status is Status.FAILED:
+                parts.text(texts.ERROR_REMEDY, "v-muted", tag="p")
 
 
 class Charts:
@@ -363,8 +374,8 @@ class EventsCard:
         with card:
             self._empty = parts.text(texts.NO_EVENTS, "v-muted v-pad", tag="p")
             self._list = Timeline(texts.TIMELINE_TEXTS, self._open_log)
-            with parts.box("v-row v-pad v-end"):
-                self._more = parts.button(texts.OLDER, self._load_older)
+            with parts.box("v-row v-pad v-end") as self._more:
+                parts.button(texts.OLDER, self._load_older)
 
     def show(self, page: TimelinePage) -> None:
         if self._newest is not None and self._older:

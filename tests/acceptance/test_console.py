@@ -1,0 +1,300 @@
+"""The console in a real browser, served by real processes."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
+
+from tests.helpers.access import context, issue
+from tests.helpers.browser import Tab, open_tab
+from tests.helpers.console import Site, enter, path_of, served
+from tests.helpers.pipelines import create
+from tests.helpers.processes import runner
+from tests.helpers.running import create as create_checked
+from tests.helpers.running import run
+from tests.helpers.waiting import wait_until
+from vitrine.postgres import Connection
+from vitrine.service import access
+from vitrine.service.roles import Role
+from vitrine.settings import Settings
+from vitrine.status import Status
+from vitrine.store import pipelines
+
+SLOW = 60_000
+"""Milliseconds; a machine with one busy core."""
+
+HOSTILE = (
+    "</script><script>window.harm = 1</script><img src=x onerror='window.harm = 2'>{{ harm = window.harm = 3 }}${7*7}"
+)
+
+
+@pytest.fixture
+def site(database_url: str, tmp_path: Path) -> Iterator[Site]:
+    with served(database_url, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+def tab(site: Site, tmp_path: Path) -> Iterator[Tab]:
+    """The page contacts its own host only, without a violation of its policy, and without an error."""
+    (tmp_path / "browser").mkdir()
+    with open_tab(tmp_path / "browser") as tab:
+        expect.set_options(timeout=SLOW)
+        tab.page.set_default_timeout(SLOW)
+        tab.page.set_default_navigation_timeout(SLOW)
+        yield tab
+        assert [one for one in tab.complaints if "WebSocket" not in one and "ERR_CONNECTION" not in one] == []
+        assert tab.hosts() == {"127.0.0.1"}
+
+
+def mart(page: Page, name: str) -> Locator:
+    return page.locator(f".v-marts tr[data-name={name}]")
+
+
+def button(page: Page, name: str) -> Locator:
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds; each with the element."""
+    found = cast(Any, Axe()).run(page).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:200]} {node['any'][0]['message'] if node['any'] else ''}"
+        for one in cast(list[Any], found)
+        for node in one["nodes"]
+    ]
+
+
+def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site: Site) -> None:
+    page = tab.page
+    page.goto(site.address)
+    expect(page).to_have_url(site.console)
+    expect(page).to_have_title("Overview · Vitrine")
+    expect(page.get_by_role("heading", name="There are no pipelines yet.")).to_be_visible()
+    expect(page.locator(".v-code")).to_contain_text("vitrine apply")
+    expect(page.get_by_text("none alive: start one with `vitrine runner`")).to_be_visible()
+    page.goto(f"{site.console}/pipelines/none")
+    expect(page.get_by_text("there is no pipeline 'none'")).to_be_visible()
+
+
+def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
+    tab: Tab, site: Site, connection: Connection
+) -> None:
+    for name, owner in (("alpha", "team-a"), ("beta", "team-b"), ("gamma", "team-a")):
+        create(connection, name, owner=owner, tags=["search"] if name == "beta" else [])
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'PAUSED' WHERE name <> 'gamma'")
+    page = tab.page
+    page.goto(site.console)
+    expect(page.locator(".v-marts tbody tr")).to_have_count(3)
+    expect(page.locator(".v-counter[data-state=paused] .v-figure")).to_have_text("2")
+    page.locator(".v-counter[data-state=paused]").click()
+    expect(page.locator(".v-marts tbody tr")).to_have_count(2)
+    assert path_of(page) == "/console?state=paused"
+    page.get_by_label("Search name, target or owner").fill("TEAM-B")
+    expect(page.locator(".v-marts tbody tr")).to_have_count(1)
+    expect(mart(page, "beta")).to_be_visible()
+    assert path_of(page) == "/console?state=paused&search=TEAM-B"
+    page.reload()
+    expect(page.locator(".v-marts tbody tr")).to_have_count(1)
+    expect(page.get_by_label("Search name, target or owner")).to_have_value("TEAM-B")
+    page.go_back()
+    expect(page.locator(".v-marts tbody tr")).to_have_count(2)
+    page.goto(f"{site.console}?group=owner")
+    page.get_by_role("button", name="team-a 2").click()
+    expect(page.locator(".v-marts tbody tr")).to_have_count(2)
+    assert path_of(page) == "/console?owner=team-a&group=owner"
+    # every mart that passes the filter is resumed, and the number is named before
+    button(page, "Resume all").click()
+    expect(page.get_by_role("heading", name="Resume 2 pipelines?")).to_be_visible()
+    button(page, "Cancel").click()
+    assert pipelines.get(connection, "alpha").status is Status.PAUSED
+    button(page, "Resume all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume all").click()
+    expect(page.get_by_text("2 done, 0 refused")).to_be_visible()
+    assert pipelines.get(connection, "alpha").status is Status.RUN_REQUESTED
+    assert pipelines.get(connection, "beta").status is Status.PAUSED
+    expect(mart(page, "alpha")).to_contain_text("Waiting")
+
+
+def test_a_run_is_watched_paused_and_resumed(
+    tab: Tab, site: Site, connection: Connection, database_url: str, tmp_path: Path
+) -> None:
+    create(
+        connection,
+        "ratings",
+        source_query="SELECT id, rating FROM ugc.ratings",
+        batch_size=20,
+        options={"pause_between_batches": "400ms"},
+    )
+    page = tab.page
+    page.goto(site.console)
+    mart(page, "ratings").get_by_role("link").click()
+    expect(page).to_have_title("ratings · Vitrine")
+    page.evaluate("window.scrollTo(0, 120); window.mark = 'same page'")
+    with runner(database_url, tmp_path):
+        button(page, "Run").click()
+        bar = page.get_by_role("progressbar")
+        expect(bar).to_be_visible()
+        first = int(bar.get_attribute("aria-valuenow") or 0)
+        wait_until(lambda: int(bar.get_attribute("aria-valuenow") or 0) > first, timeout=60, what="progress")
+        expect(page.get_by_text("of about 900 rows")).to_be_visible()
+        button(page, "Pause").click()
+        expect(page.locator(".v-head .v-badge").first).to_have_text("Paused")
+        read = pipelines.get(connection, "ratings")
+        assert read.status is Status.PAUSED
+        expect(page.locator(".v-timeline")).to_contain_text("Paused by anonymous (console)")
+        button(page, "Resume").click()
+        expect(bar).to_be_visible()
+        button(page, "Pause").click()
+        expect(page.locator(".v-head .v-badge").first).to_have_text("Paused")
+    assert page.evaluate("[window.mark, scrollY > 0]") == ["same page", True], "no refresh has moved the page"
+
+
+def test_a_failing_pipeline_shows_its_sentence_and_hostile_text_is_only_text(
+    tab: Tab, site: Site, connection: Connection, settings: Settings
+) -> None:
+    hostile = create_checked(
+        connection,
+        settings,
+        name="hostile",
+        description=HOSTILE,
+        owner=HOSTILE[:200],
+        source_query=f"SELECT id, $q${HOSTILE}$q$ AS note, name::date AS day FROM content.genre",
+        target_table="analytics.hostile",
+        key_columns=["id"],
+        schedule_interval="1h",
+    )
+    executed = run(connection, settings, hostile)
+    assert executed.error is not None
+    connection.execute(
+        """UPDATE etl.etl_pipelines SET last_error_message = %(text)s, fresh_as_of = now() - interval '3 hours'""",
+        {"text": f"pipeline 'hostile': {HOSTILE}; correct it"},
+    )
+    connection.execute(
+        """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, column_name, code, sqlstate, reason, row)
+        SELECT pipeline_id, id, %(text)s, %(text)s, '22P02', '22P02', %(text)s, '{}' FROM etl.etl_runs LIMIT 1""",
+        {"text": HOSTILE},
+    )
+    connection.execute("UPDATE etl.etl_runs SET error_message = %(text)s, runner = %(text)s", {"text": HOSTILE})
+    page = tab.page
+    page.goto(site.console)
+    row = mart(page, "hostile")
+    expect(row).to_contain_text("Failed")
+    expect(row).to_contain_text("Late")
+    expect(row.locator(".v-cause")).to_have_text(f"pipeline 'hostile': {HOSTILE}; correct it")
+    row.get_by_role("link").click()
+    error = page.get_by_role("region", name="Last error")
+    expect(error.locator("p")).to_have_text(f"pipeline 'hostile': {HOSTILE}; correct it")
+    expect(page.locator(".v-timeline .v-error-text").first).to_have_text(HOSTILE)
+    expect(page.locator(".v-table td").first).to_have_text(HOSTILE)
+    expect(page.locator(".v-sql")).to_contain_text("window.harm")
+    expect(page.get_by_role("heading", name="Log of run", exact=False)).to_be_visible()
+    page.goto(f"{site.console}?search={HOSTILE}&owner={HOSTILE}".replace("<", "%3C").replace("#", "%23"))
+    expect(page.get_by_text("No pipeline matches these filters.").or_(mart(page, "hostile"))).to_be_visible()
+    assert page.evaluate("[window.harm, document.querySelectorAll('img[src=x]').length]") == [None, 0]
+    # and if text became markup all the same, the policy would stop it
+    blocked = page.evaluate("""async () => {
+        const script = document.createElement("script");
+        script.textContent = "window.harm = 4";
+        document.body.append(script);
+        document.body.insertAdjacentHTML("beforeend", "<b id=b onclick='window.harm = 5'>x</b>");
+        document.getElementById("b").click();
+        return window.harm;
+    }""")
+    assert blocked is None
+    assert any("Content Security Policy" in one for one in tab.complaints)
+    tab.complaints.clear()
+
+
+def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
+    database_url: str, tmp_path: Path, connection: Connection, settings: Settings
+) -> None:
+    create(connection, "alpha", tags=["search"])
+    token = issue(settings, connection, Role.VIEWER, "analyst")
+    operator = issue(settings, connection, Role.OPERATOR, "operator")
+    with served(database_url, tmp_path) as site, open_tab(tmp_path) as tab:
+        page = tab.page
+        page.set_default_timeout(SLOW)
+        expect.set_options(timeout=SLOW)
+        enter(page, site, site.log_in(operator))
+        page.goto(f"{site.console}/pipelines/alpha")
+        button(page, "Run").click()
+        expect(page.locator(".v-timeline")).to_contain_text("Run requested by operator (console)")
+        button(page, "Log out").click()
+        expect(page).to_have_title("Log in · Vitrine")
+        page.goto(f"{site.console}/pipelines/alpha")
+        page.get_by_label("Access token").fill(token)
+        button(page, "Log in").click()
+        expect(page.locator(".v-title")).to_have_text("alpha")
+        expect(page).to_have_url(f"{site.console}/pipelines/alpha")
+        names = {one.inner_text() for one in page.locator("main button:visible").all()}
+        assert names <= {"Copy", "Log", "Older"}, names
+        page.goto(f"{site.console}?tag=search")
+        expect(mart(page, "alpha")).to_be_visible()
+        expect(button(page, "Run all")).to_have_count(0)
+        expect(page.locator(".v-who")).to_have_text("analyst")
+        access.revoke_token(context(settings, connection), "analyst")
+        expect(page).to_have_title("Log in · Vitrine")
+
+
+def test_the_page_comes_back_after_a_restart_of_the_server(
+    database_url: str, tmp_path: Path, connection: Connection
+) -> None:
+    create(connection, "alpha")
+    (tmp_path / "browser").mkdir()
+    with open_tab(tmp_path / "browser") as tab:
+        page = tab.page
+        expect.set_options(timeout=SLOW)
+        page.set_default_timeout(SLOW)
+        with served(database_url, tmp_path) as site:
+            page.goto(site.console)
+            expect(mart(page, "alpha")).to_be_visible()
+            assert site.process.stop(signal.SIGTERM) == 0
+        create(connection, "beta")
+        with served(database_url, tmp_path, port=site.port):
+            expect(mart(page, "beta")).to_be_visible()
+
+
+def test_a_banner_says_that_the_database_does_not_respond(tab: Tab, site: Site, connection: Connection) -> None:
+    create(connection, "alpha")
+    page = tab.page
+    page.goto(site.console)
+    expect(mart(page, "alpha")).to_be_visible()
+    connection.execute("ALTER TABLE etl.etl_pipelines RENAME TO etl_hidden")
+    expect(page.locator(".v-banner")).to_contain_text("What you see may be old")
+    expect(mart(page, "alpha")).to_be_visible()
+    connection.execute("ALTER TABLE etl.etl_hidden RENAME TO etl_pipelines")
+    expect(page.locator(".v-banner")).to_be_hidden()
+
+
+def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
+    tab: Tab, site: Site, connection: Connection, settings: Settings
+) -> None:
+    good = create_checked(
+        connection,
+        settings,
+        name="good",
+        source_query="SELECT id, name FROM content.genre",
+        target_table="analytics.good",
+        key_columns=["id"],
+        owner="team-a",
+    )
+    run(connection, settings, good)
+    bad = create(connection, "bad", schedule_interval="1m", source_query="SELECT id FROM content.none")
+    run(connection, settings, bad)
+    connection.execute("UPDATE etl.etl_pipelines SET created_at = now() - interval '1 day'")
+    page = tab.page
+    for path in ("", "?state=failed&group=owner", "/pipelines/good", "/pipelines/bad"):
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(f"{site.console}{path}")
+        expect(page.locator("main")).to_contain_text("bad" if "good" not in path else "good")
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            assert violations(page) == [], (path, theme)
+        page.set_viewport_size({"width": 390, "height": 844})
+        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert not wide, f"{path} is wider than a phone"

@@ -1,0 +1,133 @@
+"""Pictures of every page of the console, in `screenshots/`: `make screenshots`.
+
+They show `vitrine up` with its sample cinema, and pipelines that fail, run for long and quarantine rows.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.helpers import tools
+from tests.helpers.browser import FLAGS
+from tests.helpers.folders import server_folder
+from tests.helpers.processes import environment, free_port, started
+from tests.helpers.scraping import get
+from tests.helpers.waiting import wait_until
+from vitrine.embedded import EmbeddedPostgres
+from vitrine.postgres import connect
+
+FOLDER = Path(__file__).parents[1] / "screenshots"
+WIDTHS = {1280: 900, 390: 844}
+PAGES = {
+    "overview": "",
+    "overview-groups": "?group=owner",
+    "overview-failed": "?state=failed",
+    "pipeline": "/pipelines/user_features",
+    "pipeline-running": "/pipelines/ratings_archive",
+    "pipeline-failed": "/pipelines/price_history",
+    "pipeline-rejects": "/pipelines/film_years",
+}
+"""Names of the pictures, and the addresses below /console."""
+
+PIPELINES: tuple[Mapping[str, Any], ...] = (
+    {
+        "name": "price_history",
+        "description": "Prices of tickets by day. Its source table is being renamed.",
+        "owner": "team-pricing",
+        "tags": ["finance"],
+        "source_query": "SELECT p.id, p.price, p.day\n  FROM content.ticket_price p\n WHERE p.price > 0",
+        "target_table": "analytics.price_history",
+        "key_columns": ["id"],
+        "schedule_interval": "1m",
+    },
+    {
+        "name": "ratings_archive",
+        "description": "Every rating, slowly: the source is busy during the day.",
+        "owner": "team-analytics",
+        "tags": ["archive"],
+        "source_query": "SELECT r.id, r.film_id, r.rating, r.modified\n  FROM ugc.ratings r",
+        "target_table": "analytics.ratings_archive",
+        "key_columns": ["id"],
+        "batch_size": 200,
+        "options": {"pause_between_batches": "1500ms"},
+    },
+    {
+        "name": "film_years",
+        "description": "The year of each film; a few titles have none.",
+        "owner": "team-analytics",
+        "tags": ["search"],
+        "source_query": "SELECT f.id, f.title, extract(year FROM f.creation_date)::int AS year\n"
+        "  FROM content.film_work f",
+        "target_table": "analytics.film_years",
+        "key_columns": ["id"],
+        "options": {"on_reject": "quarantine"},
+    },
+)
+
+
+def main() -> None:
+    port = free_port()
+    with server_folder("vitrine-screenshots-") as folder:
+        env = environment(None, VITRINE_API_PORT=str(port), VITRINE_METRICS_PORT=str(free_port()))
+        with started(["up"], folder, env):
+            wait_until(lambda: get(port, "/console")[0] == 200, timeout=300, what="the start of `vitrine up`")
+            address = f"http://127.0.0.1:{port}"
+            _create_strict_mart(folder)
+            _add_pipelines(address)
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=tools.find("chromium"), args=FLAGS)
+                _take(browser, f"{address}/console")
+                browser.close()
+
+
+def _create_strict_mart(folder: Path) -> None:
+    """A mart that does not take every film, so that rows are in quarantine."""
+    url = EmbeddedPostgres(folder / ".vitrine" / "postgres").running_url()
+    assert url is not None
+    with connect(url, name="tests") as connection:
+        connection.execute(
+            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1935))"
+        )
+
+
+def _add_pipelines(address: str) -> None:
+    with httpx.Client(base_url=address, timeout=60) as client:
+        for definition in PIPELINES:
+            answer = client.post("/pipelines", params={"validate": "false"}, json=definition)
+            assert answer.status_code == 201, answer.text
+            client.post(f"/pipelines/{definition['name']}/run").raise_for_status()
+        client.post("/pipelines/film_dim_full/reconcile", json={"deep": True}).raise_for_status()
+        client.post("/pipelines/calendar/pause").raise_for_status()
+        wait_until(
+            lambda: client.get("/pipelines/price_history").json()["status"] == "FAILED", timeout=120, what="a failure"
+        )
+
+
+def _take(browser: Browser, console: str) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for theme in ("light", "dark"):
+        for width, height in WIDTHS.items():
+            context = browser.new_context(
+                viewport={"width": width, "height": height},
+                color_scheme=theme,
+                timezone_id="Europe/Berlin",
+                device_scale_factor=2 if width < 500 else 1,
+            )
+            page = context.new_page()
+            for name, path in PAGES.items():
+                page.goto(f"{console}{path}", timeout=120_000)
+                page.wait_for_selector("main >> visible=true")
+                page.wait_for_function("document.querySelector('.v-age').innerText.includes('updated')")
+                time.sleep(1)  # charts and logs
+                page.screenshot(path=FOLDER / f"{name}-{width}-{theme}.png", full_page=name.startswith("pipeline"))
+                sys.stdout.write(f"{name}-{width}-{theme}.png\n")
+            context.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The poller of the console: one read for all pages, a bound for any number of them, nothing without a page."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from vitrine.console import poller as polling
+from vitrine.console.poller import MAX_READS, Poller, State
+from vitrine.errors import TransientError
+from vitrine.service.context import Caller, Context
+from vitrine.service.roles import Role
+from vitrine.settings import Settings
+
+CONTEXT = Context(Settings(), Caller("console", "vitrine", Role.VIEWER), lambda: cast(Any, nullcontext()))
+
+
+async def admit_all() -> None:
+    return
+
+
+def nothing(_: object) -> None:
+    return
+
+
+def fail(_: object) -> None:
+    raise ValueError("a mistake in a page")
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "ROUND_SECONDS", 0.01)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(test: Callable[[Poller], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test(Poller(CONTEXT, admit_all))
+
+    asyncio.run(main())
+
+
+def test_pages_with_the_same_key_share_one_read() -> None:
+    async def test(poller: Poller) -> None:
+        seen: list[tuple[int, int]] = []
+        for page in range(20):
+            poller.watch("key", lambda _: 7, lambda value, page=page: seen.append((page, value)), every=1000)
+            poller.listen(nothing)
+        await until(lambda: len(seen) == 20)
+        assert poller.reads == 1
+        assert sorted(seen) == [(page, 7) for page in range(20)]
+
+    run(test)
+
+
+def test_a_round_reads_a_limited_number_of_topics_and_all_of_them_in_turn() -> None:
+    async def test(poller: Poller) -> None:
+        for number in range(3 * MAX_READS):
+            poller.watch(number, lambda _, number=number: number, nothing, every=1000)
+        seen: list[int] = []
+        poller.listen(lambda _: seen.append(poller.reads))
+        await until(lambda: len(seen) >= 4)
+        assert seen[:4] == [MAX_READS, 2 * MAX_READS, 3 * MAX_READS, 3 * MAX_READS]
+
+    run(test)
+
+
+def test_nothing_is_read_without_an_open_page() -> None:
+    async def test(poller: Poller) -> None:
+        rounds: list[State] = []
+        number = poller.listen(rounds.append)
+        watched = poller.watch("key", lambda _: len(rounds), nothing, every=0)
+        await until(lambda: poller.reads >= 2)
+        poller.unwatch(watched)
+        poller.close(number)
+        before, read = len(rounds), poller.reads
+        await asyncio.sleep(0.1)
+        assert (len(rounds), poller.reads) == (before, read)
+        poller.listen(rounds.append)
+        await until(lambda: len(rounds) > before)
+
+    run(test)
+
+
+def test_only_what_has_changed_is_shown() -> None:
+    async def test(poller: Poller) -> None:
+        values = iter([1, 1, 1, 2])
+        shown: list[int] = []
+        poller.watch("key", lambda _: next(values, 2), shown.append, every=0)
+        poller.listen(nothing)
+        await until(lambda: poller.reads >= 6)
+        assert shown == [1, 2]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TransientError("store: connection refused"), "store: connection refused"),
+        (psycopg.OperationalError("secret"), "the database does not respond"),
+    ],
+)
+def test_a_failure_is_reported_until_a_round_succeeds(error: Exception, text: str) -> None:
+    async def test(poller: Poller) -> None:
+        failing = [True]
+
+        def fetch(_: Context) -> int:
+            if failing:
+                raise error
+            return 1
+
+        states: list[State] = []
+        poller.watch("key", fetch, nothing, every=0)
+        poller.listen(states.append)
+        await until(lambda: bool(states))
+        assert states[-1].error == text
+        assert states[-1].read_at is None
+        failing.clear()
+        await until(lambda: states[-1].error is None)
+        assert states[-1].read_at is not None
+
+    run(test)
+
+
+def test_a_page_with_a_mistake_does_not_stop_the_others() -> None:
+    async def test(poller: Poller) -> None:
+        shown: list[int] = []
+        states: list[State] = []
+        poller.watch("broken", lambda _: 1 // 0, nothing, every=0)
+        poller.watch("good", lambda _: 1, fail, every=0)
+        poller.watch("good", lambda _: 1, shown.append, every=0)
+        poller.listen(states.append)
+        await until(lambda: bool(shown))
+        await until(lambda: bool(states))
+        assert states[-1].error is not None
+
+    run(test)
