@@ -31,6 +31,12 @@ PAGES = {
     "pipeline-running": "/pipelines/ratings_archive",
     "pipeline-failed": "/pipelines/price_history",
     "pipeline-rejects": "/pipelines/film_years",
+    "lineage": "/lineage",
+    "lineage-one": "/lineage?node=pipeline:user_features",
+    "lineage-list": "/lineage?view=list",
+    "runners": "/runners",
+    "access": "/access",
+    "trace": "/trace",
 }
 """Names of the pictures, and the addresses below /console."""
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.helpers.access import bearer, context, issue
 from tests.helpers.browser import Tab, open_tab
-from tests.helpers.console import Site, enter, path_of, served
+from tests.helpers.console import Site, enter, served
 from tests.helpers.databases import copy_of
 from tests.helpers.folders import server_folder
 from tests.helpers.pipelines import create
@@ -133,7 +133,7 @@ def test_lineage_begins_at_a_node_and_grows_with_clicks(page: Page, site: Site) 
     expect(page.locator("[data-node]")).to_have_count(3)
     node(page, "table:/analytics.film_dim").click()
     expect(node(page, "pipeline:film_dim_full")).to_be_visible()
-    assert path_of(page) == "/console/lineage?node=table%3A%2Fanalytics.film_dim"
+    expect(page).to_have_url(f"{site.console}/lineage?node=table%3A%2Fanalytics.film_dim")
     button(page, "List").click()
     listed = page.locator("tr[data-name=films]")
     expect(listed).to_contain_text("analytics.film_dim")
@@ -297,7 +297,7 @@ def test_a_trace_explains_a_quarantined_film(page: Page, site: Site, quarantined
     expect(result).to_contain_text("is in quarantine")
     expect(result).to_contain_text("What to do:")
     expect(result.locator("tr[data-key=title]")).to_contain_text("onerror")
-    assert path_of(page) == f"/console/trace?pipeline=rated&key={quarantined}"
+    expect(page).to_have_url(f"{site.console}/trace?pipeline=rated&key={quarantined}")
     page.reload()
     expect(result.locator(".v-badge").first).to_have_text("In quarantine")
     page.goto(f"{site.console}/trace?pipeline=rated&key=none")
