@@ -34,6 +34,12 @@ PAGES = {
     "new": "/new",
     "edit": "/pipelines/film_years/edit",
     "edit-refused": "/pipelines/price_history/edit",
+    "lineage": "/lineage",
+    "lineage-one": "/lineage?node=pipeline:user_features",
+    "lineage-list": "/lineage?view=list",
+    "runners": "/runners",
+    "access": "/access",
+    "trace": "/trace",
 }
 """Names of the pictures, and the addresses below /console."""
 
