@@ -50,7 +50,7 @@ WORKLOADS: dict[str, Workload] = {
     "B1": batches.default_batch,
     "D1": reconciling.deep,  # and D2, which damages and repairs the same mart
     "Q1": lambda setup: [quarantine.rejects(setup)],
-    "E1": search.documents,
+    "E1": search.documents,  # and E2, which damages and repairs the same index
     "S1": lambda setup: [latency.small_change(setup)],
     "G1": lambda setup: growth.ten_times(setup, large=False),
     "G2": growth.small_batches,
@@ -58,8 +58,11 @@ WORKLOADS: dict[str, Workload] = {
     "R2": control.small_pipelines,
 }
 
-WITH_ANOTHER = {"M1": "M2", "D1": "D2"}
+WITH_ANOTHER = {"M1": "M2", "D1": "D2", "E1": "E2"}
 """Workloads that measure a second row as well."""
+
+PEER_ROWS = ("P1", "P2")
+"""Measured with --peers: loads and changes beside movers of data, differences beside reladiff."""
 
 ROUNDS = 3
 """Of the benchmark beside psql."""
@@ -77,7 +80,9 @@ def main(
         typer.Option(min=1, help=f"Default: {ROUNDS}, with --against {ENOUGH_ROUNDS}.", show_default=False),
     ] = None,
     only: Annotated[str, typer.Option(help="Rows to measure, such as F1,I1; G1 alone takes ten times the rows.")] = "",
-    peers: Annotated[bool, typer.Option("--peers", help="Measure dlt, ingestr and Sling as well (P1, S1).")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Measure dlt, ingestr, Sling and reladiff as well (P1, P2, S1).")
+    ] = False,
     against: Annotated[
         Path | None, typer.Option(help="Folder of another tree with its own .venv; exit code 1 if this one is slower.")
     ] = None,
@@ -105,12 +110,15 @@ def measure_beside_psql(console: Console, scale: float, rounds: int, only: str, 
                 console.log(f"measuring {name}")
                 results += workload(prepared)
     if peers:
-        from bench.peers import comparing
+        from bench.peers import comparing, differences
+
+        of_peers: dict[str, Workload] = {"P1": comparing.compare, "P2": differences.compare}
 
         with setup.prepared(scale, rounds, port=control.free_port()) as prepared:
             facts |= machine.facts(prepared.dst.connection)
             console.log("measuring the peers")
-            results += comparing.compare(prepared)
+            for name in chosen_peers(only):
+                results += of_peers[name](prepared)
     console.print(report.table(results))
     _finish(console, facts, began)
     console.print(str(report.write(server.RESULTS, report.document(results, facts))))
@@ -141,7 +149,7 @@ def compare_trees(console: Console, against: Path, scale: float, rounds: int, on
 
 
 def chosen(only: str, *, peers: bool) -> dict[str, Workload]:
-    wanted = _names(only, {*WORKLOADS, *WITH_ANOTHER.values(), "P1"})
+    wanted = _names(only, {*WORKLOADS, *WITH_ANOTHER.values(), *PEER_ROWS})
     if wanted == ["G1"]:
         return {"G1": lambda setup: growth.ten_times(setup, large=True)}
     # with the peers, S1 is measured beside ingestr
@@ -150,6 +158,12 @@ def chosen(only: str, *, peers: bool) -> dict[str, Workload]:
         for name, workload in WORKLOADS.items()
         if (not wanted or name in wanted or WITH_ANOTHER.get(name) in wanted) and not (peers and name == "S1")
     }
+
+
+def chosen_peers(only: str) -> list[str]:
+    """Those that are named, or all."""
+    wanted = only.upper()
+    return [row for row in PEER_ROWS if row in wanted] or list(PEER_ROWS)
 
 
 def chosen_rows(only: str, scale: float) -> list[Row]:

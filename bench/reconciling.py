@@ -6,15 +6,13 @@ from bench.measuring import Result, Samples, judge, ratio_of, seconds_of, turns
 from bench.setup import Setup
 
 NAME, TARGET = "deep_d1", "analytics.ratings_d1"
-DAMAGED = 10
+CHANGED, DELETED, ADDED = 4, 3, 3
+DAMAGED = CHANGED + DELETED + ADDED
 MOST_BESIDE_HAND, MOST_BESIDE_EQUAL = 2.5, 1.3
 
 
 def deep(setup: Setup) -> list[Result]:
-    definition = {"name": NAME, "source_query": ratings.query(), "target_table": TARGET, **INCREMENTAL}
-    setup.between.apply_timed(definition)
-    setup.run(setup.between, NAME)
-    setup.dst.execute(f"VACUUM ANALYZE {TARGET}")
+    prepare(setup)
     by_hand, equal, peak = _compare(setup)
     repaired, right, repair_peak = _repair(setup)
     setup.dst.execute(f"DROP TABLE {TARGET}")
@@ -41,6 +39,14 @@ def deep(setup: Setup) -> list[Result]:
             facts={"peak_mb": repair_peak},
         ),
     ]
+
+
+def prepare(setup: Setup) -> None:
+    """A mart that equals its source."""
+    definition = {"name": NAME, "source_query": ratings.query(), "target_table": TARGET, **INCREMENTAL}
+    setup.between.apply_timed(definition)
+    setup.run(setup.between, NAME)
+    setup.dst.execute(f"VACUUM ANALYZE {TARGET}")
 
 
 def _compare(setup: Setup) -> tuple[Samples, Samples, float | None]:
@@ -78,7 +84,7 @@ def _repair(setup: Setup) -> tuple[Samples, bool, float | None]:
     seconds: list[float] = []
     right, peak = True, None
     for number in range(setup.rounds):
-        _damage(setup, seed=number)
+        damage(setup, seed=number)
         measured = setup.between.timed_run(NAME, "reconcile", "--repair", before=setup.checkpoint)
         seconds.append(measured.seconds)
         peak = measured.peak_mb
@@ -86,13 +92,13 @@ def _repair(setup: Setup) -> tuple[Samples, bool, float | None]:
     return Samples(tuple(seconds)), right, peak
 
 
-def _damage(setup: Setup, seed: int) -> None:
+def damage(setup: Setup, seed: int) -> None:
     """Change, delete and add rows, spread over the mart."""
     chosen = f"SELECT id FROM {TARGET} ORDER BY uuid_hash_extended(id, {seed}), id LIMIT"
     setup.dst.execute(
-        f"UPDATE {TARGET} SET score = score + 1 WHERE id IN ({chosen} 4)",
-        f"DELETE FROM {TARGET} WHERE id IN ({chosen} 3 OFFSET 4)",
+        f"UPDATE {TARGET} SET score = score + 1 WHERE id IN ({chosen} {CHANGED})",
+        f"DELETE FROM {TARGET} WHERE id IN ({chosen} {DELETED} OFFSET {CHANGED})",
         f"INSERT INTO {TARGET} SELECT md5('added ' || n)::uuid, md5('u')::uuid, md5('f')::uuid, 1, now(), now()"
-        " FROM generate_series(1, 3) AS n",
+        f" FROM generate_series(1, {ADDED}) AS n",
         f"VACUUM ANALYZE {TARGET}",
     )

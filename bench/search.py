@@ -1,7 +1,5 @@
-"""E1: films as documents of a search index, beside posting the same bodies, already serialised."""
+"""E1: films as documents of a search index, beside posting the same bodies, already serialised; then E2."""
 
-import hashlib
-import http.client
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -9,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
-from urllib.parse import urlsplit
 
+from bench import search_differences
 from bench.catalogue import FILM_COLUMNS, FILM_DIM
+from bench.cluster import Cluster
 from bench.measuring import Result, Samples, judge, seconds_of, turns
 from bench.processor import ended_children_seconds, own_seconds
 from bench.ratings import SCHEMA
@@ -45,7 +44,13 @@ def documents(setup: Setup) -> list[Result]:
     setup.mart.execute(f"DROP TABLE IF EXISTS {TABLE}; CREATE TABLE {TABLE} AS {FILM_DIM}")
     setup.mart.execute(f"ALTER TABLE {TABLE} ADD PRIMARY KEY ({KEY})", f"VACUUM ANALYZE {TABLE}")
     with DevServer.start() as server:
-        return [_measure(setup, server)]
+        vitrine = replace(setup.inside, settings={"VITRINE_ELASTICSEARCH_URL": server.url})
+        cluster = Cluster(server.url)
+        loaded = _measure(setup, vitrine, cluster, _Meter(setup, server))
+        damaged = search_differences.damaged_documents(
+            setup, vitrine, cluster, name="films_e1", alias=NAME, query=QUERY
+        )
+        return [loaded, damaged]
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,8 @@ class _Meter:
         return own_seconds(self._cluster), ended_children_seconds(self._postgres)
 
 
-def _measure(setup: Setup, server: DevServer) -> Result:
-    vitrine = replace(setup.inside, settings={"VITRINE_ELASTICSEARCH_URL": server.url})
+def _measure(setup: Setup, vitrine: Installation, cluster: Cluster, meter: _Meter) -> Result:
     bodies = list(_bodies(setup))
-    cluster, meter = _Cluster(server.url), _Meter(setup, server)
     ours, bare = _Rounds(), _Rounds()
     peak, right = 0.0, True
     _load(vitrine, cluster, meter)  # also shows the mappings, and warms the server up
@@ -141,7 +144,7 @@ def _measure(setup: Setup, server: DevServer) -> Result:
     )
 
 
-def _load(vitrine: Installation, cluster: "_Cluster", meter: _Meter) -> Measurement:
+def _load(vitrine: Installation, cluster: Cluster, meter: _Meter) -> Measurement:
     cluster.remove(NAME)
     vitrine.apply_timed(DEFINITION, reset=True)
     return vitrine.timed_run("films_e1", before=meter.start)
@@ -173,7 +176,7 @@ def _rows(setup: Setup) -> tuple[tuple[Column, ...], list[bytes]]:
             return columns, b"".join(bytes(part) for part in copy).splitlines(keepends=True)
 
 
-def _post(cluster: "_Cluster", definition: dict[str, Any], bodies: Sequence[bytes]) -> None:
+def _post(cluster: Cluster, definition: dict[str, Any], bodies: Sequence[bytes]) -> None:
     """As many requests in flight as a load has, then one refresh."""
     cluster.ask("PUT", f"/{BARE}", definition)
     rest = iter(bodies)
@@ -191,51 +194,3 @@ def _post(cluster: "_Cluster", definition: dict[str, Any], bodies: Sequence[byte
         for ended in [threads.submit(post) for _ in range(LIMITS.in_flight)]:
             ended.result()
     cluster.ask("POST", f"/{BARE}/_refresh")
-
-
-class _Cluster:
-    """The server without a client library."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._address = (parts.hostname or "", parts.port or 9200)
-
-    def connection(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(*self._address, timeout=120)
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        connection = self.connection()
-        data = None if body is None else json.dumps(body)
-        connection.request(method, path, data, {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        content = json.loads(reply.read())
-        connection.close()
-        if reply.status >= 400 and reply.status != 404:
-            raise RuntimeError(f"{method} {path}: {reply.status} {content}")
-        return content
-
-    def remove(self, name: str) -> None:
-        for index in self.ask("GET", f"/{name}__g*,{name}?ignore_unavailable=true&expand_wildcards=all"):
-            self.ask("DELETE", f"/{index}")
-
-    def definition(self, alias: str) -> dict[str, Any]:
-        """Settings and mappings as a load has them while it writes."""
-        (described,) = self.ask("GET", f"/{alias}").values()
-        mappings = {name: value for name, value in described["mappings"].items() if name != "_meta"}
-        settings = {"index.refresh_interval": "-1", "index.number_of_replicas": 0, "index.gc_deletes": "1h"}
-        return {"settings": settings, "mappings": mappings}
-
-    def digest(self, name: str) -> tuple[int, int]:
-        """Count and sum of the hashes of all documents."""
-        view = self.ask("POST", f"/{name}/_pit?keep_alive=2m")["id"]
-        count = total = 0
-        after: list[Any] = []
-        while True:
-            body = {"size": 5000, "sort": ["_shard_doc"], "pit": {"id": view}, "track_total_hits": False}
-            hits = self.ask("POST", "/_search", body | ({"search_after": after} if after else {}))["hits"]["hits"]
-            if not hits:
-                return count, total
-            for hit in hits:
-                image = json.dumps([hit["_id"], hit["_source"]], sort_keys=True).encode()
-                total += int.from_bytes(hashlib.sha256(image).digest()[:8], "big")
-            count, after = count + len(hits), hits[-1]["sort"]

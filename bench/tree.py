@@ -71,11 +71,11 @@ class Tree:
         )
         return described.stdout.strip() or "unknown"
 
-    def call(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """Run a command to its end and return its output; CommandFailed when it fails."""
+    def call(self, command: Sequence[str], environment: Mapping[str, str], ends_with: int = 0) -> str:
+        """Run a command to its end and return its output; CommandFailed when it ends with another exit code."""
         with self.start(command, environment) as process:
             output, errors = process.communicate()
-        check_end(command, process.returncode, output + errors)
+        check_end(command, process.returncode, output + errors, ends_with)
         return output
 
     def start(
@@ -98,8 +98,8 @@ def this_tree() -> Tree:
     return Tree("new", ROOT, Path(sys.executable))
 
 
-def check_end(command: Sequence[str], code: int, output: str) -> None:
-    if code:
+def check_end(command: Sequence[str], code: int, output: str, expected: int = 0) -> None:
+    if code != expected:
         raise CommandFailed(f"`{' '.join(command)}` ended with {code}:\n{output[-2000:].strip()}")
 
 
@@ -112,9 +112,9 @@ class Installation:
     source_url: str
     settings: Mapping[str, str] = field(default_factory=dict[str, str])  # further environment variables
 
-    def command(self, *arguments: str) -> str:
-        """`vitrine <arguments>` as a process; returns its output."""
-        return self.tree.call(self._vitrine(*arguments), self._environment())
+    def command(self, *arguments: str, ends_with: int = 0) -> str:
+        """`vitrine <arguments>` as a process with this exit code; returns its output."""
+        return self.tree.call(self._vitrine(*arguments), self._environment(), ends_with)
 
     def migrate(self) -> None:
         self.command("migrate")

@@ -21,9 +21,10 @@ def ensure(name: str) -> Path:
     return folder
 
 
-def run(command: list[str], environment: dict[str, str], folder: Path | None = None) -> None:
-    """Run a command of a peer with only these variables; the error of a failure holds its last output."""
+def run(command: list[str], environment: dict[str, str], folder: Path | None = None) -> str:
+    """The output of a command of a peer with only these variables; the error of a failure holds its last output."""
     finished = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     if finished.returncode:
         output = (finished.stdout + finished.stderr)[-2000:]
         raise RuntimeError(f"{Path(command[0]).name} ended with {finished.returncode}:\n{output}")
+    return finished.stdout

@@ -131,10 +131,33 @@ def _revise(
         return None
     _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
     stored = states.load(connection, old.id)
-    resets = must_reset(changed, has_checkpoint=stored.has_checkpoint, state=state) or (
-        bool(changed & FIXED_WHILE_RUNNING) and not stored.has_checkpoint  # a half-built load of the old definition
-    )
-    return _Revision(resets, bool(changed & IDENTITY))
+    return _Revision(_resets(changed, stored.has_checkpoint, state), bool(changed & IDENTITY))
+
+
+def _resets(changed: frozenset[str], has_checkpoint: bool, state: StateChoice | None) -> bool:
+    """ConfigError when the change needs a `state` that was not given."""
+    # without a checkpoint, there may be a half-built load of the old definition
+    is_other_work = bool(changed & FIXED_WHILE_RUNNING) and not has_checkpoint
+    return must_reset(changed, has_checkpoint=has_checkpoint, state=state) or is_other_work
+
+
+@dataclass(frozen=True)
+class StateEffect:
+    """What a new definition does to the state once it is stored."""
+
+    resets: bool
+    choices: tuple[StateChoice, ...] = ()  # one of them must be given; empty: none
+    reason: str | None = None  # why one must be given
+
+
+def state_effect(
+    old: Definition, new: Definition, *, has_checkpoint: bool, state: StateChoice | None = None
+) -> StateEffect:
+    changed = changed_fields(old, new)
+    try:
+        return StateEffect(_resets(changed, has_checkpoint, state))
+    except ConfigError as exc:
+        return StateEffect(False, ("reset",) if changed & IDENTITY else ("keep", "reset"), str(exc))
 
 
 def _changed_since(old: Stored, new: Definition) -> frozenset[str]:
@@ -276,7 +299,7 @@ def only_disables(changed: frozenset[str], new: Definition) -> bool:
 def changes_the_work(old: Definition, new: Definition) -> bool:
     """Whether source or target may judge the new definition otherwise than the old one."""
     changed = changed_fields(with_throttle_of(new, old), new)
-    return bool(changed & (QUERY | IDENTITY | {"options"}))
+    return bool(changed & (QUERY | IDENTITY | {"checks", "options"}))
 
 
 def must_reset(changed: frozenset[str], *, has_checkpoint: bool, state: StateChoice | None) -> bool:
@@ -456,7 +479,7 @@ def _apply_chains(
     ]
 
 
-def differences(old: Stored, new: Stored | Definition) -> tuple[Difference, ...]:
+def differences(old: Stored | Definition, new: Stored | Definition) -> tuple[Difference, ...]:
     """Every field and option that has another value."""
     before, after = flat(old), flat(new)
     names = dict.fromkeys((*before, *after))

@@ -75,6 +75,8 @@ def test_rows_are_chosen_by_name_and_m2_includes_m1() -> None:
     assert "S1" in command.chosen("", peers=False)
     assert "S1" not in command.chosen("", peers=True)  # measured beside the peer
     assert not command.chosen("P1", peers=True)
+    assert command.chosen_peers("p2") == ["P2"]
+    assert command.chosen_peers("F1") == ["P1", "P2"]
 
 
 def test_the_trees_start_in_turns_and_the_warm_up_round_is_not_counted() -> None:

@@ -36,6 +36,7 @@ class FakeSides:
     control: str = "id"
     produced: Sequence[Column] = (ID, NOTE)
     unreadable: Sequence[str] = ()
+    selects_ranges: bool = True
     compared: list[int] = field(default_factory=list[int])
 
     def source(self, compare: Compare) -> Sequence[Digest]:
@@ -50,6 +51,12 @@ class FakeSides:
         return self._counted(found, compare)
 
     def keys_of(self, read: Read) -> Iterator[Key]:
+        raise NotImplementedError
+
+    def batches(self, read: Read) -> Iterator[Batch]:
+        raise NotImplementedError
+
+    def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
         raise NotImplementedError
 
     def _counted(self, found: Sequence[Digest], compare: Compare) -> Sequence[Digest]:

@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse, Response
 from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
 
-from vitrine.api import access, checks, docs, files, health, metrics, pipelines, runs, sources, state, tracing
+from vitrine.api import access, checks, docs, files, health, metrics, pipelines, plans, runs, sources, state, tracing
 from vitrine.api.connections import make_context, make_pool
 from vitrine.api.guard import Guard
 from vitrine.api.long_polling import RequestWaiting
@@ -71,7 +71,7 @@ SECURITY_SCHEMES = {
     }
 }
 
-PARTS = (pipelines, state, files, checks, tracing, runs, sources, access, health)
+PARTS = (pipelines, state, files, checks, tracing, plans, runs, sources, access, health)
 """The groups of routes that answer under the prefix and without it."""
 
 RETRY = {"Retry-After": "2"}

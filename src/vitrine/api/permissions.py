@@ -8,7 +8,7 @@ from typing import Any
 from starlette.routing import compile_path
 
 from vitrine.api.parameters import PREFIX
-from vitrine.service import access, audit, checks, control, definitions, files, history, sources, tracing
+from vitrine.service import access, audit, checks, control, definitions, files, history, plans, sources, tracing
 from vitrine.service.permissions import role_of
 from vitrine.service.roles import Role
 
@@ -45,6 +45,8 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("POST", "/pipelines/{id}/validate"): checks.validate,
     ("POST", "/preview"): checks.preview,
     ("GET", "/pipelines/{id}/preview"): checks.preview,
+    ("POST", "/plan"): plans.plan_change,
+    ("POST", "/pipelines/{id}/plan"): plans.plan_change,
     ("GET", "/pipelines/{id}/reconcile"): checks.compare,
     ("POST", "/pipelines/{id}/reconcile"): control.request_reconcile,
     ("GET", "/pipelines/{id}/reconciliations"): history.list_reconciliations,
@@ -64,7 +66,11 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
 }
 """Routes under both prefixes, and the service function that each calls and that names the role."""
 
-STRICTER: Mapping[Key, Role] = {("POST", "/validate"): Role.ADMIN, ("POST", "/preview"): Role.ADMIN}
+STRICTER: Mapping[Key, Role] = {
+    ("POST", "/validate"): Role.ADMIN,
+    ("POST", "/preview"): Role.ADMIN,
+    ("POST", "/plan"): Role.ADMIN,
+}
 """Routes that need more than their function does: these execute a query that the client sends."""
 
 HEALTH: Mapping[Key, Role | None] = {("GET", "/health"): Role.VIEWER, ("GET", "/health/live"): None}

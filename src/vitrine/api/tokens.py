@@ -123,9 +123,10 @@ class TokenReader:
 
     def _load(self, started: float, used: set[UUID]) -> Known:
         with self.pool.connection(min(WAIT_SECONDS, self.pool.timeout)) as connection:
+            exist = tokens.exist(connection)  # first: a token that is created in between is then in the list
             valid = tokens.list_valid(connection)
             known = Known(
-                exist=bool(valid) or tokens.exist(connection),
+                exist=exist or bool(valid),
                 by_hash={token.hash: token for token in valid},
                 read_at=started,
             )

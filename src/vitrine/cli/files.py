@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vitrine.cli import backends, differences, output
+from vitrine.cli import backends, differences, output, planning
 from vitrine.cli.arguments import AsJson, Env, Yes
 from vitrine.cli.questions import confirm
 
@@ -25,6 +25,9 @@ def apply(
     no_validate: Annotated[
         bool, typer.Option("--no-validate", help="Store the definitions without asking their sources and targets.")
     ] = False,
+    no_plan: Annotated[
+        bool, typer.Option("--no-plan", help="Do not show what changed definitions do to existing marts.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete pipelines that have no file in the folder; their marts stay.")
@@ -35,13 +38,15 @@ def apply(
 ) -> None:
     """Create, change and delete pipelines as YAML files say.
 
-    All of them, or none.
+    All of them, or none. For changed pipelines that have a mart, it first shows what their next runs would do to it.
     """
     if prune and folder.is_file():
         raise typer.BadParameter("--prune needs the folder with the files of all pipelines, not one file")
     body, mistakes = _read(folder, env)
     body = body.model_copy(update={"state": state, "ask": not no_validate, "dry_run": dry_run})
     with backends.opened() as backend:
+        if not (no_plan or no_validate or as_json or mistakes):
+            planning.show_before(backend, body.documents, state)
         others = _others(backend.definitions, body) if folder.is_dir() and (prune or dry_run) else []
         body = body.model_copy(update={"delete": others if prune else []})
         asks = bool(body.delete) and not yes and not dry_run

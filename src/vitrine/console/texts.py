@@ -275,6 +275,7 @@ KINDS = {
     "backfill": "Backfill",
     "reconcile": "Reconcile",
     "replay": "Replay of rejects",
+    "resend": "Resend of one key",
 }
 OPERATIONS = {
     "pipelines.create": "Created",
@@ -288,6 +289,7 @@ OPERATIONS = {
     "pipelines.backfill": "Backfill requested",
     "pipelines.reconcile": "Reconcile requested",
     "pipelines.replay": "Replay requested",
+    "pipelines.resend": "Resend requested",
     "state.reset": "State reset",
     "state.rewind": "Checkpoint rewound",
 }
@@ -295,6 +297,10 @@ BY = "by {actor} ({via})"
 TIMELINE_TEXTS = {"log": LOG, "log_of": LOG_OF}
 PIPELINE = "Pipeline"
 QUERY = "query"
+CHECKS = "Checks"
+NOT_CHECKED = "{names}: the last run has checked no rows."
+PASSED = "Passed"
+BROKEN = {"fail": "Failed", "warn": "Warning"}
 # lineage
 SEARCH_NODE = "Search a table, mart or pipeline"
 VIEW = "View"

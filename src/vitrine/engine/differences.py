@@ -62,17 +62,13 @@ class Found:
 
 def find(sides: Sides, *, most_keys: int = MOST_KEYS, rows_at_once: int = ROWS_AT_ONCE) -> Found:
     """Every key that differs as of now; rows that change meanwhile may be among them."""
-    target, source = both(sides, lambda wanted: _cut(sides, wanted))
-    waiting = _differing(source, target)
+    target, source = both(sides, lambda wanted: cut(sides, wanted))
+    waiting = differing(source, target)
     found = Differences()
-    while waiting and found.count < most_keys:
-        ours, theirs = waiting[0]
-        if max(ours.rows, theirs.rows) > rows_at_once:
-            waiting[:1] = _split(sides, ours, theirs)
-            continue
-        some = _take(waiting, rows_at_once)
-        ranges = tuple(ours.range for ours, _ in some)
-        found += _compare_keys(sides, replace(sides.wanted, ranges=ranges, control=None, by_key=True))
+    for compared in by_keys(sides, waiting, rows_at_once=rows_at_once):
+        found += compared.differences
+        if found.count >= most_keys:
+            break
     return Found(
         found,
         source_rows=sum(one.rows for one in source),
@@ -85,11 +81,11 @@ def check(sides: Sides, keys: Sequence[Key]) -> Differences:
     """Those of the keys that differ as of now."""
     found = Differences()
     for some in chunks(keys, KEYS_AT_ONCE):
-        found += _compare_keys(sides, replace(sides.wanted, only=tuple(some), control=None, by_key=True))
+        found += _compared(sides, replace(sides.wanted, only=tuple(some), control=None, by_key=True))[0]
     return found
 
 
-def _cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+def cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
     """The target, cut into ranges of similar size, and the source by the same ranges."""
     wanted = replace(wanted, control=None)
     target = sides.target(replace(wanted, parts=PARTS))
@@ -97,11 +93,34 @@ def _cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Dige
 
 
 Pair = tuple[Digest, Digest]
+"""The digests of a range in source and target."""
 
 
-def _differing(source: Sequence[Digest], target: Sequence[Digest]) -> list[Pair]:
+def differing(source: Sequence[Digest], target: Sequence[Digest]) -> list[Pair]:
     pairs = zip(source, target, strict=True)
     return [(ours, theirs) for ours, theirs in pairs if (ours.rows, ours.hash) != (theirs.rows, theirs.hash)]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Ranges that were compared key by key."""
+
+    differences: Differences
+    rows: int  # of the side that has more of them
+    repeated: int  # keys that the source returns more than once
+
+
+def by_keys(sides: Sides, waiting: list[Pair], *, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Compared]:
+    """Compares the ranges of the list key by key, some at a time, and removes them from it."""
+    while waiting:
+        ours, theirs = waiting[0]
+        if max(ours.rows, theirs.rows) > rows_at_once:
+            waiting[:1] = _split(sides, ours, theirs)
+            continue
+        some = _take(waiting, rows_at_once)
+        ranges = tuple(ours.range for ours, _ in some)
+        found, repeated = _compared(sides, replace(sides.wanted, ranges=ranges, control=None, by_key=True))
+        yield Compared(found, sum(max(ours.rows, theirs.rows) for ours, theirs in some), repeated)
 
 
 def _split(sides: Sides, ours: Digest, theirs: Digest) -> list[Pair]:
@@ -115,7 +134,7 @@ def _split(sides: Sides, ours: Digest, theirs: Digest) -> list[Pair]:
         target = sides.target(replace(wanted, parts=1, ranges=tuple(one.range for one in source)))
     # a range that cannot be cut is compared as it is
     whole = len(source) == 1
-    return [(replace(source[0], rows=0), replace(target[0], rows=0))] if whole else _differing(source, target)
+    return [(replace(source[0], rows=0), replace(target[0], rows=0))] if whole else differing(source, target)
 
 
 def _take(waiting: list[Pair], rows_at_once: int) -> list[Pair]:
@@ -131,9 +150,16 @@ def _take(waiting: list[Pair], rows_at_once: int) -> list[Pair]:
     return some
 
 
-def _compare_keys(sides: Sides, compare: Compare) -> Differences:
-    ours = {one.range.low or (): one for one in sides.source(compare)}
-    theirs = {one.range.low or (): one for one in sides.target(compare)}
+def _compared(sides: Sides, compare: Compare) -> tuple[Differences, int]:
+    """What differs among the keys that the comparison covers, and how many of them the source has repeatedly."""
+    source = sides.source(compare)
+    return compare_digests(source, sides.target(compare), compare), sum(one.rows > 1 for one in source)
+
+
+def compare_digests(source: Iterable[Digest], target: Iterable[Digest], compare: Compare) -> Differences:
+    """What differs between the digests of keys."""
+    ours = {one.range.low or (): one for one in source}
+    theirs = {one.range.low or (): one for one in target}
     names = [column.name for column in compare.columns]
     different = {
         key: tuple(_differing_columns(names, one, theirs[key]))

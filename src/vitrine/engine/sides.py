@@ -1,7 +1,7 @@
 """Source and target of a comparison: what both have in common, and digests of each."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -59,6 +59,11 @@ class Sides(Protocol):
         """Columns that could not be compared, with the reasons."""
         ...
 
+    @property
+    def selects_ranges(self) -> bool:
+        """Whether the digests of some ranges cost less than those of all."""
+        ...
+
     def source(self, compare: Compare) -> Sequence[Digest]: ...
 
     def target(self, compare: Compare) -> Sequence[Digest]: ...
@@ -67,11 +72,20 @@ class Sides(Protocol):
         """The keys of a read, after the transforms."""
         ...
 
+    def batches(self, read: Read) -> Iterator[Batch]:
+        """The rows of a read, after the transforms."""
+        ...
+
+    def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
+        """The digests of rows that `batches` returned."""
+        ...
+
 
 Result = TypeVar("Result")
 
-Values = Literal["all", "control", "key"]
-"""The columns whose values are compared: all that both sides have, the control column, or those of the key."""
+Values = Literal["all", "control", "key", "written"]
+"""The columns whose values are compared: all that both sides have, the control column, those of the key, or all that a
+run writes; where the target lacks one of these, every row of it holds NULL."""
 
 
 def both(sides: Sides, ask: Callable[[Compare], Result]) -> Result:
@@ -112,23 +126,37 @@ class CommonColumns:
     def compare(self, produced: Sequence[Column], *, exact: bool = True) -> Compare:
         stored = {column.name: column for column in self._plan.target.columns}
         common = {column.name: column for column in produced if column.name in stored}
-        if self.control not in common and self._values != "key":
+        if self.control not in common and self._values in ("all", "control"):
             raise ConfigError(
                 f"control column '{self.control}' is not in both source and target", code="CONTROL_COLUMN"
             )
         key = tuple(common[name] for name in self._plan.target.key if name in common)
-        columns = {"all": tuple(common.values()), "key": key, "control": (common.get(self.control, key[0]),)}
         wanted = Compare(
             key=key,
-            columns=columns[self._values],
+            columns=self._compared(produced, common, key),
             control=common.get(self.control),
             forms={name: common_form(one.type, stored[name].type, exact=exact) for name, one in common.items()},
         )
         return replace(wanted, skipped=tuple(_skipped(self._quarantined, wanted)))
 
+    def _compared(
+        self, produced: Sequence[Column], common: Mapping[str, Column], key: tuple[Column, ...]
+    ) -> tuple[Column, ...]:
+        match self._values:
+            case "all":
+                return tuple(common.values())
+            case "control":
+                return (common.get(self.control, key[0]),)
+            case "key":
+                return key
+            case "written":
+                return tuple(produced)
+
 
 class ComputedSides:
     """Each system computes its own digests."""
+
+    selects_ranges = True
 
     def __init__(
         self, built: Prepared, wanted: Compare, control: str, produced: "_Produced", marked: Column | None
@@ -150,6 +178,12 @@ class ComputedSides:
 
     def keys_of(self, read: Read) -> Iterator[Key]:
         return self._rows.keys(read, self.wanted)
+
+    def batches(self, read: Read) -> Iterator[Batch]:
+        return self._rows.batches(read)
+
+    def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
+        return _digested(self._plan, rows, compare)
 
     def _computed(self, compare: Compare, digest: Callable[[Compare], Sequence[Digest] | None]) -> Sequence[Digest]:
         try:
@@ -182,6 +216,8 @@ class ComputedSides:
 class StreamedSides:
     """Rows as they were produced, beside the stored ones."""
 
+    selects_ranges = False
+
     def __init__(self, built: Prepared, common: CommonColumns, rows: "_Produced") -> None:
         self.unreadable: tuple[str, ...] = ()
         self.control = common.control
@@ -194,8 +230,7 @@ class StreamedSides:
         if compare.parts > 1:
             ranges = cut_rows(self._rows.covered(compare), compare)
             compare = replace(compare, parts=1, ranges=ranges)
-        rows = self._rows.covered(compare)
-        return self._plan.sink.digest(compare, rows) or digest_rows(rows, compare)
+        return _digested(self._plan, self._rows.covered(compare), compare)
 
     def target(self, compare: Compare) -> Sequence[Digest]:
         found = self._plan.sink.digest(compare)
@@ -214,6 +249,12 @@ class StreamedSides:
     def keys_of(self, read: Read) -> Iterator[Key]:
         return self._rows.keys(read, self.wanted)
 
+    def batches(self, read: Read) -> Iterator[Batch]:
+        return self._rows.batches(read)
+
+    def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
+        return _digested(self._plan, rows, compare)
+
     def _of_keys(self, compare: Compare, keys: Sequence[Key]) -> Sequence[Digest]:
         """A row that was stored by hand may not be found by its key, but only among the others."""
         columns = self._fetched(compare)
@@ -228,6 +269,11 @@ class StreamedSides:
         return [*compare.columns, *(column for column in compare.key if column not in compare.columns)]
 
 
+def _digested(plan: Plan, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
+    """By the sink, which knows the values of its types, or here."""
+    return plan.sink.digest(compare, rows) or digest_rows(rows, compare)
+
+
 class _Produced:
     """The rows of the source, after its transforms."""
 
@@ -239,7 +285,7 @@ class _Produced:
 
     def columns(self) -> Sequence[Column]:
         """Those of the first row; without any row, those of the source."""
-        rows = self._everything()
+        rows = self.everything()
         first = next(rows, None)
         self._started = chain([first], rows) if first else iter(())
         return first.columns if first else self._built.source.columns
@@ -250,7 +296,7 @@ class _Produced:
         if started is not None:
             return started
         if not self._can_select or (compare.only is None and compare.ranges == (ALL_KEYS,)):
-            return self._everything()
+            return self.everything()
         chosen: Iterable[Selection] = [compare.only] if compare.only is not None else _joined(compare.ranges)
         reads = (Read(self._text_lane, self._plan.target.key, only=one) for one in chosen)
         return (batch for read in reads for batch in self.batches(read))
@@ -268,9 +314,10 @@ class _Produced:
         forms = [wanted.form_of(column) for column in wanted.key]
         for batch in self.batches(read):
             yield from (key for key, _ in rows_of([batch], wanted))
-            yield from (_in_forms(key, forms) for key in batch.deleted)
+            yield from (in_forms(key, forms) for key in batch.deleted)
 
-    def _everything(self) -> Iterator[Batch]:
+    def everything(self) -> Iterator[Batch]:
+        """All rows, independent of the checkpoint."""
         incremental, skip_null = self._plan.incremental, self._plan.skip_null
         return self.batches(
             Read(self._plan.lane, self._plan.order, skip_null=skip_null and incremental, complete=not incremental)
@@ -287,6 +334,11 @@ class _Produced:
     def _text_lane(self) -> Lane:
         """Binary rows have no text."""
         return Lane.TEXT if self._plan.lane is Lane.COPY else self._plan.lane
+
+
+def produced_rows(definition: Definition, built: Prepared) -> Iterator[Batch]:
+    """All rows of the source, after its transforms."""
+    return _Produced(definition, built).everything()
 
 
 def left_out(
@@ -336,10 +388,11 @@ def _without(wanted: Compare, names: Collection[str]) -> Compare:
 def _skipped(quarantined: Iterable[str], wanted: Compare) -> Iterator[Key]:
     """The keys in quarantine, in the common forms of their columns."""
     forms = [wanted.form_of(column) for column in wanted.key]
-    return (_in_forms(key, forms) for key in quarantined_keys(quarantined, len(forms)))
+    return (in_forms(key, forms) for key in quarantined_keys(quarantined, len(forms)))
 
 
-def _in_forms(key: Key, forms: Sequence[CommonForm]) -> Key:
+def in_forms(key: Key, forms: Sequence[CommonForm]) -> Key:
+    """A key in the common forms of its columns."""
     return tuple(canonical(value, form) or "" for value, form in zip(key, forms, strict=True))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from vitrine.engine import plan
+from vitrine.engine import check_rules, plan
 from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.errors import ConfigError, TransientError, VitrineError
 from vitrine.flow.rows import Column, Finding
@@ -62,7 +62,7 @@ def inspect(checked: CheckedDefinition) -> Report:
             key=built.plan.target.key,
             target_exists=built.plan.target.exists,
             rows_expected=built.source.rows_expected,
-            findings=tuple(_findings(checked.definition, built)),
+            findings=tuple(findings_of(checked.definition, built)),
         )
     finally:
         built.close()
@@ -89,7 +89,7 @@ def _not_validated(reason: str) -> Finding:
 def _find(checked: CheckedDefinition) -> tuple[Finding, ...]:
     built = plan.prepare(checked)
     try:
-        return tuple(_findings(checked.definition, built))
+        return tuple(findings_of(checked.definition, built))
     finally:
         built.close()
 
@@ -114,9 +114,10 @@ def _first_due(definition: Definition, settings: Settings) -> datetime | None:
         return pipelines.first_due(store, definition, settings.zone)
 
 
-def _findings(definition: Definition, built: Prepared) -> list[Finding]:
+def findings_of(definition: Definition, built: Prepared) -> list[Finding]:
+    """What source and target report about a definition, and what follows from how it reads."""
     found = [*built.plan.target.findings, *built.source.findings, *_of_watermark(built)]
-    return found + _of_deletes(definition, built)
+    return [*found, *_of_deletes(definition, built), *check_rules.notes(definition)]
 
 
 def _of_deletes(definition: Definition, built: Prepared) -> list[Finding]:

@@ -14,7 +14,7 @@ from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectBod
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
-from vitrine.store import chains, pipelines, runs
+from vitrine.store import pipelines, runs
 from vitrine.store import rejects as quarantine
 
 Answer = TypeVar("Answer")
@@ -30,9 +30,7 @@ def validate(context: Context, subject: str | Definition) -> ReportBody:
     report = ask(context, definition, validation.inspect)
     with context.connection() as connection:
         due = pipelines.first_due(connection, definition, context.settings.zone)
-        of_upstreams = list(chain_findings.of_upstreams(connection, definition))
-        marts = chains.list_marts(connection)
-    findings = (*report.findings, *of_upstreams, *chain_findings.of_cursor(definition, marts))
+    findings = (*report.findings, *chain_findings.of_chain(context, definition))
     return ReportBody.of(definition, replace(report, findings=findings), due)
 
 
@@ -81,19 +79,34 @@ def _definition(context: Context, subject: str | Definition) -> Definition:
 
 
 def ask(context: Context, definition: Definition, question: Callable[[CheckedDefinition], Answer]) -> Answer:
-    """The answer of source and target; called while no connection to the store is held."""
-    checked = plan.check(definition, context.settings)
+    return ask_both(context, plan.check(definition, context.settings), question)
+
+
+def ask_both(
+    context: Context,
+    checked: CheckedDefinition,
+    question: Callable[[CheckedDefinition], Answer],
+    *,
+    seconds: float | None = None,
+) -> Answer:
+    """The answer of source and target; called while no connection to the store is held.
+
+    In a server, and if `seconds` are given, the time is limited: TransientError after it.
+    """
+    if context.caller.via != "cli":
+        longest = context.settings.check_timeout.total_seconds()
+        seconds = longest if seconds is None else min(seconds, longest)
     try:
-        return _limited(context, checked, question)
+        return question(checked) if seconds is None else _limited(context, checked, question, seconds)
     except ConfigError as exc:
         # as an error of the definition: one of the store has the driver's exception as its cause
         raise ConfigError(str(exc), code=exc.code, place=exc.place) from exc
 
 
-def _limited(context: Context, checked: CheckedDefinition, question: Callable[[CheckedDefinition], Answer]) -> Answer:
-    """In a server time and number of checks are limited: they must not take its threads, nor load the source."""
-    if context.caller.via == "cli":
-        return question(checked)
+def _limited(
+    context: Context, checked: CheckedDefinition, question: Callable[[CheckedDefinition], Answer], seconds: float
+) -> Answer:
+    """Time and number of checks are limited: they must not take the threads of a server, nor load the source."""
     check_slots.take()
 
     def answer() -> Answer:
@@ -102,13 +115,13 @@ def _limited(context: Context, checked: CheckedDefinition, question: Callable[[C
         finally:
             check_slots.give_back()  # here, because a check that does not end must keep its place
 
-    seconds = context.settings.check_timeout.total_seconds()
+    is_server = context.caller.via != "cli"
+    hint = " (VITRINE_CHECK_TIMEOUT); the command line has no such limit" if is_server else ""
     try:
         return validation.within(seconds, answer)
     except TimeoutError:
         checked.cancel()
         raise TransientError(
-            f"pipeline '{checked.definition.name}': source or target did not answer within {seconds:g} s"
-            " (VITRINE_CHECK_TIMEOUT); the command line has no such limit",
+            f"pipeline '{checked.definition.name}': source or target did not answer within {seconds:g} s{hint}",
             code=CHECK_TIMEOUT,
         ) from None

@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from vitrine.model import RunId
-from vitrine.service import audit
+from vitrine.service import audit, lateness
 from vitrine.service.bodies.reconciliation import ReportPage, StoredReportBody
 from vitrine.service.bodies.runs import LogLineBody, RequestBody, RunBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.state import StateBody, StateChange
@@ -32,11 +32,13 @@ def status(context: Context, key: str) -> StatusBody:
         pipeline = pipelines.get(connection, key)
         newest = runs.list_page(connection, pipeline.id, limit=1)
         surroundings = surroundings_of(connection, pipeline, context.settings)
+        late = lateness.of_late(connection, context.settings, [pipeline])
     return StatusBody.of(
         pipeline,
         newest[0] if newest else None,
         zone=context.settings.zone,
         waiting=why_it_waits(pipeline, surroundings),
+        late=late.get(pipeline.id),
         runners=surroundings.runners,
         upstreams=surroundings.upstreams,
     )

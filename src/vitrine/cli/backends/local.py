@@ -12,7 +12,7 @@ from vitrine.service.context import Context, local_caller
 from vitrine.settings import Settings
 
 if TYPE_CHECKING:
-    from vitrine.model import Definition
+    from vitrine.model import Definition, StateChoice
     from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
     from vitrine.service.bodies.audit import AuditBody
     from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
     from vitrine.service.bodies.filters import Filters
     from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+    from vitrine.service.bodies.plans import PlanBody
     from vitrine.service.bodies.reconciliation import ReconcileBody
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
     from vitrine.service.bodies.sources import TablePage, TransformList
@@ -184,6 +185,13 @@ class LocalChecks:
         from vitrine.service import checks
 
         return checks.preview(self._context, subject, limit=limit)
+
+    def plan(
+        self, subject: "str | Definition", *, state: "StateChoice | None" = None, seconds: float | None = None
+    ) -> "PlanBody":
+        from vitrine.service import plans
+
+        return plans.plan_change(self._context, subject, state=state, seconds=seconds)
 
     def compare(self, key: str, *, quick: bool) -> "ComparisonBody":
         from vitrine.service import checks

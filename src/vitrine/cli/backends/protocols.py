@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from vitrine.model import Definition
+from vitrine.model import Definition, StateChoice
 from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
 from vitrine.service.bodies.audit import AuditBody
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
@@ -13,6 +13,7 @@ from vitrine.service.bodies.control import Paused, Reloaded, Requested, Requeste
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+from vitrine.service.bodies.plans import PlanBody
 from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
@@ -83,6 +84,12 @@ class Checks(Protocol):
     def validate(self, subject: str | Definition) -> ReportBody: ...
 
     def preview(self, subject: str | Definition, *, limit: int) -> PreviewBody: ...
+
+    def plan(
+        self, subject: str | Definition, *, state: StateChoice | None = None, seconds: float | None = None
+    ) -> PlanBody:
+        """What it would do to its mart; `seconds`: how long rows are compared at most."""
+        ...
 
     def compare(self, key: str, *, quick: bool) -> ComparisonBody:
         """`quick`: counts and control column only; otherwise every value."""

@@ -10,7 +10,7 @@ from uuid import UUID
 from vitrine.cli.backends import Backend
 from vitrine.cli.backends.http import Client
 from vitrine.errors import NotFound, VitrineError
-from vitrine.model import Definition
+from vitrine.model import Definition, StateChoice
 from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody, TokenPage
 from vitrine.service.bodies.audit import AuditBody, AuditPage
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
@@ -18,6 +18,7 @@ from vitrine.service.bodies.control import Paused, Reloaded, Requested, Requeste
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
+from vitrine.service.bodies.plans import PlanBody, StoredPlanBody
 from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
@@ -154,6 +155,14 @@ class RemoteChecks:
         if isinstance(subject, Definition):
             return self._client.send("POST", "/preview", PreviewBody, subject, limit=limit)
         return self._client.get(_pipeline(subject, "preview"), PreviewBody, limit=limit)
+
+    def plan(
+        self, subject: str | Definition, *, state: StateChoice | None = None, seconds: float | None = None
+    ) -> PlanBody:
+        if isinstance(subject, Definition):
+            return self._client.send("POST", "/plan", PlanBody, subject, state=state, seconds=seconds)
+        body = StoredPlanBody(state=state)
+        return self._client.send("POST", _pipeline(subject, "plan"), PlanBody, body, seconds=seconds)
 
     def compare(self, key: str, *, quick: bool) -> ComparisonBody:
         if quick:

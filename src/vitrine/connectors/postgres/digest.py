@@ -23,6 +23,8 @@ def digest(connection: Connection, relation: Relation, compare: Compare) -> list
     if compare.parts > 1:
         cut = tuple(part for keys in compare.ranges for part in _cut(connection, relation, compare, keys))
         compare = replace(compare, ranges=cut, parts=1)
+        if compare.bounds_only:
+            return [Digest(keys, 0, 0) for keys in cut]
     statement = _Statement(relation, compare)
     if compare.by_key:
         return [_digest_of_key(row, compare) for row in _fetch(connection, statement.by_key())]

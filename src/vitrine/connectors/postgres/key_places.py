@@ -31,6 +31,7 @@ class Relation:
     )  # its own; other columns have the type of the comparison
     own_settings: bool = False  # the query must run under the session's settings, which format times differently
     sample: sql.Composable | None = None  # of a large table: the clause that reads enough rows to cut it into parts
+    lacks: frozenset[str] = frozenset()  # columns of the comparison that it does not have: every row holds NULL
 
     def type_of(self, column: Column) -> str:
         return self.types.get(column.name, column.type)
@@ -47,6 +48,8 @@ class KeyPlaces:
 
     def form(self, column: Column) -> sql.Composable:
         """The text of a value in the form that both sides have in common."""
+        if column.name in self._relation.lacks:
+            return sql.SQL("NULL::text")
         value = sql.Identifier("q", column.name)
         return in_form(value, self._relation.type_of(column), self._compare.form_of(column), column)
 

@@ -19,6 +19,11 @@ class WrittenColumns:
         self._facts = facts
         self._steps = _hash([definition.source, *(step.model_dump(mode="json") for step in definition.steps)])
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Empty also for a table that is too wide for a list of names."""
+        return frozenset(self._facts.get("columns", {}))
+
     def after(self, columns: Sequence[Column]) -> dict[str, Any]:
         """What is kept with the checkpoint after these columns are written."""
         types = _types(columns)

@@ -77,6 +77,13 @@ class TargetTable:
         return self._definition.key_columns or (self.facts.primary_key if self.facts else ())
 
     @property
+    def written_columns(self) -> tuple[str, ...]:
+        """Columns of the table that the last run has written; if that is not known, all that a query may write."""
+        stored = self.facts.types if self.facts else {}
+        written = self._written.names
+        return tuple(name for name in stored if (name in written if written else name != self.touch_column))
+
+    @property
     def statements(self) -> TargetStatements:
         columns = self.facts.columns if self.facts else {}
         return TargetStatements(
