@@ -93,7 +93,7 @@ def node(page: Page, id: str) -> Locator:
 
 def violations(page: Page) -> list[str]:
     """What axe-core finds; each with the element."""
-    found = cast(Any, Axe().run(page)).response["violations"]
+    found = cast(Any, Axe()).run(page).response["violations"]
     return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
 

@@ -301,6 +301,7 @@ CHECKS = "Checks"
 NOT_CHECKED = "{names}: the last run has checked no rows."
 PASSED = "Passed"
 BROKEN = {"fail": "Failed", "warn": "Warning"}
+
 # lineage
 SEARCH_NODE = "Search a table, mart or pipeline"
 VIEW = "View"
