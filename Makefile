@@ -15,6 +15,8 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
 COMPOSE := docker compose --file infra/docker-compose.yml --env-file infra/local/env
 RUNNERS ?= 1
+# many containers set it; every process of a test would then compile the modules that it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 ifdef UV
   INSTALL := $(UV) pip install --quiet --python $(BIN)/python
@@ -109,9 +111,8 @@ docker:
 check: $(DEV) ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit
+	.ci/beside '$(BIN)/python -m pytest -q tests/unit' $(BIN)/basedpyright
 
 .PHONY: tools
 tools: ## Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
@@ -122,10 +123,16 @@ SAME_ON_16 := $(foreach name,search_* api access audit attacks check* cinema con
   notifications passwords preflight requests run_logs sample source_tables state_changes status_and_runs watching,\
   --ignore-glob="*/test_$(name).py")
 
+# not $(MAKE) in the recipe: `make -n` would run the line, and so the tests
+MAKE_BESIDE := $(MAKE) --no-print-directory
+
 .PHONY: test
-test: $(DEV) tools test-airflow ## Every test but those of `make check`, on embedded PostgreSQL (18, then store and data path on 16)
-	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit
-	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(PARALLEL) tests/integration $(SAME_ON_16)
+test: $(DEV) tools ## Every test but those of `make check`, on embedded PostgreSQL 18; beside them test-airflow, test-versions
+	.ci/beside '$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit' '$(MAKE_BESIDE) test-airflow test-versions'
+
+.PHONY: test-versions
+test-versions: $(DEV) ## The tests of store and data path on embedded PostgreSQL 16
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16)
 
 .PHONY: test-airflow
 test-airflow: $(DEV) $(AIRFLOW) ## The Airflow provider: its types, and its tests under a real Airflow
@@ -175,13 +182,18 @@ chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 .PHONY: nightly
-nightly: ## The long forms of the tests: chaos, schedules, property, mutants, fuzz, peers; about two hours
+nightly: ## The long forms of the tests: chaos, schedules, property, crashes, mutants, fuzz, peers; about two hours
 	$(MAKE) chaos SECONDS=$(or $(SECONDS),1800)
 	$(MAKE) schedules
 	$(MAKE) property
+	$(MAKE) crashes
 	$(MAKE) mutants
 	$(MAKE) fuzz
 	$(MAKE) bench-peers
+
+.PHONY: crashes
+crashes: $(DEV) ## A crash, a failure and a takeover at every point of a run into Elasticsearch; `make test` takes every twelfth point
+	VITRINE_TEST_STRIDE=1 $(BIN)/python -m pytest -q $(PARALLEL) tests/conformance/test_elasticsearch.py -k any_point
 
 .PHONY: schedules
 schedules: SECONDS ?= 120

@@ -41,6 +41,11 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, the short ones of integration last: at the end no process waits for another one."""
+    items.sort(key=lambda item: item.path.parent.name != "property")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _session in config.stash:
         config.stash[_session].close()

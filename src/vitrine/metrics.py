@@ -26,6 +26,8 @@ def run_started(pipeline: str) -> None:
             counter.labels(pipeline)
         for outcome in ("success", "failed"):
             _meters.runs.labels(pipeline, outcome)
+        for severity in ("fail", "warn"):
+            _meters.checks_failed.labels(pipeline, severity)
 
 
 def run_ended(pipeline: str, outcome: str, seconds: float) -> None:
@@ -49,6 +51,11 @@ def batch_written(pipeline: str, *, read: int, written: int, deleted: int, rejec
         _meters.rows_rejected.labels(pipeline).inc(rejected)
         if read:
             _meters.batch_seconds.observe(seconds)
+
+
+def check_failed(pipeline: str, severity: str) -> None:
+    if _meters is not None:
+        _meters.checks_failed.labels(pipeline, severity).inc()
 
 
 def future_rows(pipeline: str, count: int) -> None:
@@ -102,6 +109,12 @@ class _Meters:
             self.crash_loops,
         )
         self.runs = Counter("vitrine_runs", "Runs by outcome.", ["pipeline", "outcome"], registry=registry)
+        self.checks_failed = Counter(
+            "vitrine_checks_failed",
+            "Checks that the rows of a run did not pass, by severity.",
+            ["pipeline", "severity"],
+            registry=registry,
+        )
         self.run_seconds = Histogram(
             "vitrine_run_seconds", "Duration of runs.", ["pipeline"], buckets=RUN_BUCKETS, registry=registry
         )

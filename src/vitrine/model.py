@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from vitrine import plugins, schedule
+from vitrine.checks import MOST_CHECKS, Check, refuse_repeated_names
 from vitrine.schedule import Schedule
 from vitrine.settings import DURATION, LONGEST, parse_duration
 from vitrine.status import RunStatus, Status
@@ -300,6 +301,12 @@ class Definition(BaseModel):
         examples=[["film_dim", "film_rating_agg"]],
     )
     tasks: tuple[Step, ...] = Field(default=(), description="Task plan; takes precedence over source_query.")
+    checks: tuple[Check, ...] = Field(
+        default=(),
+        max_length=MOST_CHECKS,
+        description="Rules that rows must obey before readers see them.",
+        examples=[[{"type": "not_null", "columns": ["title"]}]],
+    )
     # after the fields that determine which options exist
     options: SerializeAsAny[Options] = Field(default=Options(), validate_default=True)
 
@@ -324,6 +331,12 @@ class Definition(BaseModel):
         if info.data.get("name") in value:
             raise ValueError("a pipeline cannot run after itself; remove its own name")
         return tuple(sorted(value))
+
+    @field_validator("checks")
+    @classmethod
+    def _each_named_once(cls, value: tuple[Check, ...]) -> tuple[Check, ...]:
+        refuse_repeated_names(value)
+        return value
 
     @field_validator("schedule_interval")
     @classmethod
@@ -498,9 +511,10 @@ class RequestKind(StrEnum):
     BACKFILL = "backfill"  # a range of the cursor is read and written again; the checkpoint stays
     RECONCILE = "reconcile"  # the mart is compared with its source, and what differs is repaired if that is asked for
     REPLAY = "replay"  # the keys in quarantine are read and written again; the checkpoint stays
+    RESEND = "resend"  # one key is read and written again; the checkpoint stays
 
 
-RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY})
+RETURNING = frozenset({RequestKind.BACKFILL, RequestKind.RECONCILE, RequestKind.REPLAY, RequestKind.RESEND})
 """The kinds that leave the checkpoint alone: however they end, the pipeline returns to the status it had."""
 
 
@@ -513,6 +527,8 @@ class RunOptions:
     backfill_to: str | None = None  # and the first one behind its last
     deep: bool = False  # a reconcile: down to the keys that differ
     repair: bool = False  # and these are corrected
+    key: str | None = None  # a resend: the key, as that of a reject
+    delete: bool = False  # and it is deleted from the target if the source does not have it
 
     def stored(self) -> dict[str, object]:
         """As the store keeps them; options that are not given are left out, because an older runner knows fewer."""
@@ -605,13 +621,19 @@ class Pipeline:
 
     def is_stale(self, zone: tzinfo) -> bool:
         """Whether the mart is older than its freshness or its schedule allows; `zone`: time zone for cron schedules."""
+        return self.definition.enabled and self.is_late(self.stale_at(zone))
+
+    def is_late(self, stale_at: datetime | None) -> bool:
+        """The same for a disabled pipeline as well, which is never called stale."""
+        return stale_at is not None and self.read_at > stale_at
+
+    def stale_at(self, zone: tzinfo) -> datetime | None:
+        """Until when the mart is as fresh as its freshness or its schedule promises; None: nothing is promised."""
         schedule, freshness = self.definition.schedule, self.definition.options.freshness
         fresh = self.fresh_as_of or self.created_at
-        if not self.definition.enabled:
-            return False
         if freshness is not None:
-            return self.read_at > fresh + freshness
-        return schedule is not None and self.read_at > schedule.stale_at(fresh, zone=zone)
+            return fresh + freshness
+        return None if schedule is None else schedule.stale_at(fresh, zone=zone)
 
     @property
     def freshness_covers(self) -> FreshnessCovers:
@@ -694,6 +716,7 @@ class Run:
     error_code: str | None
     error_message: str | None
     result: dict[str, Any] | None  # what a reconcile or a replay has found; None: another kind, or it has not ended
+    checks: list[dict[str, Any]] | None  # results of the pipeline's checks; None: no row was checked
     runner: str
     elapsed: float  # seconds by the database's clock; until now if the run is active
 

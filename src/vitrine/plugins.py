@@ -3,10 +3,12 @@
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
+from functools import cache, lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
@@ -105,6 +107,16 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.scheme}:{self.name}" if self.scheme else self.name
+
+
+def entry_points(*, group: str) -> metadata.EntryPoints:
+    """The entry points of a group. The folders of sys.path are searched once for all groups: that takes a while."""
+    return _entry_points(tuple(sys.path)).select(group=group)
+
+
+@lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> metadata.EntryPoints:
+    return cast(metadata.EntryPoints, metadata.entry_points())
 
 
 @cache
@@ -247,6 +259,19 @@ def secrets_in(settings: Settings) -> list[str]:
     """Every password and other secret of an installation, to be redacted from what is logged."""
     sections = [settings.section(one.name, one.settings) for one in installed().values()]
     return [*settings.passwords(), *secrets_of(sections)]
+
+
+def preload(settings: Settings) -> None:
+    """Import the connectors that are configured, so that the first runs of a process do not wait for it.
+
+    What cannot be imported is reported by the run that needs it.
+    """
+    for connector in installed().values():
+        with suppress(ConfigError):
+            if getattr(settings.section(connector.name, connector.settings), "is_configured", True):
+                for part in (connector.source, connector.sink):
+                    if part is not None:
+                        load_class(connector, part.factory)
 
 
 def load_class(connector: Connector, factory: str) -> Any:

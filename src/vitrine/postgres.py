@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import LiteralString, TypeVar, cast
 
 import psycopg
@@ -59,21 +60,11 @@ def connect_and_ask(
     kind: type[Opened], url: str, question: LiteralString, *, name: str, side: str, own_times: bool = False
 ) -> tuple[Opened, DictRow]:
     """A connection of this kind, and the row that answers a question sent with its first message."""
-    conninfo = make_conninfo(
-        **check_url(url, side).keywords()
-        | {
-            "application_name": name,
-            # text arrives as characters, whatever the encoding of the database
-            "client_encoding": "UTF8",
-            "connect_timeout": "10",
-            "keepalives_idle": "30",
-            "keepalives_interval": "10",
-            "keepalives_count": "3",
-        }
-    )
+    conninfo = _conninfo(url, side)
     with translated(side, known=None):
         connection = kind.connect(
             conninfo,
+            application_name=name,
             autocommit=True,
             prepare_threshold=None,
             row_factory=dict_row,
@@ -87,6 +78,22 @@ def connect_and_ask(
         while answers.nextset():
             pass
         return connection, (answers.fetchone() if question else None) or {}
+
+
+@lru_cache(maxsize=64)
+def _conninfo(url: str, side: str) -> str:
+    """What the driver connects with; kept, because every run connects to the same databases."""
+    return make_conninfo(
+        **check_url(url, side).keywords()
+        | {
+            # text arrives as characters, whatever the encoding of the database
+            "client_encoding": "UTF8",
+            "connect_timeout": "10",
+            "keepalives_idle": "30",
+            "keepalives_interval": "10",
+            "keepalives_count": "3",
+        }
+    )
 
 
 ANSWER_SECONDS = 10.0

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import entry_points, packages_distributions
+from importlib.metadata import packages_distributions
 from traceback import walk_tb
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, overload
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from vitrine import input_errors
 from vitrine.errors import ConfigError
 from vitrine.model import NAME, Cursor, Row
+from vitrine.plugins import entry_points
 
 # An extra, and slow to import: imported only by functions that work on frames
 if TYPE_CHECKING:

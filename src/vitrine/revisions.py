@@ -299,7 +299,7 @@ def only_disables(changed: frozenset[str], new: Definition) -> bool:
 def changes_the_work(old: Definition, new: Definition) -> bool:
     """Whether source or target may judge the new definition otherwise than the old one."""
     changed = changed_fields(with_throttle_of(new, old), new)
-    return bool(changed & (QUERY | IDENTITY | {"options"}))
+    return bool(changed & (QUERY | IDENTITY | {"checks", "options"}))
 
 
 def must_reset(changed: frozenset[str], *, has_checkpoint: bool, state: StateChoice | None) -> bool:

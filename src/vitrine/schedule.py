@@ -44,19 +44,25 @@ class Cron:
 
     def next_after(self, now: datetime, *, last: datetime | None = None, zone: tzinfo = UTC) -> datetime:
         """The first due time after now; due times missed since `last` are skipped."""
-        return next(self._due_times(max(now, last) if last else now, zone))
+        return next(_due_times(self.line, max(now, last) if last else now, zone))
 
     def stale_at(self, fresh: datetime, *, zone: tzinfo = UTC) -> datetime:
         """When a mart as fresh as this is older than the schedule allows: at the second due time after."""
-        return next(islice(self._due_times(fresh, zone), 1, None))
+        return _second_due(self.line, fresh, zone)
 
-    def _due_times(self, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-        for due in CronSim(self.line, after.astimezone(zone)):
-            # compared in UTC: in a repeated hour, the first 02:30 may be in the past
-            if (moment := due.astimezone(UTC)) > after:
-                yield moment
-                after = moment
-        raise ValueError("the cron line names a day that does not exist")
+
+@lru_cache(maxsize=1024)  # a list asks twice for each pipeline
+def _second_due(line: str, after: datetime, zone: tzinfo) -> datetime:
+    return next(islice(_due_times(line, after, zone), 1, None))
+
+
+def _due_times(line: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
+    for due in CronSim(line, after.astimezone(zone)):
+        # compared in UTC: in a repeated hour, the first 02:30 may be in the past
+        if (moment := due.astimezone(UTC)) > after:
+            yield moment
+            after = moment
+    raise ValueError("the cron line names a day that does not exist")
 
 
 Schedule = Interval | Cron

@@ -6,6 +6,7 @@ is described by its code, table, column and constraint.
 """
 
 import re
+from functools import cache
 
 _NAME = r'("[^"]+"|[\w.$]+)'
 
@@ -48,6 +49,7 @@ _WITH_NAMES = (
     rf"(missing|invalid reference to) FROM-clause entry for table {_NAME}",
     r"function [\w.\"]+\([\w ().\"\[\],]*\) does not exist",
     r"operator does not exist: [\w ().\"\[\],<>=!@#%^&|~*/+-]+",
+    r"could not identify an (equality|ordering) operator for type [\w ().\"\[\],]+",
     r"cannot cast type [\w ().\"\[\],]+ to [\w ().\"\[\],]+",
     r"[A-Z/ ]+ types [\w ().\"\[\],]+ and [\w ().\"\[\],]+ cannot be matched",
     rf"permission denied for (table|schema|view|relation|function|sequence|materialized view|foreign table|column"
@@ -65,7 +67,13 @@ _WITH_NAMES = (
     rf"syntax error at (or near {_NAME}|end of input)",
 )
 # fmt: on
-_KNOWN = re.compile("|".join(f"(?:{text})" for text in (*_WITHOUT_NAMES, *_WITH_NAMES)))
+
+
+@cache
+def _known() -> re.Pattern[str]:
+    """Compiled on first use: that takes longer than most imports, and most commands meet no error of the server."""
+    return re.compile("|".join(f"(?:{text})" for text in (*_WITHOUT_NAMES, *_WITH_NAMES)))
+
 
 _RAISED_FOR_VALUES = frozenset({"42P01", "3F000", "42704", "42883", "42601", "42602", "42703"})
 """States of errors about names that PostgreSQL also raises for a value: 'x'::regclass, 'x'::tsquery."""
@@ -76,7 +84,7 @@ def shown(sqlstate: str, message: str, known: str | None) -> str | None:
 
     `known` is the text of the configuration: a name that stands in it is no secret. None: no row was being read.
     """
-    if not _KNOWN.fullmatch(message):
+    if not _known().fullmatch(message):
         return None
     if known is None or sqlstate not in _RAISED_FOR_VALUES:
         return message

@@ -18,6 +18,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
+    PrivateAttr,
     SecretStr,
     ValidationError,
 )
@@ -277,6 +278,11 @@ class Settings(_FromFiles):
     testing: bool = False
     failpoints: str = ""
 
+    # the settings of connectors that were read, each with the values it was read with
+    _sections: dict[tuple[object, ...], tuple[object, BaseModel]] = PrivateAttr(
+        default_factory=dict[tuple[object, ...], tuple[object, BaseModel]]
+    )
+
     @cached_property
     def zone(self) -> ZoneInfo:
         """Time zone for cron schedules."""
@@ -294,7 +300,15 @@ class Settings(_FromFiles):
         return self.database_url.get_secret_value()
 
     def section(self, connector: str, model: type[Section]) -> Section:
-        """The settings of a connector; ConfigError names a wrong variable, never its value."""
+        """The settings of a connector, read once; ConfigError names a wrong variable, never its value."""
+        key = connector, model, self.model_config.get("env_file")
+        given, found = self._sections.get(key, (None, None))
+        if given is not self.connectors:  # model_copy shares this dictionary with settings that have other values
+            found = self._read_section(connector, model)
+            self._sections[key] = self.connectors, found
+        return cast(Section, found)
+
+    def _read_section(self, connector: str, model: type[Section]) -> Section:
         given = self.connectors.get(connector, {})
         if not issubclass(model, ConnectorSettings):
             return model(**given)

@@ -28,7 +28,7 @@ CANARIES = {
 # a key is named in errors on purpose; so the planted value is in another column
 PIPELINES: dict[str, dict[str, Any]] = {
     "good": {"source_query": "SELECT id, note FROM content.notes"},
-    "misfit": {"source_query": "SELECT id, note AS n FROM content.notes"},
+    "unfit_reason": {"source_query": "SELECT id, note AS n FROM content.notes"},
     "broken_query": {"source_query": "SELECT id, note::integer AS n FROM content.notes"},
     "doubled": {"source_query": "SELECT id, note FROM content.notes UNION ALL SELECT id, note FROM content.notes"},
     "search": {"source_query": "SELECT id, note FROM content.notes", "target_table": "es:notes"},
@@ -99,7 +99,7 @@ def history_texts(connection: Connection) -> Iterator[tuple[str, str]]:
 def test_a_planted_secret_appears_nowhere(connection: Connection, database_url: str, tmp_path: Path) -> None:
     connection.execute("CREATE TABLE content.notes (id integer PRIMARY KEY, note text)")
     connection.execute("INSERT INTO content.notes VALUES (1, %s), (2, '7')", [CANARIES["row"]])
-    connection.execute("CREATE TABLE analytics.misfit (id integer PRIMARY KEY, n integer)")
+    connection.execute("CREATE TABLE analytics.unfit_reason (id integer PRIMARY KEY, n integer)")
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     urls = {
@@ -150,7 +150,7 @@ def test_a_planted_secret_appears_nowhere(connection: Connection, database_url: 
     assert "failed" in found["log of the runner"]
     for kind, secret in CANARIES.items():
         shown = [place for place, text in found.items() if any(one in text for one in _forms(secret))]
-        allowed = {"rejects misfit"} if kind == "row" else set[str]()
+        allowed = {"rejects unfit_reason"} if kind == "row" else set[str]()
         assert set(shown) <= allowed, (kind, shown)
 
 

@@ -78,6 +78,7 @@ def refusal_of(site: Site, page: str, **given: Any) -> int:
     return refused.value.response.status_code
 
 
+@pytest.mark.promise("H30", "H33")
 def test_a_websocket_needs_the_origin_and_the_session_of_its_page(
     token: str, site: Site, settings: Settings, connection: Connection
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_websocket_needs_the_origin_and_the_session_of_its_page(
         assert socket.recv(timeout=10) == "431[false]"
 
 
+@pytest.mark.promise("H30")
 def test_without_tokens_a_page_of_another_site_opens_no_websocket(open_site: Site) -> None:
     site = open_site
     page = site.page_id()
@@ -126,6 +128,7 @@ def test_without_a_session_there_is_a_login_page_and_nothing_else(token: str, si
     assert (linked.status_code, 'http-equiv="refresh"' in linked.text) == (200, True)
 
 
+@pytest.mark.promise("H30")
 def test_the_cookie_is_strict_and_never_opens_the_api(token: str, site: Site, connection: Connection) -> None:
     answer = site.post("/login", {"token": token, "next": "/console?state=late"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/console?state=late")
@@ -142,6 +145,7 @@ def test_the_cookie_is_strict_and_never_opens_the_api(token: str, site: Site, co
         assert site.get(path, session=session).status_code == 401, path
 
 
+@pytest.mark.promise("H30")
 def test_a_login_from_another_site_is_refused_and_so_is_a_wrong_token(token: str, site: Site) -> None:
     for origin in ("https://elsewhere.example", "null", ""):
         assert site.post("/login", {"token": token}, Origin=origin).status_code == 403, origin
@@ -169,6 +173,7 @@ def test_a_logout_ends_the_session_on_the_server(token: str, site: Site, connect
     assert operations[-2:] == ["sessions.open", "sessions.close"]
 
 
+@pytest.mark.promise("H30")
 def test_a_revoked_token_ends_its_sessions_within_five_seconds(
     token: str, site: Site, settings: Settings, connection: Connection
 ) -> None:
@@ -269,6 +274,7 @@ def answers(site: Site) -> list[tuple[str, str, int, dict[str, str], bytes]]:
     return found
 
 
+@pytest.mark.promise("H31")
 def test_every_answer_of_the_api_is_the_same_with_and_without_the_console(database_url: str, tmp_path: Path) -> None:
     with served(database_url, tmp_path) as with_console:
         own = answers(with_console)

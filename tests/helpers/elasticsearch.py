@@ -15,6 +15,7 @@ from typing import IO
 
 import httpx2
 
+from tests.helpers.folders import server_folder
 from tests.helpers.waiting import wait_until
 from vitrine.errors import VitrineError
 
@@ -109,7 +110,7 @@ def _keep(folder: Path) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
         threading.Thread(target=_end_with_session, args=[folder], daemon=True).start()
         try:
-            with DevServer.start(fast=True) as server:
+            with server_folder("vitrine-elasticsearch-") as data, DevServer.start(data, fast=True) as server:
                 _publish(folder / "url", server.url)
                 signal.pause()
         except VitrineError as exc:

@@ -10,7 +10,10 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
+
+from tests.helpers import command_server
 
 GRACE_SECONDS = 20
 QUICK = {"VITRINE_LEASE_TTL": "2s", "VITRINE_HEARTBEAT_INTERVAL": "300ms", "VITRINE_POLL_INTERVAL": "200ms"}
@@ -102,6 +105,15 @@ def vitrine(
 ) -> subprocess.CompletedProcess[str]:
     """Runs one command and waits for it."""
     command = [sys.executable, "-m", "vitrine", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=env, input=standard_input, capture_output=True, text=True, timeout=120, check=False
-    )
+    if not command_server.can_run(env):
+        return subprocess.run(
+            command, cwd=folder, env=env, input=standard_input, capture_output=True, text=True, timeout=120, check=False
+        )
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        given.write(standard_input)
+        given.seek(0)
+        streams = given.fileno(), output.fileno(), errors.fileno()
+        code = command_server.run(arguments, folder, env, streams, seconds=120)
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read(), errors.read())

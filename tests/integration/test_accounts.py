@@ -55,7 +55,7 @@ RUNNER_ONLY = {
     *("describe_run", "update_run_config", "open_state", "note_horizon", "open_generation", "save_state"),
     *("upsert_rejects", "close_rejects", "leave_generation", "insert_generation", "restore_generation"),
     *("prune_old_runs", "prune_excess_runs", "register_runner", "deregister_runner"),
-    *("save_run_log", "record_result", "record_upstream_success", "fire_chains"),
+    *("save_run_log", "record_result", "record_checks", "record_upstream_success", "fire_chains"),
     *("open_alert", "close_alert", "record_rejects", "record_stale", "claim_notification", "record_sent"),
     *("record_unsent", "prune_notifications", "insert_reconciliation", "note_deletes_checked"),
 }

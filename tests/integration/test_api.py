@@ -284,7 +284,7 @@ def test_a_change_affects_only_the_fields_it_names(client: TestClient, genres: s
     assert (after.pop("warnings"), after.pop("findings")) == ([], [])
     assert after["options"]["max_staging_age"] == "2h"
     assert after["options"]["max_delete_ratio"] == 0.1
-    same = {"updated_at", "config_version", "batch_size", "schedule_interval", "next_due_at", "options"}
+    same = {"updated_at", "config_version", "batch_size", "schedule_interval", "next_due_at", "stale_at", "options"}
     assert {name: after[name] for name in after if name not in same} == {
         name: before[name] for name in before if name not in same
     }

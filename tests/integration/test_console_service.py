@@ -127,6 +127,7 @@ def test_many_are_paused_and_resumed_and_one_that_refuses_stops_no_other(
     assert (resumed.changed, [one.code for one in resumed.refused]) == (["alpha"], ["DISABLED"])
 
 
+@pytest.mark.promise("H2")
 @pytest.mark.usefixtures("marts")
 def test_a_viewer_may_not_change_many(connection: Connection, settings: Settings) -> None:
     viewer = context(settings, connection, Role.VIEWER)

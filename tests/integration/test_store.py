@@ -1068,3 +1068,23 @@ def test_commits_of_the_store_are_durable_whatever_the_default_of_the_server(
     with database.transaction(connection):
         row = connection.execute("SELECT current_setting('synchronous_commit') AS setting").fetchone()
     assert row == {"setting": inside}
+
+
+def test_a_poll_asks_first_what_is_due(connection: Connection) -> None:
+    def due() -> tuple[bool, bool, bool]:
+        found = pipelines.get_due(connection)
+        return found.schedules, found.reconciles, found.leases
+
+    pipeline = create(connection)
+    assert due() == (False, False, False)
+    connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
+    assert due() == (True, False, False)
+    connection.execute(
+        "UPDATE etl.etl_pipelines SET next_due_at = NULL, fresh_as_of = now(),"
+        ' options = options || \'{"reconcile_interval": "1h"}\''
+    )
+    assert due() == (False, True, False)
+    run(connection, pipeline)
+    assert due() == (False, False, False)
+    kill(connection, pipeline)
+    assert due() == (False, False, True)

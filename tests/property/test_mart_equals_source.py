@@ -43,7 +43,8 @@ from vitrine.store import state as states
 if TYPE_CHECKING:
     import polars as pl
 
-STEPS_OF_A_MACHINE = 270
+STEPS_OF_A_MACHINE = 150
+STEPS_WITHOUT_PROTECTION = 270
 TARGET = "analytics.subject"
 
 # Queries of one group return the same rows, so the checkpoint can be kept when one replaces another
@@ -588,5 +589,7 @@ def test_without_the_horizon_rows_are_lost(
     monkeypatch.setattr(horizon, "read", read)
     with pytest.raises(MartIsWrong):
         drive(
-            f"{machine.__name__} without the horizon", lambda: machine(world, margins=False), steps=STEPS_OF_A_MACHINE
+            f"{machine.__name__} without the horizon",
+            lambda: machine(world, margins=False),
+            steps=STEPS_WITHOUT_PROTECTION,
         )

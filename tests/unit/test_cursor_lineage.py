@@ -2,7 +2,8 @@
 
 import pytest
 
-from vitrine.policy import lineage_of, read_only
+from vitrine.policy import read_only
+from vitrine.policy.cursor_lineage import lineage_of
 
 CATALOG = {
     ("content", "film_work"): ("id", "title", "created", "modified"),

@@ -1,6 +1,7 @@
-"""The targets that the documentation names exist, and `make nightly` runs the long forms."""
+"""The targets that the documentation names exist, `make test` runs the short forms, `make nightly` the long ones."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,4 +24,20 @@ def test_every_target_that_a_page_names_exists(page: Path) -> None:
 def test_nightly_runs_every_long_form() -> None:
     recipe = MAKEFILE.partition("\nnightly:")[2].partition("\n\n")[0]
     called = set(re.findall(r"\$\(MAKE\) ([a-z-]+)", recipe))
-    assert {"chaos", "mutants", "property", "fuzz", "bench-peers"} <= called <= TARGETS
+    assert {"chaos", "crashes", "mutants", "property", "fuzz", "bench-peers"} <= called <= TARGETS
+
+
+def test_the_tests_of_a_change_are_all_there() -> None:
+    recipe = MAKEFILE.partition("\ntest:")[2].partition("\n\n")[0]
+    assert "pytest -q $(PARALLEL) tests --ignore tests/unit" in recipe
+    assert "test-airflow test-versions" in recipe
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"), [("", "", 0), ("exit 2", "", 2), ("", "exit 3", 3), ("exit 2", "exit 3", 2)]
+)
+def test_two_commands_at_once_fail_if_one_of_them_fails(first: str, second: str, code: int) -> None:
+    """The output of the second follows, whichever ends first."""
+    commands = [f"echo one; {first}", f"echo two; echo errors >&2; {second}"]
+    done = subprocess.run([ROOT / ".ci" / "beside", *commands], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "one\ntwo\nerrors\n", "")

@@ -40,7 +40,7 @@ def test_the_first_run_of_a_pipeline_sets_its_counters_to_nought(registry: Colle
     metrics.run_started("genres")
     found = scraped(registry)
     counters = {name for name in found.names if name.startswith("vitrine_") and name.endswith("_total")}
-    assert len(counters) == 9
+    assert len(counters) == 10
     assert {value for name in counters for value in found.samples[name].values()} == {0.0}
     assert found.value("vitrine_runs_total", pipeline="genres", outcome="failed") == 0
 

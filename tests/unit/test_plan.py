@@ -448,6 +448,22 @@ def test_fatal_findings_are_refused_all_at_once_and_both_sides_are_closed(monkey
     assert (refused.value.code, closed) == ("KEY", ["FakeSource", "FakeSink"])
 
 
+@pytest.mark.promise("M6")
+def test_a_check_that_a_sink_does_not_know_is_refused_and_not_ignored() -> None:
+    check = {"type": "not_null", "columns": ["id"]}
+    with pytest.raises(ConfigError, match=r"has no checks of type not_null; it has none$") as refused:
+        prepared(checks=[check])
+    assert refused.value.code == "CHECK_UNSUPPORTED"
+
+
+def test_a_refused_query_of_a_check_is_a_reason_of_its_field() -> None:
+    code, texts = reasons(
+        source_query=QUERY, checks=[{"type": "sql", "name": "mine", "query": "SELECT 1 FROM x, mart"}]
+    )
+    assert code == "SCHEMA"
+    assert texts[0].startswith("check 'mine', line 1, column 15: table 'x' cannot be read by a check")
+
+
 def test_closing_what_was_prepared_closes_both_sides() -> None:
     made = prepared()
     source, sink = made.plan.source, made.plan.sink

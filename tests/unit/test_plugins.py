@@ -1,5 +1,8 @@
 """Connectors: found by folder and entry point, named once, loaded when they are needed."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -191,3 +194,18 @@ class SecretSettings(BaseModel):
 
 def test_secrets_of_a_connector_are_known_for_redaction() -> None:
     assert plugins.secrets_of([SecretSettings(), plugins.NoOptions()]) == ["correct horse"]
+
+
+def test_a_process_that_runs_pipelines_can_import_the_configured_connectors_first() -> None:
+    code = (
+        "import sys; from vitrine import plugins, settings;"
+        " plugins.preload(settings.Settings(database_url='postgresql://a@b/c'));"
+        " names = ('postgres.source.source', 'postgres.sink.sink', 'python_reader.source', 'elasticsearch.sink');"
+        " sys.stdout.write(','.join(name for name in names if f'vitrine.connectors.{name}' in sys.modules))"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("VITRINE_", "ELASTICSEARCH_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=env
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "postgres.source.source,postgres.sink.sink,python_reader.source"

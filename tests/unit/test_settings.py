@@ -340,3 +340,15 @@ def test_a_limit_that_is_not_valid_is_named(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setenv(name, given)
     with pytest.raises(ConfigError, match=f"{name} is not valid"):
         postgres_settings(load())
+
+
+def test_the_settings_of_a_connector_are_read_once_and_a_copy_with_other_values_reads_them_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VITRINE_SEARCH_BULK_BYTES", "2048")
+    settings = load()
+    section = settings.section("search", SearchSettings)
+    assert settings.section("search", SearchSettings) is section
+    copied = settings.model_copy(update={"connectors": {"search": {"bulk_bytes": 7}}})
+    assert copied.section("search", SearchSettings).bulk_bytes == 7
+    assert settings.section("search", SearchSettings).bulk_bytes == 2048

@@ -8,7 +8,7 @@ STORE = "etl"
 DEFINITION = (
     *("name", "description", "owner", "tags", "type", "source_type", "source", "source_query", "python_task"),
     *("target_table", "mode", "incremental_key", "incremental_id_key", "key_columns", "batch_size"),
-    *("batch_size_exact", "enabled", "options", "schedule_interval", "config_version"),
+    *("batch_size_exact", "enabled", "checks", "options", "schedule_interval", "config_version"),
 )
 """Columns of etl_pipelines that configure a pipeline: of the API only."""
 

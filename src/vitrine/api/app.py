@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse, Response
 from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
 
-from vitrine.api import access, checks, docs, files, health, metrics, pipelines, plans, runs, sources, state
+from vitrine.api import access, checks, docs, files, health, metrics, pipelines, plans, runs, sources, state, tracing
 from vitrine.api.connections import make_context, make_pool
 from vitrine.api.guard import Guard
 from vitrine.api.long_polling import RequestWaiting
@@ -57,7 +57,7 @@ Errors are `application/problem+json` with a stable `code` and a `detail`. Every
 prefix `/api/v1`."""
 TAGS = [
     {"name": "pipelines", "description": "Definition, control and state of pipelines"},
-    {"name": "checks", "description": "Validation, preview, comparison with the source, and rejects"},
+    {"name": "checks", "description": "Validation, preview, comparison with the source, traces, and rejects"},
     {"name": "runs", "description": "History of runs, and the requests that caused them"},
     {"name": "sources", "description": "What pipelines can be made of: tables and registered Python tasks"},
     {"name": "access", "description": "Access tokens, and the audit log"},
@@ -71,7 +71,7 @@ SECURITY_SCHEMES = {
     }
 }
 
-PARTS = (pipelines, state, files, checks, plans, runs, sources, access, health)
+PARTS = (pipelines, state, files, checks, tracing, plans, runs, sources, access, health)
 """The groups of routes that answer under the prefix and without it."""
 
 RETRY = {"Retry-After": "2"}

@@ -1,8 +1,7 @@
 """Metrics from the store for Prometheus: freshness of marts, queue, leases and live runners."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from datetime import tzinfo
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -14,6 +13,10 @@ from prometheus_client.registry import Collector
 from vitrine.api.connections import Pool, Service, StorePool
 from vitrine.api.health import WAIT_SECONDS
 from vitrine.errors import VitrineError
+from vitrine.model import PipelineId
+from vitrine.service import lateness
+from vitrine.service.lateness import Lateness
+from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines, runs, selecting
 
@@ -27,23 +30,25 @@ def get_metrics(pool: StorePool, context: Service) -> Response:
     """Queries the store at every scrape, so that a deleted pipeline leaves no metrics."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(StoreCollector(pool, context.settings.zone))
+    registry.register(StoreCollector(pool, context.settings))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 class StoreCollector(Collector):
-    """Gauges from three statements of the store; only store_up while the database is unavailable."""
+    """Gauges from a few statements of the store; only store_up while the database is unavailable."""
 
-    def __init__(self, pool: Pool, zone: tzinfo) -> None:
+    def __init__(self, pool: Pool, settings: Settings) -> None:
         self._pool = pool
-        self._zone = zone  # for cron schedules
+        self._settings = settings
 
     def collect(self) -> Iterable[Metric]:
         try:
             with self._pool.connection(WAIT_SECONDS) as connection:
-                stale_crons = selecting.list_stale_crons(connection, self._zone)
+                stale_crons = selecting.list_stale_crons(connection, self._settings.zone)
                 watched = pipelines.list_metrics(connection, stale_crons)
                 alive = runs.count_live_runners(connection)
+                stale = [row["id"] for row in watched if row["stale"]]
+                late = lateness.of_ids(connection, self._settings, stale)
         except (psycopg.OperationalError, VitrineError):
             return [_gauge("store_up", _STORE_UP, 0)]
         return [
@@ -52,6 +57,7 @@ class StoreCollector(Collector):
             *_totals(watched),
             *_by_pipeline(watched),
             _last_errors(watched),
+            _late(watched, late),
         ]
 
 
@@ -92,6 +98,15 @@ def _last_errors(watched: Sequence[dict[str, Any]]) -> Metric:
     for row in watched:
         if row["last_error_code"] is not None:
             family.add_metric([row["name"], row["last_error_code"]], 1)
+    return family
+
+
+def _late(watched: Sequence[dict[str, Any]], late: Mapping[PipelineId, Lateness]) -> Metric:
+    description = "1 while the mart is older than its freshness or its schedule allows, for this cause."
+    family = GaugeMetricFamily("vitrine_mart_late", description, labels=["pipeline", "cause"])
+    for row in watched:
+        if (found := late.get(row["id"])) is not None:
+            family.add_metric([row["name"], found.cause], 1)
     return family
 
 

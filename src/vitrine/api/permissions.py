@@ -8,7 +8,7 @@ from typing import Any
 from starlette.routing import compile_path
 
 from vitrine.api.parameters import PREFIX
-from vitrine.service import access, audit, checks, control, definitions, files, history, plans, sources
+from vitrine.service import access, audit, checks, control, definitions, files, history, plans, sources, tracing
 from vitrine.service.permissions import role_of
 from vitrine.service.roles import Role
 
@@ -52,6 +52,8 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("GET", "/pipelines/{id}/reconciliations"): history.list_reconciliations,
     ("GET", "/pipelines/{id}/rejects"): checks.rejects,
     ("POST", "/pipelines/{id}/rejects/replay"): control.replay_rejects,
+    ("GET", "/pipelines/{id}/trace"): tracing.trace,
+    ("POST", "/pipelines/{id}/trace/resend"): control.resend,
     ("POST", "/apply"): files.apply,
     ("GET", "/sources/{name}/tables"): sources.tables,
     ("GET", "/transforms"): sources.transforms,

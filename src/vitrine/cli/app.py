@@ -27,6 +27,7 @@ from vitrine.cli import (
     rollback,
     running,
     service,
+    tracing,
 )
 
 GLOBAL_OPTIONS = ("--api", "--token-file", "--env-file")
@@ -123,7 +124,8 @@ for group in (
     (service.migrate, service.api, service.runner, doctor.doctor),
     (listing.list_all, inspection.show, inspection.status, inspection.runs, inspection.logs, inspection.request),
     (running.run, control.resume, control.pause, control.enable, control.disable, control.reload, rollback.rollback),
-    (checks.validate, checks.preview, planning.plan, reconciliation.reconcile, reconciliation.rejects),
+    (checks.validate, checks.preview, planning.plan),
+    (reconciliation.reconcile, reconciliation.rejects, tracing.trace),
     (removal.reset, removal.delete),
     (files.apply, files.export, files.schema),
     (access.audit, completion.completion),

@@ -79,9 +79,12 @@ def refuse_api(command: str) -> None:
         )
 
 
-def service_settings() -> "Settings":
-    """The settings of a command that needs a database: the configured one, or the demo's while `up` is running."""
-    settings = load_settings()
+def service_settings(loaded: "Settings | None" = None) -> "Settings":
+    """The settings of a command that needs a database: the configured one, or the demo's while `up` is running.
+
+    `loaded`: what `load_settings` has returned before.
+    """
+    settings = loaded or load_settings()
     if settings.database_url is not None:
         return settings
     from vitrine.embedded import EmbeddedPostgres

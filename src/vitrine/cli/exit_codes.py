@@ -14,9 +14,9 @@ class ExitCode(NamedTuple):
 
 
 TABLE = (
-    ExitCode(DONE, "Done; `reconcile`: source and target are equal; `doctor`: no error"),
+    ExitCode(DONE, "Done; `reconcile`, `trace`: source and target are equal; `doctor`: no error"),
     ExitCode(FAILED, "Failed or refused; the reason is one sentence on stderr. `export`: a pipeline was left out"),
-    ExitCode(DIFFERENT, "`reconcile`: source and target differ. Any command: wrong arguments"),
+    ExitCode(DIFFERENT, "`reconcile`, `trace`: source and target differ. Any command: wrong arguments"),
     ExitCode(PAUSED, "`run`, `rollback`, `request`: paused, interrupted or not finished in time; it continues later"),
     ExitCode(HELD, "`run`: another runner has the pipeline"),
     ExitCode(INTERRUPTED, "Ctrl-C; other signals end a command with 128 plus their number"),

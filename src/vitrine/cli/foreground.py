@@ -46,7 +46,8 @@ class Foreground:
         from vitrine.status import LEASED
         from vitrine.store import pipelines
 
-        pipelines.expire_leases(self._store)
+        if pipelines.get_due(self._store).leases:
+            pipelines.expire_leases(self._store)
         with self._store.transaction():
             pipeline = pipelines.lock(self._store, name)
             if pipeline.status in LEASED:

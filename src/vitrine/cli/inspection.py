@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from vitrine.service.bodies.pipelines import PipelineBody
-    from vitrine.service.bodies.runs import LogLineBody, RequestBody, RunBody, StatusBody
+    from vitrine.service.bodies.runs import CheckResultBody, LogLineBody, RequestBody, RunBody, StatusBody
     from vitrine.service.bodies.state import StateBody
     from vitrine.settings import Settings
 
@@ -73,8 +73,11 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
     if current.fresh_as_of:
         covers = current.freshness_covers
         shown = "the source" if covers == "everything" else f"{covers} of the source"
-        late = "; that is older than its freshness or schedule allows" if current.stale else ""
-        output.show(f"the mart shows {shown} as of {output.local_time(current.fresh_as_of, settings)}{late}")
+        output.show(f"the mart shows {shown} as of {output.local_time(current.fresh_as_of, settings)}")
+    if current.stale_at:
+        promised = f"it may be that old until {output.local_time(current.stale_at, settings)}"
+        late = f"; it is late [{current.late_cause}]: {current.late_reason}" if current.late_cause else ""
+        output.show_wrapped(f"{promised}{late}", "  ")
     if current.verdict_at:
         at = output.local_time(current.verdict_at, settings)
         output.show(f"last deep reconcile, at {at}: {current.verdict}")
@@ -87,9 +90,17 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
     if current.upstreams:
         shown = [f"{one.name} ({_success(one.succeeded_at, settings)})" for one in current.upstreams]
         output.show_wrapped(f"runs after: {', '.join(shown)}", "  ")
+    if current.last_run and current.last_run.checks:
+        output.show(f"checks in the last run: {_passed(current.last_run.checks)}")
     if current.last_error:
         at = output.local_time(current.last_error.at, settings)
         output.show_wrapped(f"last error, at {at}: {current.last_error.message} [{current.last_error.code}]", "  ")
+
+
+def _passed(results: "list[CheckResultBody]") -> str:
+    failed = [one for one in results if not one.passed]
+    counts = f"{len(results) - len(failed)} of {len(results)} passed"
+    return f"{counts}; not passed: {', '.join(f'{one.name} ({one.severity})' for one in failed)}" if failed else counts
 
 
 def _success(at: "datetime | None", settings: "Settings") -> str:
@@ -149,6 +160,9 @@ def _show_runs(history: "list[RunBody]", settings: "Settings") -> None:
     for one in history:
         if one.error_message:
             output.show_wrapped(f"run {one.id}: {one.error_message} [{one.error_code}]", "  ")
+        for check in one.checks or ():
+            if not check.passed and check.severity == "warn":  # the others are the error of the run
+                output.show_wrapped(f"run {one.id}: warning, check '{check.name}': {check.text}", "  ")
 
 
 def logs(

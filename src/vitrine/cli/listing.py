@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from vitrine.settings import Settings
 
 NUMBERS = ("rows", "seconds")
-GROUPS = ("verdict", "owner", "tags")
-WIDE_ONLY = ("mode", "target", "schedule", *GROUPS)
+GROUPS = ("promise", "late", "verdict", "owner", "tags")
+WIDE_ONLY = ("promise", "mode", "target", "schedule", "verdict", "owner", "tags")
 
 Shown = TypeVar("Shown")
 
@@ -97,6 +97,7 @@ class Line(NamedTuple):
 
     cells: dict[str, str]  # by column
     error: str | None  # why its last run failed
+    late: str | None  # why its mart is late
 
 
 def _show(found: Sequence[Line], invalid: "Sequence[InvalidPipelineBody]") -> None:
@@ -108,8 +109,8 @@ def _show(found: Sequence[Line], invalid: "Sequence[InvalidPipelineBody]") -> No
         output.show_table(columns, rows, right=("age", *NUMBERS), wrap=("pipeline",))
     elif not invalid:
         output.show("No pipeline.")
-    for error in (line.error for line in found if line.error):
-        output.show_wrapped(error, "  ")
+    for sentence in (sentence for line in found for sentence in (line.late, line.error) if sentence):
+        output.show_wrapped(sentence, "  ")
     for one in invalid:
         text = f"{one.name}: the stored definition is not valid: {one.reason} [DEFINITION_INVALID]"
         output.show_wrapped(text, "  ")
@@ -126,6 +127,8 @@ def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
             "pipeline": one.name,
             "status": red(_status(one)) if one.status == "FAILED" else _status(one),
             "age": red(f"{age} !") if one.stale else age,
+            "promise": _promise(one),
+            "late": one.late_cause or "",
             "verdict": _verdict(one),
             "mode": str(one.mode),
             "target": one.target_table,
@@ -137,7 +140,8 @@ def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
             "owner": one.owner,
             "tags": ", ".join(one.tags),
         }
-        return Line(cells, f"{one.name}: {error.message} [{error.code}]" if error else None)
+        failure = f"{one.name}: {error.message} [{error.code}]" if error else None
+        return Line(cells, failure, f"{one.name} is late: {one.late_reason}" if one.late_reason else None)
 
     return render
 
@@ -146,6 +150,16 @@ def _schedule(one: "ListedPipelineBody") -> str:
     """What starts its runs."""
     after = f"after {', '.join(one.after)}" if one.after else ""
     return ", ".join(filter(None, (one.schedule_interval, after)))
+
+
+def _promise(one: "ListedPipelineBody") -> str:
+    """How old the mart may be."""
+    from vitrine.model import format_duration
+
+    freshness = one.options.freshness
+    if freshness is not None:
+        return format_duration(freshness)
+    return f"2 × {one.schedule_interval}" if one.schedule_interval else ""
 
 
 def _verdict(one: "ListedPipelineBody") -> str:

@@ -1,20 +1,16 @@
 """The commands that compare a mart with its source and correct it: reconcile, rejects."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrine.cli import backends, carrying_out, exit_codes, output, process
+from vitrine.cli import backends, carrying_out, exit_codes, output
 from vitrine.cli.arguments import AsJson, Name
 
 if TYPE_CHECKING:
-    from vitrine.cli.backends.protocols import Control
     from vitrine.service.bodies.checks import ComparisonBody
-    from vitrine.service.bodies.control import Requested
     from vitrine.service.bodies.reconciliation import KeysBody, ReconciliationBody
-    from vitrine.service.bodies.runs import RunBody
 
 KEYS_SHOWN = 20
 
@@ -66,31 +62,13 @@ def _reconcile_deep(name: str, *, repair: bool, allow_shrink: bool, as_json: boo
 
     body = ReconcileBody(deep=True, repair=repair, allow_shrink=allow_shrink)
     work = "repair" if repair else "comparison"
-    run = _ended(name, work, lambda control: control.reconcile(name, body), quiet=as_json)
+    run = carrying_out.ended_run(name, work, lambda control: control.reconcile(name, body), quiet=as_json)
     found = ReconciliationBody.model_validate(run.result)
     if as_json:
         output.show_body(found)
     else:
         _show_reconciliation(name, found)
     sys.exit(exit_codes.DONE if found.equal else exit_codes.DIFFERENT)
-
-
-def _ended(name: str, work: str, ask: "Callable[[Control], Requested]", *, quiet: bool) -> "RunBody":
-    """The run that has carried out the request; otherwise the command ends."""
-
-    def announce(requested: "Requested", owner: str | None) -> None:
-        if requested.status == "RUNNING" and not quiet:
-            output.show(f"{requested.pipeline} is RUNNING on {owner}; the {work} follows that run")
-
-    found = carrying_out.request(name, ask, announce)
-    if found.state == "failed":
-        run = found.run
-        reason = f" ({run.error_code}): {run.error_message}" if run else ": the run before it failed"
-        process.stop(f"the {work} of '{found.pipeline}' failed{reason}")
-    if found.state != "succeeded" or found.run is None:
-        output.show(f"{found.pipeline}: the {work} is {found.state}; it is carried out when a runner takes it")
-        sys.exit(exit_codes.PAUSED)
-    return found.run
 
 
 def _show_comparison(name: str, comparison: "ComparisonBody") -> None:
@@ -170,6 +148,6 @@ def rejects(
 
 
 def _replay(name: str, *, quiet: bool) -> None:
-    run = _ended(name, "replay", lambda control: control.replay_rejects(name), quiet=quiet)
+    run = carrying_out.ended_run(name, "replay", lambda control: control.replay_rejects(name), quiet=quiet)
     if not quiet:
         output.show(f"{name}: {run.rows_read:,} row(s) read again, {run.rows_written:,} written")

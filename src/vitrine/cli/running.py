@@ -73,13 +73,14 @@ def run(
     if failed is (name is not None):
         raise typer.BadParameter("give the name of a pipeline, or --failed for all that are FAILED")
     body = _body(name, full=full, start=start, end=end, allow_shrink=allow_shrink)
-    if no_wait or building.uses_api():
+    loaded = building.load_settings()
+    if no_wait or loaded.api_url is not None:
         _through_runner(name, body, on_interrupt, wait=not no_wait, as_json=as_json)
         return
     if as_json:
         raise typer.BadParameter("--json shows a request: give --no-wait or --api")
     process.tune_for_rows()
-    settings = building.service_settings()
+    settings = building.service_settings(loaded)
     from vitrine.cli.foreground import Foreground
 
     stop = threading.Event()
@@ -370,4 +371,7 @@ def _end(found: "RequestBody") -> NoReturn:
     if found.state == "failed":
         process.stop(f"'{found.pipeline}' {_described(found)}")
     output.show(f"{found.pipeline}: {_described(found)}")
+    for check in (found.run.checks if found.run else None) or ():
+        if not check.passed:
+            output.show_wrapped(f"warning, check '{check.name}': {check.text}", "  ")
     sys.exit(_code(found))

@@ -125,12 +125,14 @@ def runner(
     """
     import threading
 
+    from vitrine import plugins
     from vitrine.runner.manager import PipelineManager
 
     building.refuse_api("runner")
     process.tune_for_rows()
     settings = building.logging_settings()
     settings.source_url("default")
+    plugins.preload(settings)
     stop = threading.Event()
     manager = PipelineManager(
         settings,

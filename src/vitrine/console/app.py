@@ -68,7 +68,7 @@ class Console:
 
     def may_connect(self, page: str, session: bytes | None) -> bool:
         viewer = self._viewers.get(page)
-        # a page that is not known was built before a restart: its browser is told to load it again
+        # a page that is not known was built before a restart: NiceGUI lets its browser load it again
         return viewer is None or viewer.visitor.session == session
 
     async def _show(self, build: Build, request: Request, client: Client, title: str, role: Role) -> Response | None:
@@ -145,6 +145,7 @@ def _restrict_sockets() -> None:
     sockets.transports = ["websocket"]
     sockets.max_http_buffer_size = MAX_MESSAGE_BYTES
     nicegui_app.config.socket_io_js_transports = ["websocket"]
+    cast(dict[str, Any], nicegui_app.config.quasar_config)["loadingBar"] = {"skipHijack": True}
     handlers = cast(dict[str, dict[str, Any]], core.sio.handlers)["/"]
     handlers.pop("log", None)
     for name in ("handshake", "event", "javascript_response", "ack"):

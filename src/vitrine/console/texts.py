@@ -275,6 +275,7 @@ KINDS = {
     "backfill": "Backfill",
     "reconcile": "Reconcile",
     "replay": "Replay of rejects",
+    "resend": "Resend of one key",
 }
 OPERATIONS = {
     "pipelines.create": "Created",
@@ -288,6 +289,7 @@ OPERATIONS = {
     "pipelines.backfill": "Backfill requested",
     "pipelines.reconcile": "Reconcile requested",
     "pipelines.replay": "Replay requested",
+    "pipelines.resend": "Resend requested",
     "state.reset": "State reset",
     "state.rewind": "Checkpoint rewound",
 }
@@ -295,6 +297,10 @@ BY = "by {actor} ({via})"
 TIMELINE_TEXTS = {"log": LOG, "log_of": LOG_OF}
 PIPELINE = "Pipeline"
 QUERY = "query"
+CHECKS = "Checks"
+NOT_CHECKED = "{names}: the last run has checked no rows."
+PASSED = "Passed"
+BROKEN = {"fail": "Failed", "warn": "Warning"}
 
 # new and edit
 NEW = "New pipeline"
@@ -305,12 +311,12 @@ FORM = "Form"
 YAML = "YAML"
 EDIT_AS = "Edit as"
 ONLY_YAML = "It has a task plan, or a reader in place of a query, so it is edited as YAML."
+MORE_THAN_FORM = "It has fields that the form does not show, such as tasks or checks; edit it as YAML."
 YAML_NOT_VALID = "The form cannot show this text: {reason}"
 SAVE = "Save"
 SAVE_ANYWAY = "Save without asking source and target"
 SAVED = "'{name}' is saved"
 SAVED_WITH = "'{name}' is saved. {warnings}"
-NO_CHANGE = "Nothing has changed."
 PREVIEW = "Preview"
 PREVIEW_CAPTION = "First rows after the transforms"
 PREVIEW_HELP = "Shows the first rows as the mart would receive them. Nothing is written."

@@ -81,10 +81,19 @@ def _rows(batch: Batch, compare: Compare) -> Iterator[Texts]:
     """The texts of each row, in the forms of the comparison."""
     names = [column.name for column in batch.columns]
     forms = [compare.form_of(column) for column in batch.columns]
-    for line in bytes(text_of(batch)).decode().split("\n")[:-1]:
-        fields = (None if field == values.NULL else values.unescape(field) for field in line.split("\t"))
-        texts = (canonical(text, form) for text, form in zip(fields, forms, strict=True))
+    for line in lines_of(batch):
+        texts = (canonical(text, form) for text, form in zip(fields_of(line), forms, strict=True))
         yield dict(zip(names, texts, strict=True))
+
+
+def lines_of(batch: Batch) -> list[str]:
+    """The rows of a batch in the text format, without the line breaks."""
+    return bytes(text_of(batch)).decode().split("\n")[:-1]
+
+
+def fields_of(line: str) -> Iterator[str | None]:
+    """The values of a row in the text format; None is NULL."""
+    return (None if field == values.NULL else values.unescape(field) for field in line.split("\t"))
 
 
 def _digest_keys(batches: Iterable[Batch], compare: Compare) -> list[Digest]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from vitrine import plugins, policy, registry
+from vitrine.engine import check_rules
 from vitrine.errors import ConfigError, DefinitionRefused, RelationMissing, RequestRefused, VitrineError
 from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
 from vitrine.flow.protocols import Lease, Plan, Sink, Source, Transformer
@@ -135,6 +136,7 @@ def check(
     lease = lease or NoLease()
     run = run or RunInfo(COMPARING, show_keys=settings.show_keys_in_errors)
     reasons += [(plan_field, ConfigError(text, code="PLAN")) for text in _contract_violations(definition)]
+    attempt("checks", lambda: check_rules.refuse_queries(definition))
     steps = [step for step in definition.transform_steps if (step.body or "").strip()]
     tasks = [attempt(plan_field, lambda step=step: _bind(step, registry.transforms)) for step in steps]
     url = (
@@ -323,7 +325,8 @@ def prepare(
         target = checked.sink.describe(() if checked.tasks else source.columns)
         if full_run and source.filtered is not None:
             raise RequestRefused(f"a full run would not read the whole source: {source.filtered}", code="PARAM")
-        _refuse_fatal([*(target.findings if writes or not target.key else ()), *source.findings], target, full_run)
+        found = [*target.findings, *check_rules.unsupported(checked.definition, target)]
+        _refuse_fatal([*(found if writes or not target.key else ()), *source.findings], target, full_run)
         return _planned(checked, source, target, allow_shrink=allow_shrink, full_run=full_run)
     except BaseException:
         checked.source.close()
@@ -375,6 +378,7 @@ def _planned(
         full_run=full_run,
         max_staging_age=options.max_staging_age,
         max_delete_ratio=None if allow_shrink else options.max_delete_ratio,
+        checks=definition.checks,
     )
     return Prepared(plan, source, lane)
 

@@ -148,13 +148,13 @@ def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, contr
     return run_repair(built.plan, (*wrong.missing, *wrong.different), wrong.extra, checkpoint, control)
 
 
-def refuse_made_keys(built: Prepared) -> None:
+def refuse_made_keys(built: Prepared, remedy: str = "ask for a full run instead") -> None:
     """RequestRefused if the source cannot select rows by the key of the target."""
     names = {column.name for column in built.source.columns}
     if made := [name for name in built.plan.target.key if name not in names]:
         raise RequestRefused(
             f"a transform makes '{made[0]}', which is in the key of {built.plan.target_name}, so that single keys"
-            " cannot be read from the source; ask for a full run instead",
+            f" cannot be read from the source; {remedy}",
             code="KEY_OF_TRANSFORM",
         )
 

@@ -102,11 +102,16 @@ def open_sides(definition: Definition, built: Prepared, quarantined: Collection[
     common = CommonColumns(definition, built, quarantined, values)
     if not built.plan.user_code:
         wanted = common.compare(built.source.columns)
-        nothing = replace(wanted, only=())
-        if built.plan.source.digest(nothing) is not None and built.plan.sink.digest(nothing) is not None:
+        if are_computed(built.plan, wanted):
             marked = _marked(definition, built)
             return ComputedSides(built, wanted, common.control, _Produced(definition, built), marked)
     return StreamedSides(built, common, _Produced(definition, built))
+
+
+def are_computed(plan: Plan, wanted: Compare) -> bool:
+    """Whether both systems compute digests: values of one type are then compared by their text."""
+    nothing = replace(wanted, only=())
+    return plan.source.digest(nothing) is not None and plan.sink.digest(nothing) is not None
 
 
 class CommonColumns:

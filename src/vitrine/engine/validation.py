@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from vitrine.engine import plan
+from vitrine.engine import check_rules, plan
 from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.errors import ConfigError, TransientError, VitrineError
 from vitrine.flow.rows import Column, Finding
@@ -117,7 +117,7 @@ def _first_due(definition: Definition, settings: Settings) -> datetime | None:
 def findings_of(definition: Definition, built: Prepared) -> list[Finding]:
     """What source and target report about a definition, and what follows from how it reads."""
     found = [*built.plan.target.findings, *built.source.findings, *_of_watermark(built)]
-    return found + _of_deletes(definition, built)
+    return [*found, *_of_deletes(definition, built), *check_rules.notes(definition)]
 
 
 def _of_deletes(definition: Definition, built: Prepared) -> list[Finding]:

@@ -272,7 +272,7 @@ def _publish(
 ) -> Outcome | None:
     """Make the load visible; PAUSED or RELEASED if the run should end after it."""
     control.enter(Phase.PUBLISH)
-    info = LoadInfo(generation.rows, repeats, plan.max_delete_ratio)
+    info = LoadInfo(generation.rows, repeats, plan.max_delete_ratio, plan.checks)
     position = generation.position if plan.incremental else Position()
     try:
         opened = load.publish(checkpoint.stamp(), info)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
+from vitrine.checks import BaseCheck
 from vitrine.flow.rows import (
     Batch,
     Column,
@@ -123,6 +124,8 @@ class Unit(Work, Protocol):
     def write(self, batch: Batch) -> None:
         """Upsert by key. Rows that do not fit go to the job's reject policy, which may raise.
 
+        Outside a load, the definition's checks are carried out on the rows; CheckFailed before any of them is visible.
+
         The loop saves `batch.refused`. A load that removes what was not staged keeps what the target has of these keys.
         """
         ...
@@ -147,7 +150,10 @@ class Load(Writer, Protocol):
     def state(self) -> LoadState: ...
 
     def publish(self, stamp: Stamp, info: LoadInfo) -> AbstractContextManager[Work]:
-        """Make the rows visible atomically; can be repeated. After a DataError nothing has changed."""
+        """Make the rows visible atomically; can be repeated. After a DataError nothing has changed.
+
+        The checks of the info are carried out first.
+        """
         ...
 
     def discard(self) -> None:
@@ -293,6 +299,7 @@ class Plan:
     full_run: bool = False  # an incremental pipeline loads everything once, and what vanished at the source is removed
     max_staging_age: timedelta = timedelta(hours=1)
     max_delete_ratio: float | None = 0.5  # None: any number of rows may be deleted
+    checks: tuple[BaseCheck, ...] = ()
 
     @property
     def loads_everything(self) -> bool:

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
+from vitrine.checks import BaseCheck
+from vitrine.flow.check_results import CheckResult
 from vitrine.model import Cursor, Row
 from vitrine.places import Place
 
@@ -310,6 +312,8 @@ class TargetInfo:
     columns: tuple[Column, ...] = ()  # of an existing target
     identity: str | None = None  # changes if the target is recreated
     findings: tuple[Finding, ...] = ()
+    # types of checks that the sink carries out before rows are visible; the engine refuses a definition with others
+    checks: frozenset[str] = frozenset()
     written: tuple[str, ...] = ()  # of `columns`: those that the last run has written, as far as it is known
     rewrites: bool = False  # rows are written even if they are equal, and a load replaces the target as a whole
 
@@ -378,6 +382,7 @@ class Written:
     healed: tuple[str, ...] = ()  # keys of earlier rejects that this unit has written
     identity: str | None = None  # of the target
     facts: dict[str, Any] | None = None  # of the sink, at most 8 KB as JSON; None: unchanged
+    checks: tuple[CheckResult, ...] = ()  # of the rows written; empty: none was checked
 
 
 NOTHING_WRITTEN = Written()
@@ -464,6 +469,8 @@ class LoadInfo:
     rows: int
     repeats: bool  # rows of one key may have been staged twice: the newest is kept
     max_delete_ratio: float | None  # None: any number of rows may be deleted
+    # carried out on the staged rows; CheckFailed, before anything is visible, if one of severity fail does not pass
+    checks: tuple[BaseCheck, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -477,6 +484,7 @@ class State:
     identity: str | None = None
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     totals: Counts = Counts()  # of this claim
+    checks: tuple[CheckResult, ...] = ()  # of this claim
     backfill: Cursor | None = None  # the last row that the claim's backfill has written; None: it has written none
 
 

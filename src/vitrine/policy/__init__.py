@@ -1,7 +1,7 @@
 """Policy: what a pipeline may read, and where it may write."""
 
+from vitrine.policy.check_sql import CheckSql, check_sql
 from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filter
-from vitrine.policy.cursor_lineage import Lineage, lineage_of
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, Call, is_listed, parse_calls
 from vitrine.policy.lower_bounds import other_use_of_checkpoint
@@ -14,15 +14,15 @@ __all__ = [
     "FUNCTION_GROUPS",
     "Approved",
     "Call",
-    "Lineage",
+    "CheckSql",
     "Named",
     "ReadOnlySql",
     "Unfiltered",
+    "check_sql",
     "check_target",
     "inspect_definition",
     "is_allowed_target",
     "is_listed",
-    "lineage_of",
     "other_use_of_checkpoint",
     "parse_calls",
     "read_only",

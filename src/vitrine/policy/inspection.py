@@ -216,9 +216,7 @@ class Inspection:
 
     def _check_relation(self, relation: pb.RangeVar, with_names: frozenset[str]) -> None:
         table, schema = relation.relname, relation.schemaname
-        self._relations_seen += 1
-        if self._relations_seen > MAX_RELATIONS:
-            raise too_complex(f"names more than {MAX_RELATIONS} relations")
+        self._count_relation()
         if relation.catalogname:
             raise ConfigError(
                 f"table '{relation.catalogname}.{schema}.{table}' names a database; write schema.table", code="SCHEMA"
@@ -231,6 +229,11 @@ class Inspection:
                 f"table '{table}' has no schema and is therefore ambiguous; write it with one of: {self._schemas()}",
                 code="UNQUALIFIED",
             )
+
+    def _count_relation(self) -> None:
+        self._relations_seen += 1
+        if self._relations_seen > MAX_RELATIONS:
+            raise too_complex(f"names more than {MAX_RELATIONS} relations")
 
     def _check_function(self, names: Names, arguments: int) -> None:
         *schemas, function = names

@@ -25,8 +25,6 @@ def delete_vanished(
 ) -> Outcome:
     """Compare the keys of both sides if that is due, and delete what the source has no more, under the shrink guard."""
     options = claim.definition.options
-    if options.delete_mode != "reconcile_keys":
-        return Outcome.FINISHED
     if not states.are_deletes_due(store.connection(), claim.pipeline_id, options.delete_interval):
         return Outcome.FINISHED
     began = time.monotonic()

@@ -30,7 +30,7 @@ from vitrine.runner.run_log import RunLogKeeper
 from vitrine.settings import Settings
 from vitrine.status import RETURNS, Event, RunStatus, Status
 from vitrine.store import pipelines, runs
-from vitrine.store.database import Link
+from vitrine.store.database import Link, Spares
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ FINISHES = {
     RequestKind.BACKFILL: Event.RETURN_IDLE,
     RequestKind.RECONCILE: Event.RETURN_IDLE,
     RequestKind.REPLAY: Event.RETURN_IDLE,
+    RequestKind.RESEND: Event.RETURN_IDLE,
 }
 """The event that ends a successful request of each kind. No schedule may replace what a rollback has restored."""
 
@@ -181,14 +182,16 @@ class PipelineDispatcher:
         watch: Watch | None = None,
         retry: bool = True,
         on_hang: Callable[[VitrineError], None] = lambda error: None,
+        spares: Spares | None = None,
     ) -> tuple[Executed, Status | None]:
         """Run the claim; the pipeline's new status, or None if the lease was lost during the run.
 
-        A run that hangs does not return from here. It is FAILED then, and `on_hang` is called, from another thread.
+        `spares`: connections to the store that are used again. A run that hangs does not return from here. It is FAILED
+        then, and `on_hang` is called, from another thread.
         """
         with (
             RunLogKeeper(claim.run_id, self._redact) as kept,
-            Link(self._settings.store_url, name=f"{claim.session}:run") as store,
+            Link(self._settings.store_url, name=f"{claim.session}:run", spares=spares) as store,
         ):
             log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
             metrics.run_started(claim.definition.name)
@@ -214,6 +217,8 @@ class PipelineDispatcher:
             reach("after_finish")
             self._log_end(claim, executed, verdict, status)
             kept.save(store)
+            if status is not None:
+                store.leave()
         self._count(claim, executed, verdict if status else None, status)
         return executed, status
 

@@ -9,20 +9,16 @@ from functools import partial
 from typing import TypeVar
 
 from vitrine import metrics
-from vitrine.engine.backfill import range_of
-from vitrine.engine.rollback import roll_back
 from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
-from vitrine.flow.backfill import run_backfill
+from vitrine.flow.check_results import CheckFailed, Results, combined
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Interrupted, Outcome
 from vitrine.flow.rows import Counts
 from vitrine.model import Claim, RequestKind
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
-from vitrine.runner.deleting import delete_vanished
 from vitrine.runner.planning import planned
-from vitrine.runner.reconciling import reconcile, replay
 from vitrine.settings import Settings
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store.checkpoints import StoreCheckpoint, record_checks
 from vitrine.store.database import Link
 
 log = logging.getLogger(__name__)
@@ -42,6 +38,7 @@ class Executed:
     seconds: float
     moved: bool = False  # the run has changed the checkpoint or the mart
     batch_seq: int | None = None  # of the last batch that the run saved; None: it did not finish
+    checks: Results = ()  # what the checks have found in its rows
 
 
 def wait_before(
@@ -81,11 +78,13 @@ class PipelineExecutor:
             error = ended if isinstance(ended, VitrineError) else None
             # the timeout is the reason, whatever the cancelled call raised
             error = (control.overdue or error) if error is not None else None
+            checks = _settle_checks(claim, store, checkpoint, error)
         outcome = ended if isinstance(ended, Outcome) else None
         progress = control.progress
         seconds = time.monotonic() - started
         batch_seq = checkpoint.sequence if outcome is Outcome.FINISHED else None
-        return Executed(outcome, error, progress.counts, progress.batches, seconds, checkpoint.moved > 0, batch_seq)
+        moved = checkpoint.moved > 0
+        return Executed(outcome, error, progress.counts, progress.batches, seconds, moved, batch_seq, checks)
 
     def _run(
         self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl, *, can_queue: bool
@@ -117,18 +116,31 @@ class PipelineExecutor:
                 return interrupted
 
     def _attempt(self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl) -> Outcome:
-        """Do all remaining work, up to the next interruption."""
+        """Do all remaining work, up to the next interruption. What only some requests need is imported for them."""
         if outcome := control.interrupted():  # much time may have passed since the claim
             return outcome
         try:
             match claim.kind:
                 case RequestKind.ROLLBACK:
+                    from vitrine.engine.rollback import roll_back
+
                     return roll_back(claim, self._settings, store.connection(), checkpoint, control)
                 case RequestKind.RECONCILE:
+                    from vitrine.runner.reconciling import reconcile
+
                     return reconcile(claim, self._settings, store, checkpoint, control)
                 case RequestKind.REPLAY:
+                    from vitrine.runner.reconciling import replay
+
                     return replay(claim, self._settings, store, checkpoint, control)
+                case RequestKind.RESEND:
+                    from vitrine.runner.resending import resend
+
+                    return resend(claim, self._settings, store, checkpoint, control)
                 case RequestKind.BACKFILL:
+                    from vitrine.engine.backfill import range_of
+                    from vitrine.flow.backfill import run_backfill
+
                     with planned(claim, self._settings, store, control) as prepared:
                         options = claim.options
                         wanted = range_of(prepared, claim.definition, options.backfill_from, options.backfill_to)
@@ -138,9 +150,33 @@ class PipelineExecutor:
                         outcome = run_plan(prepared.plan, checkpoint, control)
                     if outcome is not Outcome.FINISHED or claim.kind is RequestKind.FULL:
                         return outcome  # a full run has deleted what vanished
+                    if claim.definition.options.delete_mode != "reconcile_keys":
+                        return outcome
+                    from vitrine.runner.deleting import delete_vanished
+
                     return delete_vanished(claim, self._settings, store, checkpoint, control)
         except Interrupted as interrupted:
             return interrupted.outcome
+
+
+def _settle_checks(claim: Claim, store: Link, checkpoint: StoreCheckpoint, error: VitrineError | None) -> Results:
+    """What the checks of the run have found. Those that ended it are stored here: their rows were rolled back."""
+    results = checkpoint.state.checks
+    if isinstance(error, CheckFailed):
+        results = combined(results, error.results)
+        stored = _capture_errors(lambda: record_checks(store.connection(), claim, results), claim)
+        if isinstance(stored, VitrineError):  # best effort: the error of the run names them as well
+            log.warning(
+                "results of checks not stored: %s", stored, extra={"action": "checks_left", **claim.log_fields()}
+            )
+    for result in results:
+        if not result.passed:
+            metrics.check_failed(claim.definition.name, result.severity)
+            if result.severity == "warn":  # the others are the error of the run
+                fields = {"check": result.name, "rows": result.rows, **claim.log_fields()}
+                text = "check '%s': %s"
+                log.warning(text, result.name, result.sentence, extra={"action": "check_warned", **fields})
+    return results
 
 
 Result = TypeVar("Result")

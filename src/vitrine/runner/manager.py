@@ -17,6 +17,7 @@ from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import chains, notifications, pipelines, runs
 from vitrine.store import state as states
+from vitrine.store.database import Spares
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class PipelineManager:
         self._allowed = concurrency  # runs at once; fewer while connections are scarce
         self._unended: list[tuple[Claim, VitrineError]] = []  # runs without a connection to end themselves
         self._hanging = 0
+        self._spares = Spares()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="run")
 
     def request_stop(self) -> None:
@@ -92,6 +94,7 @@ class PipelineManager:
                 self._stop.wait(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
         self._wait_for_runs()
+        self._spares.close()
         self._deregister()
         return not self._hanging
 
@@ -140,23 +143,8 @@ class PipelineManager:
         """Do everything that is due now."""
         self._maintain(store)
         self._register(store)
-        for name in pipelines.fire_schedules(store, self._settings.zone):
-            log.info("run due", extra={"action": "run_due", "pipeline": name, "status": Status.RUN_REQUESTED})
-        for name in pipelines.fire_reconciles(store):
-            log.info("reconcile due", extra={"action": "reconcile_due", "pipeline": name})
-        for row in pipelines.expire_leases(store):
-            metrics.lease_expired(row["name"], crash_loop=row["crash_loop"])
-            log.warning(
-                "lease expired, pipeline %s",
-                row["status"],
-                extra={
-                    "action": "crash_loop" if row["crash_loop"] else "lease_expired",
-                    "pipeline": row["name"],
-                    "pipeline_id": str(row["id"]),
-                    "status": row["status"],
-                    "token": row["lease_token"],
-                },
-            )
+        self._spares.close_old()
+        self._start_due(store)
         self._end_unended(store)
         self._running = {future for future in self._running if not future.done()}
         while len(self._running) < self._allowed and not self._stop.is_set():
@@ -170,6 +158,27 @@ class PipelineManager:
                 return
             self._running.add(self._threads.submit(self._dispatch, claim))
 
+    def _start_due(self, store: Connection) -> None:
+        """Fire schedules and expire leases. Every run that ends causes a poll, and most polls find nothing."""
+        due = pipelines.get_due(store)
+        for name in pipelines.fire_schedules(store, self._settings.zone) if due.schedules else ():
+            log.info("run due", extra={"action": "run_due", "pipeline": name, "status": Status.RUN_REQUESTED})
+        for name in pipelines.fire_reconciles(store) if due.reconciles else ():
+            log.info("reconcile due", extra={"action": "reconcile_due", "pipeline": name})
+        for row in pipelines.expire_leases(store) if due.leases else ():
+            metrics.lease_expired(row["name"], crash_loop=row["crash_loop"])
+            log.warning(
+                "lease expired, pipeline %s",
+                row["status"],
+                extra={
+                    "action": "crash_loop" if row["crash_loop"] else "lease_expired",
+                    "pipeline": row["name"],
+                    "pipeline_id": str(row["id"]),
+                    "status": row["status"],
+                    "token": row["lease_token"],
+                },
+            )
+
     def _register(self, store: Connection) -> None:
         """At most once per poll interval, even if ending runs wake the manager more often.
 
@@ -182,7 +191,7 @@ class PipelineManager:
 
     def _dispatch(self, claim: Claim) -> None:
         try:
-            executed, _ = self._dispatcher.dispatch(claim, on_hang=lambda error: self._stop_hung())
+            executed, _ = self._dispatcher.dispatch(claim, on_hang=lambda error: self._stop_hung(), spares=self._spares)
             self._adapt(executed.error)
         except VitrineError as exc:
             self._adapt(exc)
@@ -199,6 +208,7 @@ class PipelineManager:
         if error is None or error.code != CONNECTION_LIMIT:
             self._allowed = min(self._allowed + 1, self._concurrency)
             return
+        self._spares.close()
         self._allowed = max(1, min(self._allowed, len(self._running)) - 1)
         extra = {"action": "connections_scarce", "allowed": self._allowed}
         log.warning("a run waits for connections; %d at once are allowed now: %s", self._allowed, error, extra=extra)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from vitrine import policy
 from vitrine.errors import VitrineError
 from vitrine.flow.rows import Finding
 from vitrine.model import Definition, Mode
+from vitrine.policy.cursor_lineage import lineage_of
 from vitrine.postgres import Connection
 from vitrine.service.context import Context
 from vitrine.store import chains
@@ -44,7 +44,7 @@ def of_cursor(definition: Definition, marts: Sequence[Mart]) -> Iterator[Finding
     if definition.mode is not Mode.INCREMENTAL or query is None or column is None or definition.source != "default":
         return
     try:
-        found = policy.lineage_of(query, column, {mart.relation: mart.columns for mart in marts})
+        found = lineage_of(query, column, {mart.relation: mart.columns for mart in marts})
     except VitrineError:
         return  # refused for other reasons
     for mart in marts:

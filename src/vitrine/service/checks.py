@@ -27,7 +27,7 @@ CHECK_TIMEOUT = "CHECK_TIMEOUT"
 def validate(context: Context, subject: str | Definition) -> ReportBody:
     """How a stored pipeline, or a definition that is not stored, would run; VitrineError with the reasons if not."""
     definition = _definition(context, subject)
-    report = _ask(context, definition, validation.inspect)
+    report = ask(context, definition, validation.inspect)
     with context.connection() as connection:
         due = pipelines.first_due(connection, definition, context.settings.zone)
     findings = (*report.findings, *chain_findings.of_chain(context, definition))
@@ -38,7 +38,7 @@ def validate(context: Context, subject: str | Definition) -> ReportBody:
 def preview(context: Context, subject: str | Definition, *, limit: int = 20) -> PreviewBody:
     """The first rows of a stored pipeline, or of a definition, after its transforms; nothing is written."""
     definition = _definition(context, subject)
-    return PreviewBody.of(_ask(context, definition, lambda checked: previews.preview(checked, limit)))
+    return PreviewBody.of(ask(context, definition, lambda checked: previews.preview(checked, limit)))
 
 
 @allowed(Role.OPERATOR)
@@ -48,7 +48,7 @@ def compare(context: Context, key: str, *, with_values: bool = False) -> Compari
         pipeline = pipelines.get(connection, key)
         quarantined = runs.context(connection, pipeline.id).open_rejects
     return ComparisonBody.of(
-        _ask(
+        ask(
             context,
             pipeline.definition,
             lambda checked: reconcile.compare_checked(checked, quarantined, with_values=with_values),
@@ -78,14 +78,14 @@ def _definition(context: Context, subject: str | Definition) -> Definition:
         return pipelines.get(connection, subject).definition
 
 
-def _ask(context: Context, definition: Definition, ask: Callable[[CheckedDefinition], Answer]) -> Answer:
-    return ask_both(context, plan.check(definition, context.settings), ask)
+def ask(context: Context, definition: Definition, question: Callable[[CheckedDefinition], Answer]) -> Answer:
+    return ask_both(context, plan.check(definition, context.settings), question)
 
 
 def ask_both(
     context: Context,
     checked: CheckedDefinition,
-    ask: Callable[[CheckedDefinition], Answer],
+    question: Callable[[CheckedDefinition], Answer],
     *,
     seconds: float | None = None,
 ) -> Answer:
@@ -97,21 +97,21 @@ def ask_both(
         longest = context.settings.check_timeout.total_seconds()
         seconds = longest if seconds is None else min(seconds, longest)
     try:
-        return ask(checked) if seconds is None else _limited(context, checked, ask, seconds)
+        return question(checked) if seconds is None else _limited(context, checked, question, seconds)
     except ConfigError as exc:
         # as an error of the definition: one of the store has the driver's exception as its cause
         raise ConfigError(str(exc), code=exc.code, place=exc.place) from exc
 
 
 def _limited(
-    context: Context, checked: CheckedDefinition, ask: Callable[[CheckedDefinition], Answer], seconds: float
+    context: Context, checked: CheckedDefinition, question: Callable[[CheckedDefinition], Answer], seconds: float
 ) -> Answer:
     """Time and number of checks are limited: they must not take the threads of a server, nor load the source."""
     check_slots.take()
 
     def answer() -> Answer:
         try:
-            return ask(checked)
+            return question(checked)
         finally:
             check_slots.give_back()  # here, because a check that does not end must keep its place
 

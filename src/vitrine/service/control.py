@@ -1,11 +1,10 @@
-"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, pause, reload."""
+"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, resend, pause, reload."""
 
 import logging
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from vitrine import revisions
-from vitrine.engine import backfill, rollback
 from vitrine.errors import NotFound, StoredDefinitionInvalid, TransitionRefused
 from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
@@ -22,13 +21,16 @@ from vitrine.service.bodies.control import (
     RunOptionsBody,
     RunRequestBody,
 )
-from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.status import Status
 from vitrine.store import pipelines, selecting
 from vitrine.store.pipelines import Stored
+
+if TYPE_CHECKING:
+    from vitrine.service.bodies.reconciliation import ReconcileBody
+    from vitrine.service.bodies.tracing import ResendBody
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,8 @@ def resume(context: Context, key: str, options: RunOptionsBody | None = None) ->
 @allowed(Role.OPERATOR)
 def roll_back(context: Context, key: str) -> Requested:
     """Refused if it is known already that there is nothing to go back to; a runner may find that out later."""
+    from vitrine.engine import rollback  # `vitrine run` does not need it, and would start later
+
     with context.connection() as connection:
         pipeline = pipelines.get(connection, key)
         check = rollback.prepare_check(connection, context.settings, pipeline)
@@ -92,7 +96,7 @@ def roll_back(context: Context, key: str) -> Requested:
 
 
 @allowed(Role.OPERATOR)
-def request_reconcile(context: Context, key: str, body: ReconcileBody | None = None) -> Requested:
+def request_reconcile(context: Context, key: str, body: "ReconcileBody | None" = None) -> Requested:
     """The comparison of every value as a run, or a repair; the result is stored with the run, and with the request."""
     options = body.options() if body else None
     with context.connection() as connection:
@@ -106,7 +110,19 @@ def replay_rejects(context: Context, key: str) -> Requested:
         return _request(context, connection, key, None, kind=RequestKind.REPLAY)
 
 
+@allowed(Role.OPERATOR)
+def resend(context: Context, key: str, body: "ResendBody") -> Requested:
+    """Read and write one key once more; with `delete`, remove it if the source does not have it."""
+    from vitrine.flow import keys
+
+    options = RunOptions(key=keys.to_text(tuple(body.key)), delete=body.delete)
+    with context.connection() as connection:
+        return _request(context, connection, key, options, kind=RequestKind.RESEND)
+
+
 def _request_backfill(context: Context, key: str, wanted: BackfillBody) -> Requested:
+    from vitrine.engine import backfill
+
     with context.connection() as connection:
         pipeline = pipelines.get(connection, key)
     start, end = backfill.check_request(pipeline.definition, context.settings, str(wanted.start), str(wanted.end))
@@ -127,6 +143,8 @@ def pause(context: Context, key: str) -> Paused:
 
 @allowed(Role.OPERATOR)
 def reload(context: Context, key: str) -> Reloaded:
+    from vitrine import revisions
+
     with context.connection() as connection, audit.recorded(context, connection, "pipelines.reload") as record:
         reloaded = revisions.reload(connection, key)
         record.add(reloaded.pipeline, after={"config_version": reloaded.pipeline.config_version})

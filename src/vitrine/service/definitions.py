@@ -10,7 +10,7 @@ from typing import Any
 from vitrine.errors import ConfigError, WorkRefused
 from vitrine.flow.rows import Finding
 from vitrine.model import Definition, Pipeline, StateChoice, Step
-from vitrine.service import audit, check_slots
+from vitrine.service import audit, check_slots, lateness
 from vitrine.service.bodies.filters import EVERY, Filters
 from vitrine.service.bodies.pipelines import (
     FindingBody,
@@ -22,6 +22,7 @@ from vitrine.service.bodies.pipelines import (
     StoredPipelineBody,
 )
 from vitrine.service.context import Context
+from vitrine.service.lateness import Lateness
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
@@ -36,18 +37,21 @@ def list_page(context: Context, filters: Filters = EVERY, *, after: str = "", li
     zone = context.settings.zone
     with context.connection() as connection:
         found = selecting.list_page(connection, zone, filters.selection, after=after, limit=limit + 1)
-    shown = found[:limit]
+        shown = found[:limit]
+        listed = [one for one in shown if isinstance(one, Listed)]
+        late = lateness.of_late(connection, context.settings, [one.pipeline for one in listed])
     # without validation, like the bodies in it: it would validate each of them again
     return PipelinePage.model_construct(
-        items=[_listed(one, zone) for one in shown if isinstance(one, Listed)],
+        items=[_listed(one, zone, late.get(one.pipeline.id)) for one in listed],
         invalid=[InvalidPipelineBody(name=one.name, reason=one.reason) for one in shown if isinstance(one, Invalid)],
         next=shown[-1].name if len(found) > limit else None,
     )
 
 
-def _listed(one: Listed, zone: tzinfo) -> ListedPipelineBody:
+def _listed(one: Listed, zone: tzinfo, late: Lateness | None) -> ListedPipelineBody:
     newest = NewestRunBody.of(one.newest_run) if one.newest_run else None
-    return ListedPipelineBody.of(one.pipeline, zone, last_run=newest)
+    cause, reason = (late.cause, late.sentence) if late else (None, None)
+    return ListedPipelineBody.of(one.pipeline, zone, last_run=newest, late_cause=cause, late_reason=reason)
 
 
 @allowed(Role.VIEWER)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from vitrine.model import RunId
-from vitrine.service import audit
+from vitrine.service import audit, lateness
 from vitrine.service.bodies.reconciliation import ReportPage, StoredReportBody
 from vitrine.service.bodies.runs import LogLineBody, RequestBody, RunBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.state import StateBody, StateChange
@@ -14,9 +14,9 @@ from vitrine.service.bodies.statistics import Statistics
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
-from vitrine.service.waiting import Surroundings, why_it_waits
-from vitrine.status import Status
-from vitrine.store import chains, pipelines, reconciliations, run_logs, runs
+from vitrine.service.surroundings import surroundings_of
+from vitrine.service.waiting import why_it_waits
+from vitrine.store import pipelines, reconciliations, run_logs, runs
 from vitrine.store import state as states
 
 POLL_SECONDS = 0.25
@@ -31,17 +31,14 @@ def status(context: Context, key: str) -> StatusBody:
     with context.connection() as connection:
         pipeline = pipelines.get(connection, key)
         newest = runs.list_page(connection, pipeline.id, limit=1)
-        surroundings = Surroundings(
-            runners=runs.count_live_runners(connection),
-            source_is_full=pipeline.status is Status.RUN_REQUESTED
-            and pipelines.is_source_full(connection, pipeline.definition.source, context.settings.runs_per_source()),
-            upstreams=chains.list_upstreams(connection, pipeline.id) if pipeline.definition.after else (),
-        )
+        surroundings = surroundings_of(connection, pipeline, context.settings)
+        late = lateness.of_late(connection, context.settings, [pipeline])
     return StatusBody.of(
         pipeline,
         newest[0] if newest else None,
         zone=context.settings.zone,
         waiting=why_it_waits(pipeline, surroundings),
+        late=late.get(pipeline.id),
         runners=surroundings.runners,
         upstreams=surroundings.upstreams,
     )

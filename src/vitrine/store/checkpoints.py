@@ -8,6 +8,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from vitrine.errors import CheckpointMoved, LeaseLost
+from vitrine.flow.check_results import Results, combined
 from vitrine.flow.protocols import Interrupted, Outcome, Transaction
 from vitrine.flow.rows import (
     UNITS_PER_TOKEN,
@@ -27,7 +28,7 @@ from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import generations, rejects
 from vitrine.store import state as states
-from vitrine.store.database import Link, fetch_one
+from vitrine.store.database import Link, execute, fetch_one
 from vitrine.store.database import transaction as store_transaction
 
 
@@ -39,6 +40,7 @@ def advance(state: State, entry: Entry, cursor_types: str) -> State:
         identity=written.identity or state.identity,
         facts=state.facts if written.facts is None else written.facts,
         totals=state.totals + written.counts,
+        checks=combined(state.checks, written.checks) if written.checks else state.checks,
     )
     generation = state.generation
     match entry.step:
@@ -214,6 +216,8 @@ class StoreCheckpoint:
         if row["batch_seq"] is None:
             raise CheckpointMoved("another session changed the checkpoint of this run")
         rejects.store_rejects(connection, self._claim, entry.written.rejects, entry.written.healed)
+        if entry.written.checks:
+            record_checks(connection, self._claim, after.checks)
         if entry.step is Step.PUBLISHED and self._state.generation is not None:
             generations.record(connection, self._claim, self._state.generation, self._state, after)
         if entry.restored is not None:
@@ -248,6 +252,16 @@ class StoreCheckpoint:
         if self._backfill_key is None or row["backfill_key"] != self._backfill_key or row["backfill_cursor"] is None:
             return None
         return tuple(row["backfill_cursor"])
+
+
+def record_checks(connection: Connection, claim: Claim, results: Results) -> None:
+    """Store what the checks have found with the run; LeaseLost if another runner has the pipeline."""
+    checks = Jsonb([result.stored() for result in results])
+    updated = execute(
+        connection, "record_checks", id=claim.pipeline_id, token=claim.token, run_id=claim.run_id, checks=checks
+    )
+    if not updated:
+        raise lease_lost(claim)
 
 
 def hold(connection: Connection, claim: Claim) -> None:

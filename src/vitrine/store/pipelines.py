@@ -289,6 +289,21 @@ def first_due(connection: Connection, definition: Definition, zone: tzinfo = UTC
     return definition.schedule.next_after(row["now"], zone=zone) if row else None
 
 
+@dataclass(frozen=True)
+class Due:
+    """What a poll has to do."""
+
+    schedules: bool
+    reconciles: bool
+    leases: bool  # some have expired
+
+
+def get_due(connection: Connection) -> Due:
+    """Whether `fire_schedules`, `fire_reconciles` and `expire_leases` would find anything."""
+    row = fetch_one(connection, "get_due")
+    return Due(**row) if row else Due(schedules=True, reconciles=True, leases=True)
+
+
 def fire_schedules(connection: Connection, zone: tzinfo = UTC) -> list[str]:
     """Consume every due time that has passed; names of the pipelines for which this requested a run.
 
@@ -383,6 +398,11 @@ def claim_next(
 def _list_full_sources(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
     """Sources at their limit; other claims wait until the transaction ends before they count."""
     fetch_one(connection, "lock_source_limits")
+    return list_full_sources(connection, runs_per_source)
+
+
+def list_full_sources(connection: Connection, runs_per_source: Mapping[str, int]) -> list[str]:
+    """Sources whose runs have all the connections that are allowed."""
     allowed = {"sources": list(runs_per_source), "runs": list(runs_per_source.values())}
     return [row["source"] for row in fetch_all(connection, "list_full_sources", **allowed)]
 
@@ -391,8 +411,7 @@ def is_source_full(connection: Connection, source: str, runs_per_source: Mapping
     """Whether a run of this source would have to wait, because others have all the connections that are allowed."""
     if source not in runs_per_source:
         return False
-    limit = {"sources": [source], "runs": [runs_per_source[source]]}
-    return bool(fetch_all(connection, "list_full_sources", **limit))
+    return bool(list_full_sources(connection, {source: runs_per_source[source]}))
 
 
 def _open_run(connection: Connection, row: DictRow, runner: str, taken_at: float) -> Claim:
@@ -644,7 +663,7 @@ def _found(row: DictRow | None, key: str | UUID) -> DictRow:
 
 
 def _columns(definition: Definition) -> dict[str, Any]:
-    columns = definition.model_dump(exclude={"tasks", "options", "after"})
+    columns = definition.model_dump(exclude={"tasks", "options", "checks", "after"})
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
     automatic = definition.batch_size == "auto"
     return {
@@ -653,6 +672,7 @@ def _columns(definition: Definition) -> dict[str, Any]:
         "batch_size_exact": not automatic,
         "key_columns": list(definition.key_columns),
         "tags": list(definition.tags),
+        "checks": Jsonb([check.model_dump(mode="json", exclude_defaults=True) for check in definition.checks]),
         "options": Jsonb(options),
     }
 

@@ -71,7 +71,8 @@ name = %(name)s, description = %(description)s, owner = %(owner)s, tags = %(tags
 source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
 target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
 incremental_id_key = %(incremental_id_key)s, key_columns = %(key_columns)s, batch_size = %(batch_size)s,
-batch_size_exact = %(batch_size_exact)s, enabled = %(enabled)s, options = %(options)s, schedule_interval = %(schedule_interval)s,
+batch_size_exact = %(batch_size_exact)s, enabled = %(enabled)s, checks = %(checks)s, options = %(options)s,
+schedule_interval = %(schedule_interval)s,
 next_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
                    THEN %(next_due_at)s ELSE p.next_due_at END,
 regular_due_at = CASE WHEN (p.enabled, p.schedule_interval) IS NOT DISTINCT FROM (%(enabled)s, %(schedule_interval)s::text)
@@ -83,6 +84,16 @@ verdict_at = CASE WHEN p.target_table = %(target_table)s THEN p.verdict_at END,
 next_reconcile_at = CASE WHEN p.options ->> 'reconcile_interval' IS NOT DISTINCT FROM %(options)s::jsonb ->> 'reconcile_interval'
                          THEN p.next_reconcile_at END,
 config_version = p.config_version + 1
+
+-- fragment reconcile_due --
+-- Condition: a pipeline is IDLE, has a mart, and its `reconcile_interval` has passed
+options ->> 'reconcile_interval' IS NOT NULL AND options ->> 'reconcile_interval' ~ '^[0-9.]+[smhd]$'
+   AND enabled AND status = 'IDLE' AND fresh_as_of IS NOT NULL
+   AND (next_reconcile_at IS NULL OR next_reconcile_at <= now())
+
+-- fragment lease_expired --
+-- Condition: the lease of pipeline p has expired
+p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
 
 -- fragment stale --
 -- Condition: the mart of pipeline p is older than its option `freshness` allows or, without one, its schedule. The due times
@@ -175,11 +186,11 @@ SELECT id, schedule_interval, coalesce(fresh_as_of, created_at) AS fresh_as_of, 
 INSERT INTO etl.etl_pipelines (id, name, description, owner, tags, type, source_type, source, source_query, python_task,
        target_table, mode, incremental_key, incremental_id_key, key_columns, batch_size, batch_size_exact, enabled,
        schedule_interval,
-       next_due_at, options)
+       next_due_at, checks, options)
 VALUES (coalesce(%(id)s, gen_random_uuid()), %(name)s, %(description)s, %(owner)s, %(tags)s, %(type)s, %(source_type)s, %(source)s,
        %(source_query)s, %(python_task)s, %(target_table)s, %(mode)s, %(incremental_key)s, %(incremental_id_key)s,
        %(key_columns)s, %(batch_size)s, %(batch_size_exact)s, %(enabled)s, %(schedule_interval)s,
-       %(next_due_at)s, %(options)s)
+       %(next_due_at)s, %(checks)s, %(options)s)
 RETURNING id;
 
 -- update_pipeline --
@@ -252,6 +263,16 @@ WITH chosen AS (
        next_attempt_at = CASE WHEN step.new = 'PAUSED' THEN NULL ELSE p.next_attempt_at END
 -- include guard
 RETURNING p.status;
+
+-- get_due --
+-- What a poll finds due: a cheap question before the statements that act on it, whose planning takes longer than this
+SELECT EXISTS (SELECT FROM etl.etl_pipelines WHERE enabled AND next_due_at <= now()) AS schedules,
+       EXISTS (SELECT FROM etl.etl_pipelines WHERE
+               -- include reconcile_due
+       ) AS reconciles,
+       EXISTS (SELECT FROM etl.etl_pipelines p WHERE
+               -- include lease_expired
+       ) AS leases;
 
 -- get_time --
 -- The current time of the database
@@ -381,9 +402,8 @@ SELECT id FROM moved;
 WITH chosen AS (
     SELECT id, status, rerun, (options ->> 'reconcile_interval')::interval AS pause, 'schedule' AS event
       FROM etl.etl_pipelines
-     WHERE options ->> 'reconcile_interval' IS NOT NULL AND options ->> 'reconcile_interval' ~ '^[0-9.]+[smhd]$'
-       AND enabled AND status = 'IDLE' AND fresh_as_of IS NOT NULL
-       AND (next_reconcile_at IS NULL OR next_reconcile_at <= now())
+     WHERE
+           -- include reconcile_due
        FOR UPDATE SKIP LOCKED
 )
 -- include move
@@ -415,7 +435,8 @@ WITH expired AS (
                        OR s.error_code IN ('LEASE_EXPIRED', 'CRASH_LOOP') AND s.finished_at > r.started_at)) AS charged
       FROM etl.etl_pipelines p
       LEFT JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.status = 'RUNNING'
-     WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED') AND p.lease_expires_at < clock_timestamp()
+     WHERE
+           -- include lease_expired
        FOR UPDATE OF p SKIP LOCKED
 ), judged AS (
     SELECT *, CASE WHEN status <> 'RUNNING' OR NOT charged OR progressed OR attempt < %(max_attempts)s THEN 'expire'
@@ -662,10 +683,16 @@ SELECT id, run_id, started_at, finished_at, verdict, verified_until, report
   FROM etl.etl_reconciliations WHERE pipeline_id = %(id)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
 
 -- record_result --
--- Records what a reconcile or a replay has found; no row means that the lease is lost
+-- Records what a reconcile, a replay or a resend has found; no row means that the lease is lost
 WITH
 -- include fence
 UPDATE etl.etl_runs SET result = %(result)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
+
+-- record_checks --
+-- Records what the checks of a pipeline have found in the rows of a run; no row means that the lease is lost
+WITH
+-- include fence
+UPDATE etl.etl_runs SET checks = %(checks)s WHERE id = %(run_id)s AND EXISTS (SELECT FROM held);
 
 -- hold_lease --
 -- The fence alone; no row means that the lease is lost (ETL01)
@@ -763,6 +790,12 @@ SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason,
        CASE WHEN %(with_rows)s THEN row END AS row, created_at
   FROM etl.etl_rejects
  WHERE pipeline_id = %(id)s AND closed_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s;
+
+-- get_reject --
+-- The row in quarantine that has one of these keys
+SELECT id, run_id, key, column_name, coalesce(code, sqlstate) AS code, reason, NULL AS row, created_at
+  FROM etl.etl_rejects
+ WHERE pipeline_id = %(id)s AND closed_at IS NULL AND key = ANY(%(keys)s) ORDER BY id LIMIT 1;
 
 -- count_rejects --
 -- How many rows of a pipeline are in quarantine
@@ -967,7 +1000,7 @@ SELECT count(*) AS alive FROM etl.etl_runners WHERE seen_at > now() - %(within)s
 
 -- list_pipeline_metrics --
 -- Values for the metrics of every pipeline; ages are in seconds
-SELECT p.name, p.enabled, p.status,
+SELECT p.id, p.name, p.enabled, p.status,
        extract(epoch FROM clock_timestamp() - p.fresh_as_of)::float8 AS mart_age,
        CASE WHEN p.status IN ('RUNNING', 'PAUSE_REQUESTED')
             THEN extract(epoch FROM clock_timestamp() - p.heartbeat_at)::float8 END AS heartbeat_age,
@@ -983,6 +1016,25 @@ SELECT p.name, p.enabled, p.status,
        CASE p.verdict WHEN 'different' THEN 1 WHEN 'equal' THEN 0 END AS differs
   FROM etl.etl_pipelines p LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
  ORDER BY p.name;
+
+-- list_late_facts --
+-- Of pipelines whose marts are late: what decides why. Who paused or disabled one is the last such entry of the audit log
+SELECT p.id, clock_timestamp() AS now, p.enabled, p.status, p.status_since, p.source, p.last_error_code, p.last_error_at,
+       p.lease_owner, p.lease_expires_at, p.next_attempt_at, p.next_due_at, p.postponed,
+       s.horizon_blocker, s.horizon_lag_seconds,
+       EXISTS (SELECT FROM etl.etl_chains c WHERE c.pipeline_id = p.id) AS chained,
+       ARRAY(SELECT u.name FROM etl.etl_chains c JOIN etl.etl_pipelines u ON u.id = c.upstream_id
+              WHERE c.pipeline_id = p.id AND c.succeeded_at IS NULL ORDER BY u.name) AS missing_upstreams,
+       a.actor AS halted_by, a.at AS halted_at
+  FROM etl.etl_pipelines p
+  LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
+  LEFT JOIN LATERAL (
+       SELECT actor, at FROM etl.etl_audit
+        WHERE pipeline = p.name AND pipeline_id = p.id
+          AND CASE WHEN p.enabled THEN operation IN ('pipelines.pause', 'pipelines.rollback')
+                   ELSE after ->> 'enabled' = 'false' END
+        ORDER BY id DESC LIMIT 1) a ON NOT p.enabled OR p.status IN ('PAUSED', 'PAUSE_REQUESTED')
+ WHERE p.id = ANY (%(ids)s);
 
 -- open_alert --
 -- A condition has begun: one message, unless an earlier one has reported it and it has not ended since

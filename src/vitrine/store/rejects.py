@@ -58,6 +58,12 @@ def list_page(
     return [_open_reject(row) for row in _list(connection, pipeline_id, after, limit, with_rows=with_rows)]
 
 
+def find(connection: Connection, pipeline_id: PipelineId, texts: Sequence[str]) -> OpenReject | None:
+    """The reject of a key, which has one of these texts; None if it is not in quarantine."""
+    row = fetch_one(connection, "get_reject", id=pipeline_id, keys=list(texts))
+    return _open_reject(row) if row else None
+
+
 def list_open(connection: Connection, pipeline_id: PipelineId, limit: int = 100) -> list[DictRow]:
     """Rows in quarantine, oldest first; keys as a person reads them."""
     rows = _list(connection, pipeline_id, 0, limit, with_rows=True)

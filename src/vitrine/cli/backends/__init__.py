@@ -37,4 +37,4 @@ def opened() -> Generator[Backend]:
         return
     from vitrine.cli.backends.local import local_backend
 
-    yield local_backend(building.service_settings())
+    yield local_backend(building.service_settings(settings))

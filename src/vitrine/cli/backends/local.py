@@ -1,6 +1,6 @@
 """The backend on the database: calls the functions of the service, which import what they need when they are called."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
     from vitrine.service.bodies.sources import TablePage, TransformList
     from vitrine.service.bodies.state import StateBody, StateChange
+    from vitrine.service.bodies.tracing import ResendBody, TraceBody
     from vitrine.store.audit import AuditFilters
 
 PAGE = 500
@@ -120,6 +121,11 @@ class LocalControl:
 
         return control.replay_rejects(self._context, key)
 
+    def resend(self, key: str, body: "ResendBody") -> "Requested":
+        from vitrine.service import control
+
+        return control.resend(self._context, key, body)
+
     def pause(self, key: str) -> "Paused":
         from vitrine.service import control
 
@@ -196,6 +202,11 @@ class LocalChecks:
         from vitrine.service import checks
 
         return checks.rejects(self._context, key, limit=limit, with_rows=with_rows)
+
+    def trace(self, key: str, row_key: "Sequence[str]") -> "TraceBody":
+        from vitrine.service import tracing
+
+        return tracing.trace(self._context, key, row_key)
 
 
 class LocalSources:

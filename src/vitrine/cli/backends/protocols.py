@@ -1,6 +1,6 @@
 """What the commands can ask for; the answers are the bodies of the API, wherever they come from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
@@ -18,6 +18,7 @@ from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
+from vitrine.service.bodies.tracing import ResendBody, TraceBody
 from vitrine.store.audit import AuditFilters
 
 
@@ -51,6 +52,8 @@ class Control(Protocol):
     def reconcile(self, key: str, body: ReconcileBody) -> Requested: ...
 
     def replay_rejects(self, key: str) -> Requested: ...
+
+    def resend(self, key: str, body: ResendBody) -> Requested: ...
 
     def pause(self, key: str) -> Paused: ...
 
@@ -93,6 +96,8 @@ class Checks(Protocol):
         ...
 
     def rejects(self, key: str, *, limit: int, with_rows: bool = False) -> RejectPage: ...
+
+    def trace(self, key: str, row_key: Sequence[str]) -> TraceBody: ...
 
 
 class Sources(Protocol):

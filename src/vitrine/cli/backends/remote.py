@@ -1,6 +1,6 @@
 """The backend through the API of another machine."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
 from vitrine.service.bodies.sources import TablePage, TransformList
 from vitrine.service.bodies.state import StateBody, StateChange
+from vitrine.service.bodies.tracing import ResendBody, TraceBody
 from vitrine.settings import Settings
 from vitrine.store.audit import AuditFilters
 
@@ -98,6 +99,9 @@ class RemoteControl:
 
     def replay_rejects(self, key: str) -> Requested:
         return self._client.send("POST", _pipeline(key, "rejects", "replay"), Requested)
+
+    def resend(self, key: str, body: ResendBody) -> Requested:
+        return self._client.send("POST", _pipeline(key, "trace", "resend"), Requested, body)
 
     def pause(self, key: str) -> Paused:
         return self._client.send("POST", _pipeline(key, "pause"), Paused)
@@ -175,6 +179,9 @@ class RemoteChecks:
     def rejects(self, key: str, *, limit: int, with_rows: bool = False) -> RejectPage:
         wanted = min(limit, PAGE)
         return self._client.get(_pipeline(key, "rejects"), RejectPage, limit=wanted, rows=with_rows or None)
+
+    def trace(self, key: str, row_key: Sequence[str]) -> TraceBody:
+        return self._client.get(_pipeline(key, "trace"), TraceBody, key=list(row_key))
 
 
 def _failed(request: RequestBody) -> VitrineError:

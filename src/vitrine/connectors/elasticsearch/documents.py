@@ -7,11 +7,14 @@ from itertools import repeat
 from json.encoder import encode_basestring
 from typing import Literal
 
+from vitrine.checks import BaseCheck
 from vitrine.connectors.elasticsearch import ids
 from vitrine.connectors.elasticsearch.encoding import Encoded, Fields, Refused, column_encoder, value_encoder
 from vitrine.copytext import text_of, values
 from vitrine.errors import ConfigError, DataError
+from vitrine.flow import checks as rules
 from vitrine.flow import keys
+from vitrine.flow.check_results import Results
 from vitrine.flow.rows import Batch, Column, Key, Reject, TextRows
 
 _NULL = values.NULL.encode()
@@ -25,6 +28,7 @@ class Documents:
     sources: Sequence[bytes]  # a JSON object each, on one line
     refused: Sequence[Reject]  # rows that cannot be a document
     repeated: int  # rows left out, because their key comes again
+    checks: Results = ()  # what the checks of the pipeline find in these rows
 
     @property
     def count(self) -> int:
@@ -71,8 +75,12 @@ class DocumentEncoder:
         cursor: str | None,
         last_wins: bool,
         show_keys: bool = True,
+        checks: Sequence[BaseCheck] = (),
+        target: str = "",
     ) -> None:
         self._show_keys = show_keys
+        self._checks = checks
+        self._target = target
         self._key = tuple(key)
         self._nulls = nulls
         self._cursor = cursor
@@ -93,14 +101,25 @@ class DocumentEncoder:
         # a transform may return any text for a JSON column
         sources = self._sources(table, refused, is_checked=isinstance(batch.payload, TextRows))
         if not refused:
-            return Documents(document_ids, sources, (), repeated)
+            return Documents(document_ids, sources, (), repeated, self._check(table, range(len(document_ids))))
         accepted = [row for row in range(len(document_ids)) if row not in refused]
         return Documents(
             [document_ids[row] for row in accepted],
             [sources[row] for row in accepted],
             [self._reject(table, row, refused[row]) for row in sorted(refused)],
             repeated,
+            self._check(table, accepted),
         )
+
+    def _check(self, table: _Table, rows: Sequence[int]) -> Results:
+        """Rows of a load are checked once more, when all of them are staged."""
+        if not self._checks or not rows:
+            return ()
+        types = {column.name: column.type for column in table.columns}
+        rules.refuse_unfit(self._checks, types, self._target)
+        needed = dict.fromkeys([*self._key, *(name for check in self._checks for name in check.checked)])
+        texts = [{name: table.value(name, row) for name in needed} for row in rows]
+        return rules.results_in(self._checks, texts, types, self._key, show_keys=self._show_keys)
 
     # -- keys -----------------------------------------------------------------------------------------------------
 

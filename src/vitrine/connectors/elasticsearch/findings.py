@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from vitrine.connectors.elasticsearch.definition import IndexDefinition
 from vitrine.connectors.elasticsearch.generations import CLOSED, READ_ONLY, Found, Mark, StoredIndex, foreign_guard
 from vitrine.connectors.elasticsearch.requests import Job
+from vitrine.connectors.elasticsearch.row_checks import check_findings
 from vitrine.connectors.elasticsearch.target import missing_field
 from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
 
@@ -33,6 +34,7 @@ def findings_about(job: Job, found: Found, definition: IndexDefinition, columns:
         yield Finding("TARGET_FOREIGN", foreign_guard(guard), fatal=True)
     if job.options.write == "upsert":
         yield from _about_upsert(job)
+    yield from check_findings(job, definition, columns)
 
 
 def _about_key(job: Job, columns: Sequence[Column]) -> Iterator[Finding]:

@@ -8,11 +8,13 @@ from typing import Any, cast
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.generations import Generations, Mark, StoredIndex, remove_load
 from vitrine.connectors.elasticsearch.last_good import keep_last_good
+from vitrine.connectors.elasticsearch.row_checks import StagedChecks
 from vitrine.connectors.elasticsearch.scan import Scan, chunks
 from vitrine.connectors.elasticsearch.target import IndexTarget
 from vitrine.connectors.elasticsearch.unit import StagedUnit
 from vitrine.errors import DataError
 from vitrine.failpoints import reach
+from vitrine.flow.check_results import Results
 from vitrine.flow.protocols import LoadState
 from vitrine.flow.rows import Batch, Counts, Generation, LoadInfo, Stamp, Written
 
@@ -67,11 +69,11 @@ class ElasticsearchLoad:
                     f"the staged documents of {self._target.job.target} were removed by another session; run again",
                     code="STAGING_MISMATCH",
                 )
-            counts = Counts()
+            written = Written()
             if self.state is not LoadState.PUBLISHED:
-                counts = self._publish(self._index, stamp, info)
+                written = self._publish(self._index, stamp, info)
             self._target.adopt(self._index)
-            yield Publication(Written(counts, identity=self._index.uuid, facts={}))
+            yield Publication(replace(written, identity=self._index.uuid, facts={}))
 
     def discard(self) -> None:
         with self._target.opened():
@@ -92,13 +94,14 @@ class ElasticsearchLoad:
 
     # -- publication ----------------------------------------------------------------------------------------------
 
-    def _publish(self, index: StoredIndex, stamp: Stamp, info: LoadInfo) -> Counts:
+    def _publish(self, index: StoredIndex, stamp: Stamp, info: LoadInfo) -> Written:
         """Check, then show the load."""
         if _has_gaps(self._units) or self._rejected:  # an earlier publish may have kept documents of rejects
             self._remove_unsaved(index, stamp)
         staged = self._generations.count(index)
         self._refuse_mismatch(staged, info)
         before = self._generations.count(self._seen) if self._seen is not None else 0
+        checked = self._check(index, info, staged, None if self._seen is None else before)
         if self._seen is not None and self._rejected:
             keep_last_good(self._target.requests, self._seen, index, self._rejected, self._bulk(index), stamp.version)
             staged = self._generations.count(index)
@@ -113,7 +116,12 @@ class ElasticsearchLoad:
         self.state = LoadState.PUBLISHED
         job = self._target.job
         self._generations.remove_replaced(job.options.keep_generations, job.run.installation)
-        return Counts(written=staged, deleted=vanished)
+        return Written(Counts(written=staged, deleted=vanished), checks=checked)
+
+    def _check(self, index: StoredIndex, info: LoadInfo, staged: int, before: int | None) -> Results:
+        if not info.checks:
+            return ()
+        return StagedChecks(self._target.job, self._target.requests, index).results(info.checks, staged, before)
 
     def _remove_unsaved(self, index: StoredIndex, stamp: Stamp) -> None:
         """Documents of units that failed: their repetition may have read other rows."""

@@ -10,6 +10,7 @@ from vitrine.connectors.elasticsearch.findings import findings_about
 from vitrine.connectors.elasticsearch.generations import Found
 from vitrine.connectors.elasticsearch.load import ElasticsearchLoad
 from vitrine.connectors.elasticsearch.requests import Job, Requests
+from vitrine.connectors.elasticsearch.row_checks import TYPES as CHECK_TYPES
 from vitrine.connectors.elasticsearch.stored import StoredRows
 from vitrine.connectors.elasticsearch.sweeping import sweep
 from vitrine.connectors.elasticsearch.target import IndexTarget
@@ -46,6 +47,8 @@ class ElasticsearchSink:
             cursor=definition.incremental_key,
             last_wins=definition.options.on_duplicate_key == "last",
             show_keys=job.run.show_keys,
+            checks=definition.checks,
+            target=str(job.target),
         )
 
     def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
@@ -60,6 +63,7 @@ class ElasticsearchSink:
             columns=live.columns if live else (),
             identity=live.uuid if live else None,
             findings=tuple(findings_about(self._job, found, self._target.definition_of(columns), columns)),
+            checks=CHECK_TYPES,
             written=tuple(live.mark.columns) if live and live.mark else (),
             rewrites=True,
         )

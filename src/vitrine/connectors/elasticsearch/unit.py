@@ -10,6 +10,7 @@ from vitrine.connectors.elasticsearch.generations import StoredIndex
 from vitrine.connectors.elasticsearch.ids import id_of, key_of
 from vitrine.connectors.elasticsearch.requests import Job, Requests
 from vitrine.flow import keys
+from vitrine.flow.check_results import refuse_failed
 from vitrine.flow.rows import NOTHING_WRITTEN, Batch, Counts, Key, Reject, Stamp, Written
 
 Prepare = Callable[[Batch], StoredIndex]
@@ -34,6 +35,7 @@ class ElasticsearchUnit:
 
     def write(self, batch: Batch) -> None:
         documents = cast(Documents, batch.payload)  # `encode` has made it
+        self._check(documents)
         self._index = self._prepare(batch)
         self.refused += batch.refused
         for reject in documents.refused:
@@ -48,6 +50,12 @@ class ElasticsearchUnit:
         if documents.ids:
             action = Action.INDEX if self._job.options.write == "index" else Action.UPSERT
             self._send(self._index, Operations(action, documents.ids, documents.sources, self._version))
+
+    def _check(self, documents: Documents) -> None:
+        """Before anything is sent: readers see each document at once."""
+        if documents.checks:
+            checked = refuse_failed(str(self._job.target), documents.checks)
+            self.result = replace(self.result, checks=checked)
 
     def delete(self, keys: Sequence[Key]) -> None:
         if self._index is not None and keys:  # nothing can be deleted from a target that does not exist
@@ -95,6 +103,9 @@ class ElasticsearchUnit:
 
 class StagedUnit(ElasticsearchUnit):
     """The same for a load: readers see nothing of it before it is published."""
+
+    def _check(self, documents: Documents) -> None:
+        """Checks are carried out on all rows of the load, when it is published."""
 
     def _alias(self, index: StoredIndex) -> str:
         return index.load_alias

@@ -77,7 +77,8 @@ class PostgresSettings(ConnectorSettings):
         default=10 * 1024**3,
         ge=1024**2,
         validation_alias=AliasChoices("VITRINE_TEMP_FILE_LIMIT", "VITRINE_POSTGRES_TEMP_FILE_LIMIT", "temp_file_limit"),
-        description="Temporary files that a query may write at the source, if the account may set temp_file_limit.",
+        description="Temporary files that a query at the source, or that of a check, may write, if the account may set"
+        " temp_file_limit.",
     )
     max_result_bytes: Bytes = Field(
         default=100 * 1024**3,

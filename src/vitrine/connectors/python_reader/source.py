@@ -78,7 +78,9 @@ class PythonReaderSource:
         count = 0
         keys = None if read.only is None or isinstance(read.only, KeyRange) else frozenset(read.only)
         end = None if read.until is None else self._values((read.until,))
-        for row in self._rows(read.after.cursor, skip_null=read.skip_null):
+        # rows that are selected by their key need not come in the order of the key
+        is_ordered = read.only is None or read.after.cursor is not None
+        for row in self._rows(read.after.cursor, skip_null=read.skip_null, is_ordered=is_ordered):
             if end is not None and self._is_after((row[read.order[0]],), end, inclusive=True):
                 return
             if read.limit is not None and count >= read.limit:
@@ -91,7 +93,7 @@ class PythonReaderSource:
             count += 1
             yield row
 
-    def _rows(self, cursor: Cursor | None, *, skip_null: bool) -> Iterator[Row]:
+    def _rows(self, cursor: Cursor | None, *, skip_null: bool, is_ordered: bool) -> Iterator[Row]:
         """The function's rows after the cursor; DataError for a row out of order or with wrong columns."""
         last = self._values(cursor) if cursor else None
         started = False
@@ -103,7 +105,7 @@ class PythonReaderSource:
             if any(value is None for value in here):
                 raise self._refusal(f"yielded a row with NULL in {', '.join(self._order)}")
             # a cursor of one element is inclusive
-            if last is not None and not self._is_after(here, last, inclusive=len(last) < len(here)):
+            if is_ordered and last is not None and not self._is_after(here, last, inclusive=len(last) < len(here)):
                 if started:
                     raise self._refusal(f"does not yield its rows in the order of {', '.join(self._order)}", here)
                 continue

@@ -110,6 +110,7 @@ class PipelinePage:
                     self._events.log = self._log
                 with parts.box("v-stack"):
                     self._checkpoint = CheckpointCard()
+                    self._checks = ChecksCard()
                     self._reconcile = ReconcileCard(self._viewer, name)
                     self._rejects = RejectsCard(self._viewer, name)
             self._definition = parts.box("v-stack")
@@ -134,6 +135,7 @@ class PipelinePage:
         self._progress.show(live.status)
         self._error.show(live.status)
         self._checkpoint.show(live.state)
+        self._checks.show(live.pipeline, live.status)
         if self._version != live.pipeline.config_version:
             self._version = live.pipeline.config_version
             self._definition.clear()
@@ -529,6 +531,38 @@ class CheckpointCard:
                 if state.horizon_blocker:
                     _text_fact(texts.HELD_BACK).set_text(state.horizon_blocker)
                 _fact(texts.SAVED_AT).set(_iso(state.updated_at))
+
+
+class ChecksCard:
+    """What the checks of the pipeline have found in the rows of its last run."""
+
+    def __init__(self) -> None:
+        card, _ = _card(texts.CHECKS)
+        self._card = card
+        with card:
+            self._box = parts.box("v-pad v-stack")
+        card.set_visibility(False)
+        self._shown: object = None
+
+    def show(self, pipeline: PipelineBody, status: StatusBody) -> None:
+        results = status.last_run.checks if status.last_run else None
+        names = [check.label for check in pipeline.checks]
+        if (names, results) == self._shown:
+            return
+        self._shown = (names, results)
+        self._card.set_visibility(bool(names or results))
+        self._box.clear()
+        with self._box:
+            if results is None:
+                parts.text(texts.NOT_CHECKED.format(names=", ".join(names)), "v-muted", tag="p")
+            for one in results or ():
+                tone = "success" if one.passed else "failed" if one.severity == "fail" else "late"
+                with parts.box():
+                    with parts.box("v-row"):
+                        parts.badge(texts.PASSED if one.passed else texts.BROKEN[one.severity], tone)
+                        parts.text(one.name, tag="strong")
+                    if one.text:
+                        parts.text(one.text, "v-sub")
 
 
 class ReconcileCard:

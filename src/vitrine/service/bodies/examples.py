@@ -1,5 +1,7 @@
 """Examples for the OpenAPI document."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from pydantic import ConfigDict
@@ -47,6 +49,17 @@ STEPS_EXAMPLE: list[dict[str, Any]] = [
 ]
 
 
+CHECK_EXAMPLE: dict[str, Any] = {
+    "name": "not_null (name)",
+    "type": "not_null",
+    "severity": "warn",
+    "passed": False,
+    "rows": 2,
+    "keys": ["5f0c6a52-3a55-4f0e-9a44-0d3f4f5f3c1e"],
+    "text": "2 rows with NULL in 'name', for example 5f0c6a52-3a55-4f0e-9a44-0d3f4f5f3c1e",
+}
+
+
 RUN_EXAMPLE: dict[str, Any] = {
     "id": 42,
     "request_id": REQUEST_ID,
@@ -71,6 +84,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "error_code": None,
     "error_message": None,
     "result": None,
+    "checks": None,
     "runner": "worker-1",
 }
 
@@ -92,25 +106,37 @@ FINDING_EXAMPLE: dict[str, Any] = {
 }
 
 
-PIPELINE_EXAMPLE: dict[str, Any] = {
-    "id": ID,
-    "status": "IDLE",
-    "config_version": 1,
-    "fresh_as_of": "2025-01-01T12:00:00Z",
-    "freshness_covers": "everything",
-    "stale": False,
-    "verified_until": "2025-01-01T11:30:00Z",
-    "verdict": "equal",
-    "verdict_at": "2025-01-01T11:30:05Z",
-    "next_due_at": "2025-01-01T12:05:00Z",
-    "postponed": 0,
-    "last_error": None,
-    **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
-    **TIMES,
-}
+@cache
+def pipeline_example() -> dict[str, Any]:
+    """A function, because validating its definition takes longer than the import of all other examples."""
+    return {
+        "id": ID,
+        "status": "IDLE",
+        "config_version": 1,
+        "fresh_as_of": "2025-01-01T12:00:00Z",
+        "freshness_covers": "everything",
+        "stale": False,
+        "stale_at": "2025-01-01T12:10:00Z",
+        "verified_until": "2025-01-01T11:30:00Z",
+        "verdict": "equal",
+        "verdict_at": "2025-01-01T11:30:05Z",
+        "next_due_at": "2025-01-01T12:05:00Z",
+        "postponed": 0,
+        "last_error": None,
+        **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
+        **TIMES,
+    }
 
 
-def example(value: dict[str, Any]) -> ConfigDict:
-    """The configuration of a body with this example; its validator is built on first use, which takes most of an
-    import."""
-    return ConfigDict(json_schema_extra={"examples": [value]}, defer_build=True)
+def example(value: dict[str, Any] | Callable[[], dict[str, Any]]) -> ConfigDict:
+    """The configuration of a body with this example; a function is called when the OpenAPI document is built.
+
+    The validator of the body is built on first use, because that takes most of an import.
+    """
+    if not callable(value):
+        return ConfigDict(json_schema_extra={"examples": [value]}, defer_build=True)
+
+    def add(schema: dict[str, Any]) -> None:
+        schema["examples"] = [value()]
+
+    return ConfigDict(json_schema_extra=add, defer_build=True)

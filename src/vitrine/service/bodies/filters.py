@@ -20,6 +20,17 @@ STALE = (
 )
 
 
+STALE_AT = (
+    "Until when the mart is as fresh as its option `freshness` or, without one, its schedule promises; null: it has"
+    " neither."
+)
+LATE_CAUSE = (
+    "Why the mart is older than that: disabled, paused, failed, quarantine_full, retrying, runner_gone,"
+    " source_transaction, running, no_slot, upstream, not_due or not_scheduled; null: it is not."
+)
+LATE_REASON = "The same in one sentence, with who and when, and the remedy."
+
+
 class Filters(BaseModel):
     """Conditions that all must hold; one that is not given allows everything."""
 

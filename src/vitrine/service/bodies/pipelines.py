@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 from vitrine.flow.rows import Finding
 from vitrine.model import Definition, FreshnessCovers, LastError, Pipeline, Verdict
 from vitrine.places import Place
-from vitrine.service.bodies.examples import FINDING_EXAMPLE, NEWEST_RUN_EXAMPLE, PIPELINE_EXAMPLE, example
-from vitrine.service.bodies.filters import STALE
+from vitrine.service.bodies.examples import FINDING_EXAMPLE, NEWEST_RUN_EXAMPLE, example, pipeline_example
+from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
 from vitrine.service.bodies.reconciliation import VERDICT, VERIFIED_UNTIL
 from vitrine.status import RunStatus, Status
 from vitrine.store.selecting import NewestRun
@@ -71,7 +71,7 @@ class ErrorBody(BaseModel):
 class PipelineBody(Definition):
     """A pipeline: its definition, and the fields that the store adds."""
 
-    model_config = example(PIPELINE_EXAMPLE)
+    model_config = example(pipeline_example)
 
     id: UUID
     status: Status
@@ -82,6 +82,7 @@ class PipelineBody(Definition):
     )
     freshness_covers: FreshnessCovers = Field(description=COVERS)
     stale: bool = Field(description=STALE)
+    stale_at: datetime | None = Field(description=STALE_AT)
     verified_until: datetime | None = Field(description=VERIFIED_UNTIL)
     verdict: Verdict | None = Field(description=VERDICT)
     verdict_at: datetime | None = Field(description="When that one ended.")
@@ -94,6 +95,7 @@ class PipelineBody(Definition):
     @classmethod
     def of(cls, pipeline: Pipeline, zone: tzinfo, **fields: Any) -> Self:
         """`zone`: time zone for cron schedules. Built without validation, which the definition has passed already."""
+        stale_at = pipeline.stale_at(zone)  # a cron line takes most of the time of a list
         return cls.model_construct(
             **fields,
             id=pipeline.id,
@@ -101,7 +103,8 @@ class PipelineBody(Definition):
             config_version=pipeline.config_version,
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
-            stale=pipeline.is_stale(zone),
+            stale=pipeline.definition.enabled and pipeline.is_late(stale_at),
+            stale_at=stale_at,
             verified_until=pipeline.verification.until,
             verdict=pipeline.verification.verdict,
             verdict_at=pipeline.verification.at,
@@ -138,7 +141,7 @@ class FindingBody(BaseModel):
 class StoredPipelineBody(PipelineBody):
     """A pipeline that was created or changed, and what source and target report about it."""
 
-    model_config = example(PIPELINE_EXAMPLE | {"warnings": [], "findings": []})
+    model_config = example(lambda: pipeline_example() | {"warnings": [], "findings": []})
 
     warnings: list[str] = Field(
         default_factory=list[str],
@@ -168,15 +171,18 @@ class NewestRunBody(BaseModel):
         return cls(**vars(run), seconds=seconds)
 
 
-_LISTED_EXAMPLE = PIPELINE_EXAMPLE | {"last_run": NEWEST_RUN_EXAMPLE}
+def _listed_example() -> dict[str, Any]:
+    return pipeline_example() | {"last_run": NEWEST_RUN_EXAMPLE, "late_cause": None, "late_reason": None}
 
 
 class ListedPipelineBody(PipelineBody):
     """A pipeline and its newest run."""
 
-    model_config = example(_LISTED_EXAMPLE)
+    model_config = example(_listed_example)
 
     last_run: NewestRunBody | None = Field(description="null before the first run.")
+    late_cause: str | None = Field(default=None, description=LATE_CAUSE)
+    late_reason: str | None = Field(default=None, description=LATE_REASON)
 
 
 class InvalidPipelineBody(BaseModel):
@@ -189,7 +195,7 @@ class InvalidPipelineBody(BaseModel):
 
 
 class PipelinePage(BaseModel):
-    model_config = example({"items": [_LISTED_EXAMPLE], "invalid": [], "next": None})
+    model_config = example(lambda: {"items": [_listed_example()], "invalid": [], "next": None})
 
     items: list[ListedPipelineBody]
     invalid: list[InvalidPipelineBody] = Field(

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, Field
 
+from vitrine.checks import Severity
 from vitrine.model import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.service.bodies.checks import ComparisonBody
-from vitrine.service.bodies.examples import ID, REQUEST_ID, RUN_EXAMPLE, example
-from vitrine.service.bodies.filters import STALE
+from vitrine.service.bodies.examples import CHECK_EXAMPLE, ID, REQUEST_ID, RUN_EXAMPLE, example
+from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
 from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
 from vitrine.service.bodies.reconciliation import (
     VERDICT,
@@ -19,9 +20,27 @@ from vitrine.service.bodies.reconciliation import (
     ReconciliationBody,
     ReplayBody,
 )
+from vitrine.service.bodies.tracing import ResentBody
 from vitrine.status import RunStatus, Status
 from vitrine.store.chains import Upstream
 from vitrine.store.runs import Request, RequestState
+
+if TYPE_CHECKING:
+    from vitrine.service.lateness import Lateness
+
+
+class CheckResultBody(BaseModel):
+    """What one check has found in the rows of a run."""
+
+    model_config = example(CHECK_EXAMPLE)
+
+    name: str
+    type: str
+    severity: Severity = Field(description="fail: the rows were not published. warn: they were.")
+    passed: bool
+    rows: int = Field(description="Rows that break the check; of row_count, the rows of the load.")
+    keys: list[str] = Field(description="Keys of some of these rows; empty if the settings hide keys in errors.")
+    text: str | None = Field(description="What is wrong, in one sentence; null if the check has passed.")
 
 
 class RunBody(BaseModel):
@@ -35,7 +54,7 @@ class RunBody(BaseModel):
     trigger: str = Field(description="api, cli, schedule or chain.")
     due_at: datetime | None = Field(description="The due time that caused it; null for a run by request.")
     kind: str = Field(
-        description="full or incremental, by the pipeline's mode; or rollback, backfill, reconcile or replay."
+        description="full or incremental, by the pipeline's mode; or rollback, backfill, reconcile, replay or resend."
     )
     status: RunStatus
     started_at: datetime
@@ -55,8 +74,12 @@ class RunBody(BaseModel):
     slowest_batch_seconds: float | None
     error_code: str | None
     error_message: str | None
-    result: ComparisonBody | ReconciliationBody | ReplayBody | KeyComparisonBody | None = Field(
-        description="What a reconcile, a replay or a comparison of keys has found; null for other runs, and until then."
+    result: ComparisonBody | ReconciliationBody | ReplayBody | ResentBody | KeyComparisonBody | None = Field(
+        description="What a reconcile, a replay, a resend or a comparison of keys has found; null for other runs, and"
+        " until then."
+    )
+    checks: list[CheckResultBody] | None = Field(
+        default=None, description="What the pipeline's checks have found in its rows; null: no row was checked."
     )
     runner: str
 
@@ -64,10 +87,17 @@ class RunBody(BaseModel):
     def of(cls, run: Run) -> Self:
         # without validation: a page has up to 200 of them, and they come from the store
         fields: dict[str, Any] = {**vars(run), "result": None if run.result is None else _result_of(run.result)}
+        if run.checks is not None:
+            fields["checks"] = [CheckResultBody.model_construct(**one) for one in run.checks]
         return cls.model_construct(**fields, seconds=run.seconds, rows_per_second=run.rows_per_second)
 
 
-_RESULTS = {"replayed": ReplayBody, "deep": ReconciliationBody, "keys_compared": KeyComparisonBody}
+_RESULTS = {
+    "replayed": ReplayBody,
+    "resent": ResentBody,
+    "deep": ReconciliationBody,
+    "keys_compared": KeyComparisonBody,
+}
 """The results by a field that only they have."""
 
 
@@ -174,6 +204,9 @@ class StatusBody(BaseModel):
             "fresh_as_of": "2025-01-01T11:55:00Z",
             "freshness_covers": "everything",
             "stale": False,
+            "stale_at": "2025-01-01T12:05:00Z",
+            "late_cause": None,
+            "late_reason": None,
             "verified_until": "2025-01-01T11:30:00Z",
             "verdict": "equal",
             "verdict_at": "2025-01-01T11:30:05Z",
@@ -200,7 +233,7 @@ class StatusBody(BaseModel):
     enabled: bool
     request_id: UUID | None = Field(description="The request that is pending, running or paused.")
     requested_kind: str | None = Field(
-        description="run, full, rollback, backfill, reconcile or replay; null when there is no request."
+        description="run, full, rollback, backfill, reconcile, replay or resend; null when there is no request."
     )
     rerun_request_id: UUID | None = Field(description="The request that follows, for example one made during the run.")
     rerun_kind: str | None = Field(description="The same for the request that follows.")
@@ -216,6 +249,9 @@ class StatusBody(BaseModel):
     )
     freshness_covers: FreshnessCovers = Field(description=COVERS)
     stale: bool = Field(description=STALE)
+    stale_at: datetime | None = Field(description=STALE_AT)
+    late_cause: str | None = Field(default=None, description=LATE_CAUSE)
+    late_reason: str | None = Field(default=None, description=LATE_REASON)
     verified_until: datetime | None = Field(description=VERIFIED_UNTIL)
     verdict: Verdict | None = Field(description=VERDICT)
     verdict_at: datetime | None = Field(description="When that one ended.")
@@ -240,6 +276,7 @@ class StatusBody(BaseModel):
         *,
         zone: tzinfo,
         waiting: str | None,
+        late: "Lateness | None",
         runners: int,
         upstreams: Sequence[Upstream] = (),
     ) -> Self:
@@ -262,6 +299,9 @@ class StatusBody(BaseModel):
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             stale=pipeline.is_stale(zone),
+            stale_at=pipeline.stale_at(zone),
+            late_cause=late.cause if late else None,
+            late_reason=late.sentence if late else None,
             verified_until=pipeline.verification.until,
             verdict=pipeline.verification.verdict,
             verdict_at=pipeline.verification.at,

@@ -10,6 +10,7 @@ from vitrine import settings
 from vitrine.postgres import Connection
 from vitrine.testing.cases import SinkCase
 from vitrine.testing.lists import ListTable
+from vitrine.testing.sinks.checks import CheckTests
 from vitrine.testing.sinks.failures import FailureTests
 from vitrine.testing.sinks.loads import LoadTests
 from vitrine.testing.sinks.reading import ReadingTests
@@ -17,7 +18,7 @@ from vitrine.testing.sinks.writing import WritingTests
 from vitrine.testing.workbench import Workbench
 
 
-class SinkConformance(WritingTests, FailureTests, LoadTests, ReadingTests):
+class SinkConformance(WritingTests, FailureTests, LoadTests, ReadingTests, CheckTests):
     """Subclass it as `class TestMySink(SinkConformance)` with a fixture `case` that returns a SinkCase."""
 
     options: Mapping[str, Any] = MappingProxyType({})

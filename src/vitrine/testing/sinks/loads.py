@@ -21,6 +21,9 @@ from vitrine.testing.scenarios import LOADS, Failure
 from vitrine.testing.sinks.actions import opened
 from vitrine.testing.workbench import StoredPipeline, Workbench
 
+SMALL = 20
+"""Rows of a generation where many are loaded: a sink may send each of them by itself."""
+
 
 class LoadTests:
     """Numbers 9 to 14."""
@@ -178,11 +181,11 @@ class LoadTests:
             undisturbed.run(points, held=undisturbed.claim_rollback())
         except RequestRefused:
             pytest.skip("the target keeps no earlier generation")
-        assert undisturbed.rows() == _by_key(_generation(1))
+        assert undisturbed.rows() == _by_key(_generation(1, SMALL))
         for point in points.reached:
             pipeline = _three_generations(bench)
             _roll_back_with(pipeline, point, failure)
-            assert pipeline.rows() == _by_key(_generation(1)), point
+            assert pipeline.rows() == _by_key(_generation(1, SMALL)), point
             pipeline.run()
             assert pipeline.is_equal(), point
 
@@ -194,7 +197,7 @@ class LoadTests:
             successor = pipeline.take_over()
             assert successor is not None
             successor.leave(successor.complete())
-            pipeline.table.rows = _generation(3)
+            pipeline.table.rows = _generation(3, SMALL)
             pipeline.run()
 
         ended = held.ended(Points("before publish 1", replace_everything))
@@ -206,10 +209,10 @@ class LoadTests:
 
 
 def _three_generations(bench: Workbench) -> StoredPipeline:
-    pipeline = bench.pipeline(ListTable(data.COLUMNS, _generation(0)))
+    pipeline = bench.pipeline(ListTable(data.COLUMNS, _generation(0, SMALL)))
     pipeline.run()
     for number in (1, 2):
-        pipeline.table.rows = _generation(number)
+        pipeline.table.rows = _generation(number, SMALL)
         pipeline.run()
     return pipeline
 
@@ -240,9 +243,10 @@ def _by_key(rows: list[Texts]) -> dict[Key, Texts]:
     return ListTable(data.COLUMNS, rows).by_key()
 
 
-def _generation(number: int) -> list[Texts]:
-    """A set of rows in which every one differs from the set before, and some come and go."""
-    return [data.row(one, f"generation {number}") for one in range(1 + number * 10, 101 + number * 10)]
+def _generation(number: int, size: int = 100) -> list[Texts]:
+    """A set of rows in which every one differs from the set before, and a tenth of them come and go."""
+    first = 1 + number * size // 10
+    return [data.row(one, f"generation {number}") for one in range(first, first + size)]
 
 
 def _sweep(bench: Workbench, installation: str, open_loads: set[tuple[PipelineId, int]]) -> list[str]:

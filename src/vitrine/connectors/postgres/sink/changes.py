@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -18,7 +19,11 @@ from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.flow.rows import Batch, Column, Counts, Key
 from vitrine.postgres import Connection
 
+if TYPE_CHECKING:
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks
+
 BATCH = sql.Identifier("pg_temp", "vitrine_batch")
+CHECKED = sql.Identifier("pg_temp", "vitrine_checked")
 
 
 class ChangesUnit(BatchUnit):
@@ -30,17 +35,27 @@ class ChangesUnit(BatchUnit):
         target: TargetTable,
         casts: Casts,
         quarantine: Quarantine,
+        checks: "RowChecks | None",
         newest_by: Sequence[str] | None,
     ) -> None:
         super().__init__(session, target, casts, quarantine, target.identifier)
+        self._checks = checks
+        self._written = BATCH  # the rows that were written, if checks need them
         # of several rows with one key, the newest by these columns is kept; None: they are an error
         self._newest_by = newest_by
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
+        self._check(batch)
         facts = self._target.facts
         kept = self._target.columns_to_keep
         self.result = replace(self.result, identity=facts.identity if facts else None, facts=kept)
+
+    def _check(self, batch: Batch) -> None:
+        """After the merge, so that a row is compared with the rows that stay; a failure rolls everything back."""
+        if self._checks is not None and batch.count and batch.columns:
+            results = self._checks.of_batch(self._written, batch.columns, batch.deleted)
+            self.result = replace(self.result, checks=results)
 
     def delete(self, keys: Sequence[Key]) -> None:
         facts = self._target.facts
@@ -61,6 +76,8 @@ class ChangesUnit(BatchUnit):
             self._target.create(batch.columns)
         if batch.count:
             self._session.create_temporary(BATCH, self._target.typed(batch.columns))
+            if self._checks is not None:
+                self._session.create_temporary(CHECKED, self._target.typed(batch.columns))
 
     def _write_all(self, batch: Batch) -> None:
         copy_in(self._session, self._casts, BATCH, batch)
@@ -72,6 +89,9 @@ class ChangesUnit(BatchUnit):
         insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} AS r")
         self.transaction.execute(insert.format(BATCH, columns, columns, rows))
         self._merge(batch)
+        if self._checks is not None:  # only a part of the batch, without its rejects
+            self._written = CHECKED
+            self.transaction.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(CHECKED, BATCH))
 
     def _check_numbered(self, rows: sql.Composable) -> None:
         if self._newest_by is None:

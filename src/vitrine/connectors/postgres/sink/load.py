@@ -2,6 +2,8 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -15,10 +17,14 @@ from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
 from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.errors import DataError
 from vitrine.failpoints import reach
+from vitrine.flow.check_results import Results
 from vitrine.flow.protocols import LoadState
 from vitrine.flow.rows import Column, Counts, Generation, LoadInfo, Reject, Stamp, Written
 from vitrine.model import Definition, Mode, PipelineId
 from vitrine.postgres import Connection
+
+if TYPE_CHECKING:
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks
 
 
 class StagedLoad:
@@ -30,6 +36,7 @@ class StagedLoad:
         target: TargetTable,
         casts: Casts,
         quarantine: Quarantine,
+        checks: "RowChecks | None",
         definition: Definition,
         pipeline_id: PipelineId,
         generation: Generation,
@@ -39,6 +46,7 @@ class StagedLoad:
         self._target = target
         self._casts = casts
         self._quarantine = quarantine
+        self._checks = checks
         self._newest_by = newest_by
         self._counts_repeated = definition.options.on_duplicate_key == "last"
         # if a key may be staged twice, the key index can only be built when the rows are applied
@@ -46,6 +54,7 @@ class StagedLoad:
         self._name = staging.name_of(pipeline_id, generation.number)
         self._table = staging.identifier(self._name)
         self.state = LoadState.STAGED if self._exists() else LoadState.ABSENT
+        self._created_empty = False
         self.is_fresh = generation.cursor is None  # existing rows of the staging table are not part of this load
 
     @contextmanager
@@ -58,12 +67,12 @@ class StagedLoad:
         self._build_key()
         reach("staging_built")
         with self._session.transaction() as connection:
-            counts, rejects, healed = self._apply(connection, info)
+            written = self._apply(connection, info)
             staging.drop(connection, self._name)
             facts = self._target.facts
             identity = facts.identity if facts else None
-            written = Written(counts, tuple(rejects), tuple(healed), identity, self._target.columns_to_keep)
-            yield Publication(connection, written)
+            kept = self._target.columns_to_keep
+            yield Publication(connection, replace(written, identity=identity, facts=kept))
 
     def discard(self) -> None:
         with self._session.transaction() as connection:
@@ -87,6 +96,7 @@ class StagedLoad:
         """Transforms have returned no row, and so no columns: the target must become empty as well."""
         types = self._target.facts.types if self._target.facts else {}
         self.create([Column(name, types[name]) for name in self._target.key])
+        self._created_empty = True
         self._quarantine.start_load()
 
     # -- publishing -----------------------------------------------------------------------------------------------
@@ -107,7 +117,7 @@ class StagedLoad:
         if catalog.primary_key_name(connection, self._table) is None:
             self._target.add_key(self._table)
 
-    def _apply(self, connection: Connection, info: LoadInfo) -> tuple[Counts, list[Reject], list[str]]:
+    def _apply(self, connection: Connection, info: LoadInfo) -> Written:
         staged = self._session.count(self._table) if self._exists() else 0
         if staged != info.rows:
             raise DataError(
@@ -116,19 +126,29 @@ class StagedLoad:
             )
         if not self._exists():
             if not self._target.exists:
-                return Counts(), [], []
+                return Written(checks=self._checks.of_load(info.checks, None, {}, 0) if self._checks else ())
             self._create_empty()
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
-        healed = self._quarantine.healed_by_load(self._table)
+        checked = self._check(connection, info, staged - superseded)
+        healed = tuple(self._quarantine.healed_by_load(self._table))
         repeated = superseded if self._counts_repeated else 0
         if not self._target.exists:
             self._become_target(connection)
-            return Counts(written=staged - superseded, repeated=repeated), [], healed
+            counts = Counts(written=staged - superseded, repeated=repeated)
+            return Written(counts, healed=healed, checks=checked)
         deleted = self._delete_vanished(connection, info.max_delete_ratio)
         written, rejects = self._merge(connection)
         check_deferred(connection)
-        return Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated), rejects, healed
+        counts = Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated)
+        return Written(counts, tuple(rejects), healed, checks=checked)
+
+    def _check(self, connection: Connection, info: LoadInfo, rows: int) -> Results:
+        if self._checks is None or not info.checks:
+            return ()
+        empty = rows == 0 and self._created_empty  # its columns are not known
+        table, types = (None, {}) if empty else (self._table, catalog.column_types(connection, self._table))
+        return self._checks.of_load(info.checks, table, types, rows)
 
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
         """Update rows that differ and insert new ones; readers see the old rows until the commit."""

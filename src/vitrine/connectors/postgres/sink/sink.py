@@ -2,11 +2,11 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, ranges
-from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.key_places import Relation
 from vitrine.connectors.postgres.sink import catalog, staging
 from vitrine.connectors.postgres.sink.casts import Casts
@@ -36,6 +36,10 @@ from vitrine.flow.rows import (
 )
 from vitrine.postgres import raw
 
+if TYPE_CHECKING:
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks
+
+CHECK_TYPES = frozenset({"not_null", "unique", "accepted_values", "range", "row_count", "sql"})
 FETCH_ROWS = 5000
 MEASURED = sql.Identifier("pg_temp", "vitrine_measured")
 
@@ -54,6 +58,7 @@ class PostgresSink:
         self._target = TargetTable(self._session, job)
         self._casts = Casts(self._target.type_of, self._target.name)
         self._quarantine = Quarantine(self._session, self._target, self._casts, job.rejects, job.open_rejects)
+        self._checks = _checks_of(self._session, self._target, job)
 
     def describe(self, columns: Sequence[Column] = ()) -> TargetInfo:
         facts = self._target.facts
@@ -65,13 +70,18 @@ class PostgresSink:
             columns=tuple(Column(name, type_name) for name, type_name in stored),
             identity=facts.identity if facts else None,
             findings=tuple(self._findings(columns)),
+            checks=CHECK_TYPES,
             written=self._target.written_columns,
         )
 
     def _findings(self, columns: Sequence[Column]) -> list[Finding]:
         found = self._target.findings(columns)
-        if self._target.facts is None or any(finding.fatal for finding in found):
+        if any(finding.fatal for finding in found):
             return found  # a type that the target's database lacks has no casts
+        if self._checks is not None:
+            found += self._checks.findings(columns)
+        if self._target.facts is None:
+            return found
         with self._session.translated():
             return found + self._casts.findings(self._session.connection, columns)
 
@@ -82,7 +92,7 @@ class PostgresSink:
     def unit(self, stamp: Stamp) -> Generator[ChangesUnit]:
         newest_by = self._newest_by if self._definition.options.on_duplicate_key == "last" else None
         with self._session.transaction():
-            yield ChangesUnit(self._session, self._target, self._casts, self._quarantine, newest_by)
+            yield ChangesUnit(self._session, self._target, self._casts, self._quarantine, self._checks, newest_by)
 
     def load(self, generation: Generation) -> StagedLoad:
         if self._pipeline_id is None:
@@ -92,6 +102,7 @@ class PostgresSink:
             self._target,
             self._casts,
             self._quarantine,
+            self._checks,
             self._definition,
             self._pipeline_id,
             generation,
@@ -99,6 +110,8 @@ class PostgresSink:
         )
 
     def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest]:
+        from vitrine.connectors.postgres import digest as figures  # a run does not need it, and would start later
+
         with self._session.transaction() as connection:
             if rows is not None:
                 return figures.digest(connection, Relation(MEASURED, self._collect(rows, compare)), compare)
@@ -160,6 +173,16 @@ class PostgresSink:
         if isinstance(batch.payload, BinaryRows):  # binary data must match its type
             return {column.name: column.type for column in batch.columns}
         return {column.name: lossless_type(column.type, self._target.type_of(column)) for column in batch.columns}
+
+
+def _checks_of(
+    session: TargetSession, target: TargetTable, job: SinkJob[PostgresSinkOptions, PostgresSettings]
+) -> "RowChecks | None":
+    if not job.definition.checks:
+        return None
+    from vitrine.connectors.postgres.sink.row_checks import RowChecks  # most pipelines have none
+
+    return RowChecks(session, target, job)
 
 
 def _fetched(data: bytearray, count: int, columns: Sequence[Column]) -> Batch:

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import lru_cache
 from types import TracebackType
 from typing import LiteralString
 
@@ -24,10 +25,17 @@ IDLE = timedelta(minutes=10)
 _UTC = frozenset({"UTC", "Etc/UTC"})
 
 
+@lru_cache(maxsize=256)
+def _opening(limits: tuple[tuple[str, int], ...], settings: LiteralString) -> sql.SQL:
+    """Composed once: every transaction of every run begins with one of a few texts."""
+    local = (sql.SQL("; SET LOCAL {} = {}").format(sql.Identifier(name), value) for name, value in limits)
+    return raw(sql.SQL("{}{}{}").format(raw(BEGIN), sql.SQL("").join(local), raw(settings)).as_string(None))
+
+
 class ReadOnly:
     """A short read-only transaction, every statement of which has a time limit."""
 
-    def __init__(self, session: SourceSession, opening: sql.Composed, limit: TimeLimit) -> None:
+    def __init__(self, session: SourceSession, opening: sql.SQL, limit: TimeLimit) -> None:
         self._session = session
         self._opening = opening
         self._limit = limit
@@ -92,7 +100,7 @@ class SourceConnections:
 
     def opening(
         self, session: SourceSession, limit: TimeLimit, *, idle: timedelta = IDLE, settings: LiteralString = ""
-    ) -> sql.Composed:
+    ) -> sql.SQL:
         """The statements that open a transaction for the user's query. A limit of the role stays if it is stricter."""
         times = {
             "lock_timeout": LOCK_MILLISECONDS,
@@ -102,8 +110,7 @@ class SourceConnections:
         limits = {name: session.role.stricter(name, ours) for name, ours in times.items()}
         if (files := session.role.file_limit(self._file_limit // 1024)) is not None:
             limits["temp_file_limit"] = files
-        local = (sql.SQL("; SET LOCAL {} = {}").format(sql.Identifier(name), value) for name, value in limits.items())
-        return sql.SQL("{}{}{}").format(raw(BEGIN), sql.SQL("").join(local), raw(settings))
+        return _opening(tuple(limits.items()), settings)
 
     def reading(self, *, executes: bool = False) -> ReadOnly:
         """For the user's query: to plan it, or to execute it."""

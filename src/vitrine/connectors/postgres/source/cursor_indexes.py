@@ -11,8 +11,7 @@ from vitrine.connectors.postgres.source.ordered import OrderedQuery
 from vitrine.connectors.postgres.source.query import SourceQuery
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.rows import Finding, Lane, Position, Read
-from vitrine.policy import Lineage
-from vitrine.policy.cursor_lineage import Origin, Relation
+from vitrine.policy.cursor_lineage import Lineage, Origin, Relation
 from vitrine.postgres import Connection
 
 SMALL_TABLE_ROWS = 10_000

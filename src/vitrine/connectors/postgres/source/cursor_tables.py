@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from vitrine.flow.rows import Finding
-from vitrine.policy import Lineage, ReadOnlySql
-from vitrine.policy.cursor_lineage import Relation
+from vitrine.policy import ReadOnlySql
+from vitrine.policy.cursor_lineage import Lineage, Relation
 from vitrine.postgres import Connection
 
 _COLUMNS = r"""

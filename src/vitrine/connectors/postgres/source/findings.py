@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitrine import policy
 from vitrine.connectors.postgres import PostgresSourceOptions
 from vitrine.connectors.postgres.source import clock, cursor_indexes, cursor_tables, lineage
 from vitrine.connectors.postgres.source import cursor_codec as codec
@@ -12,6 +11,7 @@ from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.flow.rows import Finding
 from vitrine.model import format_duration
 from vitrine.policy import ReadOnlySql
+from vitrine.policy.cursor_lineage import lineage_of
 from vitrine.postgres import translated
 from vitrine.settings import format_bytes
 
@@ -46,7 +46,7 @@ class CursorFindings:
         with self._query.reading() as connection:
             tables = cursor_tables.describe(connection, sorted(self._checked.relations))
             columns = {relation: table.columns for relation, table in tables.items()}
-            found = policy.lineage_of(self._checked.text, order[0], columns)
+            found = lineage_of(self._checked.text, order[0], columns)
             if found is None:
                 return ()
             ignored = cursor_tables.ignored(connection, self._checked, tables, order[0], found)

@@ -12,6 +12,7 @@ from vitrine.connectors.postgres.source.session import SourceSession
 from vitrine.errors import ConfigError, TransientError
 from vitrine.flow.rows import Finding
 from vitrine.policy import ReadOnlySql, parse_calls
+from vitrine.postgres import raw
 
 _IDENTITIES = """
     SELECT to_regclass(format('%%I.%%I', a.schema, a.name))::oid AS oid
@@ -31,6 +32,7 @@ class Relations:
             parse_calls(settings.allowed_functions),
             self._respect,
         )
+        self._lock: sql.SQL | None = None
         self._limited: tuple[str, ...] = ()
         self.are_plain = False  # as of the last check: tables without children, and nothing behind them
 
@@ -39,7 +41,7 @@ class Relations:
         if self._respect:
             connection.execute("SET LOCAL row_security = on")
         relations = sorted(self._query.relations)
-        plain = _lock_and_count(connection, relations)
+        plain = self._lock_and_count(connection, relations)
         may_be_plain = relations and not (self._respect or self._query.types or self._query.functions)
         self.are_plain = bool(may_be_plain and plain == len(relations))
         if self.are_plain:
@@ -55,6 +57,21 @@ class Relations:
         elif guarded:
             self._refuse_row_security(connection, guarded)
         self._refuse_unlocked(connection, walk, unlocked, {(row["schema"], row["name"]): row["oid"] for row in found})
+
+    def _lock_and_count(self, connection: SourceSession, relations: Sequence[Name]) -> int | None:
+        """Lock the relations and count the plain tables among them; None: not every relation can be locked.
+
+        Nothing that is locked can be redefined, nor what a locked view reads. They are locked before the first
+        statement that takes the snapshot, so that the snapshot shows what will be executed.
+        """
+        if not relations:
+            return 0
+        if self._lock is None:  # composed once: every transaction of a run that reads the query begins with it
+            names = [sql.Identifier(*one).as_string(connection) for one in relations]
+            count = sql.SQL(catalog.PLAIN).format(sql.Literal(names))
+            self._lock = raw((_lock(relations) + count).as_string(connection))
+        found = _locked(connection, self._lock)
+        return None if found is None else found["tables"]
 
     def findings(self) -> tuple[Finding, ...]:
         """What `validate` and `reconcile` report about the last check."""
@@ -105,29 +122,19 @@ class Relations:
             )
 
 
-def _lock_and_count(connection: SourceSession, relations: Sequence[Name]) -> int | None:
-    """Lock the relations and count the plain tables among them; None: not every relation can be locked.
-
-    Nothing that is locked can be redefined, nor what a locked view reads. They are locked before the first statement
-    that takes the snapshot, so that the snapshot shows what will be executed.
-    """
-    if not relations:
-        return 0
-    names = [sql.Identifier(*one).as_string(connection) for one in relations]
-    found = _locked(connection, relations, sql.SQL(catalog.PLAIN).format(sql.Literal(names)))
-    return None if found is None else found["tables"]
-
-
 def _is_locked(connection: SourceSession, relation: Name) -> bool:
-    return _locked(connection, [relation], sql.SQL("SELECT true AS locked")) is not None
+    return _locked(connection, _lock([relation]) + sql.SQL("SELECT true AS locked")) is not None
 
 
-def _locked(connection: SourceSession, relations: Sequence[Name], query: sql.Composable) -> DictRow | None:
-    """The row of a query that follows the lock in the same message; None: a relation cannot be locked."""
+def _lock(relations: Sequence[Name]) -> sql.Composed:
     names = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*one)) for one in relations)
-    lock = sql.SQL("SAVEPOINT lock; LOCK TABLE {} IN ACCESS SHARE MODE; RELEASE lock;").format(names)
+    return sql.SQL("SAVEPOINT lock; LOCK TABLE {} IN ACCESS SHARE MODE; RELEASE lock;").format(names)
+
+
+def _locked(connection: SourceSession, statements: sql.SQL | sql.Composed) -> DictRow | None:
+    """The row of a query that follows the lock in the same message; None: a relation cannot be locked."""
     try:
-        answers = connection.execute(lock + query)
+        answers = connection.execute(statements)
     except (errors.WrongObjectType, errors.InsufficientPrivilege):
         # a materialized view, a foreign table, or rights on single columns only
         connection.execute("ROLLBACK TO lock")

@@ -8,12 +8,9 @@ from psycopg import sql
 
 from vitrine import metrics, policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
-from vitrine.connectors.postgres import digest as figures
 from vitrine.connectors.postgres.key_places import Relation
 from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source import findings
 from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.findings import CursorFindings
 from vitrine.connectors.postgres.source.ordered import OrderedQuery, unordered
 from vitrine.connectors.postgres.source.positions import Tracker
 from vitrine.connectors.postgres.source.query import SourceQuery
@@ -63,7 +60,7 @@ class PostgresSource:
             self._query, checked.relations, self._connections, job.options, job.run.log_fields
         )
         self._wide_rows = WideRows(definition, job.settings.max_row_bytes, job.rejects, show_keys=job.run.show_keys)
-        self._cursor_findings = CursorFindings(self._query, checked, self._connections, job.options)
+        self._checked = checked
 
     def describe(self) -> SourceInfo:
         definition = self._definition
@@ -84,6 +81,8 @@ class PostgresSource:
 
     def digest(self, compare: Compare) -> Sequence[Digest]:
         """Digests of the whole query, independent of the checkpoint."""
+        from vitrine.connectors.postgres import digest as figures  # a run does not need it, and would start later
+
         skipped = sql.SQL("")
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
             cursor = [name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name]
@@ -186,6 +185,8 @@ class PostgresSource:
             found += self._unordered(cursor, definition.tie_breaker)
         if self._is_run:
             return found  # the others are warnings, and a run counts hidden NULLs in its own snapshot
+        from vitrine.connectors.postgres.source import findings
+
         found += findings.of_settings(self._connections)
         if self._query.rows_expected() is not None:
             found += findings.of_cost(self._query.plan(None), self._settings.max_result_bytes)
@@ -196,7 +197,8 @@ class PostgresSource:
         if any(finding.fatal for finding in found):
             return found  # the statement of a run cannot be planned
         skip_null = definition.options.on_null_cursor == "ignore"
-        return found + self._cursor_findings.of(cursor, definition.tie_breaker, skip_null=skip_null)
+        cursors = findings.CursorFindings(self._query, self._checked, self._connections, self._options)
+        return found + cursors.of(cursor, definition.tie_breaker, skip_null=skip_null)
 
     def _unordered(self, *names: str | None) -> tuple[Finding, ...]:
         found = (unordered(column) for column in self._query.columns if column.name in names)

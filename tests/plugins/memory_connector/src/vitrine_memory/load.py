@@ -4,7 +4,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from vitrine.checks import RowCount
 from vitrine.errors import DataError
+from vitrine.flow.check_results import Results, refuse_failed
+from vitrine.flow.checks import count_result
 from vitrine.flow.protocols import LoadState
 from vitrine.flow.rows import Batch, Column, Counts, Generation, LoadInfo, Stamp, Written
 from vitrine_memory.requests import Requests
@@ -64,15 +67,24 @@ class MemoryLoad:
         with self._requests.opened():
             self._requests.check()
             name, columns = self._requests.name, self._columns
+            checked = self._checked(info) if info.checks and self.state is not LoadState.PUBLISHED else ()
             shown, reply = self._storage.publish(name, self._collection, self._seen, columns, check)
             self.state = LoadState.PUBLISHED
             self._published(shown)
             counts = Counts(written=reply.written, deleted=reply.existed)
-            yield Publication(Written(counts, identity=shown.identity))
+            yield Publication(Written(counts, identity=shown.identity, checks=checked))
 
     def discard(self) -> None:
         with self._requests.opened():
             self._storage.discard(self._collection)
+
+    def _checked(self, info: LoadInfo) -> Results:
+        rows = [one.document or {} for one in self._storage.staged(self._collection)]
+        single = [check for check in info.checks if not isinstance(check, RowCount)]
+        results = self._requests.results(single, rows, {column.name: column.type for column in self._columns})
+        before = None if self._seen is None else len(self._storage.documents(self._requests.name))
+        counted = [count_result(check, len(rows), before) for check in info.checks if isinstance(check, RowCount)]
+        return refuse_failed(self._requests.name, (*results, *counted))
 
     def _note_columns(self, batch: Batch) -> None:
         self._columns = batch.columns

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from vitrine.copytext import text_of, values
 from vitrine.errors import ConfigError, DataError
+from vitrine.flow import checks as rules
 from vitrine.flow.jobs import SweepJob
 from vitrine.flow.keys import is_within, rank
 from vitrine.flow.rows import (
@@ -61,6 +62,7 @@ class MemorySink:
             columns=found.columns if found else (),
             identity=found.identity if found else None,
             findings=tuple(self._findings(columns, found)),
+            checks=frozenset({"not_null", "accepted_values", "range", "row_count"}),
         )
 
     def encode(self, batch: Batch) -> Batch:
@@ -139,6 +141,10 @@ class MemorySink:
             if column.kind is Kind.OTHER:
                 text = f"column '{column.name}' has type {column.type}, which documents do not store; cast it to text"
                 yield Finding("TYPE", text, column.name, fatal=True)
+        types = {column.name: column.type for column in columns}
+        for check in self._definition.checks if columns else ():
+            if reason := rules.unfit_reason(check, types, str(self._target)):
+                yield Finding(rules.CHECK_COLUMN, reason, fatal=True)
         if found is not None and self._definition.options.on_schema_change == "fail":
             known = {column.name for column in found.columns}
             for name in (name for name in names if name not in known):

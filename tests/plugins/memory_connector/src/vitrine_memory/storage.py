@@ -89,6 +89,12 @@ class Storage:
             rows = database.execute("SELECT key, document FROM documents WHERE collection = ?", [found.collection])
             return [Document(tuple(json.loads(key)), json.loads(text)) for key, text in rows if text is not None]
 
+    def staged(self, collection: str) -> list[Document]:
+        """Everything that a load has staged."""
+        with self._request() as database:
+            rows = database.execute("SELECT key, document FROM documents WHERE collection = ?", [collection])
+            return [Document(tuple(json.loads(key)), json.loads(text)) for key, text in rows if text is not None]
+
     # -- requests of a unit ---------------------------------------------------------------------------------------
 
     def put(self, name: str, identity: str, documents: Iterable[Document], version: int, sequence: int) -> Reply:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from vitrine.flow.check_results import refuse_failed
 from vitrine.flow.rows import NOTHING_WRITTEN, Batch, Counts, Key, Reject, Written
 from vitrine_memory.requests import Put, Requests
 from vitrine_memory.storage import Document
@@ -35,10 +36,20 @@ class MemoryUnit:
 
     def write(self, batch: Batch) -> None:
         assert isinstance(batch.payload, Documents)
+        self._check(batch, batch.payload)
         identity = self._prepare(batch)
         counts = self.result.counts + Counts(repeated=batch.payload.repeated)
         self.result = replace(self.result, counts=counts, identity=identity)
         self._add(batch.payload.documents)
+
+    def _check(self, batch: Batch, documents: Documents) -> None:
+        """Before anything is sent: each request is visible at once."""
+        rows = [one.document for one in documents.documents if one.document is not None]
+        checks = self._requests.job.definition.checks
+        if checks and rows:
+            results = self._requests.results(checks, rows, {column.name: column.type for column in batch.columns})
+            checked = refuse_failed(self._requests.name, results)
+            self.result = replace(self.result, checks=checked)
 
     def delete(self, keys: Sequence[Key]) -> None:
         self._add([Document(key, None) for key in keys])
@@ -83,6 +94,9 @@ class MemoryUnit:
 
 class StagedUnit(MemoryUnit):
     """The same for a load: nothing of it is visible before it is published."""
+
+    def _check(self, batch: Batch, documents: Documents) -> None:
+        """The load is checked as a whole when it is published."""
 
     def _counts(self, written: int, rejected: int) -> Counts:
         return Counts(staged=written, rejected=rejected)

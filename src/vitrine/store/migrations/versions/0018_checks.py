@@ -1,10 +1,10 @@
-"""Sessions of the console."""
+"""Checks of a pipeline, and what they have found in each run."""
 
 from pathlib import Path
 
 from alembic import op
 
-revision = "0020"
+revision = "0018"
 down_revision = "0017"
 
 
