@@ -100,7 +100,7 @@ class EditPage:
             with parts.box("v-row v-actions"):
                 self._views.build_switch()
                 parts.button(texts.PREVIEW, self._show_preview).props["title"] = texts.PREVIEW_HELP
-                parts.button(texts.PLAN, self._show_plan).props["title"] = texts.PLAN_HELP
+                parts.button(texts.PLAN_CARD, self._show_plan).props["title"] = texts.PLAN_HELP
                 parts.button(texts.SAVE, self._save, primary=True)
 
     # -- checks -----------------------------------------------------------------------------------------------------

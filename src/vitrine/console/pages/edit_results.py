@@ -17,7 +17,7 @@ class Findings:
         self._go_to = go_to
         with parts.box("v-findings") as area:
             area.props["aria-live"] = "polite"
-            self._summary = parts.text(texts.NOT_CHECKED, "v-muted", tag="p")
+            self._summary = parts.text(texts.NOT_CHECKED_YET, "v-muted", tag="p")
             self._list = parts.box("v-finding-list", tag="ul")
         self._shown: Sequence[Problem] = ()
 
