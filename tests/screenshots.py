@@ -32,6 +32,15 @@ PAGES = {
     "pipeline-failed": "/pipelines/price_history",
     "pipeline-rejects": "/pipelines/film_years",
     "pipeline-reconciled": "/pipelines/film_dim_full",
+    "new": "/new",
+    "edit": "/pipelines/film_years/edit",
+    "edit-refused": "/pipelines/price_history/edit",
+    "lineage": "/lineage",
+    "lineage-one": "/lineage?node=pipeline:user_features",
+    "lineage-list": "/lineage?view=list",
+    "runners": "/runners",
+    "access": "/access",
+    "trace": "/trace",
 }
 """Names of the pictures, and the addresses below /console."""
 

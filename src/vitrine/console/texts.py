@@ -242,7 +242,7 @@ VERSION = "version {version}"
 FIELD = "Field"
 VALUE = "Value"
 ONLY_DIFFERENT = "Only what differs from the default is listed."
-PLAN = "Task plan"
+TASK_PLAN = "Task plan"
 REJECTS = "Quarantine"
 NO_REJECTS = "No row is in quarantine."
 REJECTS_HELP = "These rows do not fit the target. Correct the source or the transform, then replay them."
@@ -298,6 +298,275 @@ TIMELINE_TEXTS = {"log": LOG, "log_of": LOG_OF}
 PIPELINE = "Pipeline"
 QUERY = "query"
 CHECKS = "Checks"
-NOT_CHECKED = "{names}: the last run has checked no rows."
+ROWS_NOT_CHECKED = "{names}: the last run has checked no rows."
 PASSED = "Passed"
 BROKEN = {"fail": "Failed", "warn": "Warning"}
+
+# new and edit
+NEW = "New pipeline"
+EDIT = "Edit"
+EDIT_TITLE = "Edit {name}"
+NEW_HELP = "A pipeline reads one query and keeps a mart up to date. Nothing is stored before you save."
+FORM = "Form"
+YAML = "YAML"
+EDIT_AS = "Edit as"
+ONLY_YAML = "It has a task plan, or a reader in place of a query, so it is edited as YAML."
+YAML_NOT_VALID = "The form cannot show this text: {reason}"
+SAVE = "Save"
+SAVE_ANYWAY = "Save without asking source and target"
+SAVED = "'{name}' is saved"
+SAVED_WITH = "'{name}' is saved. {warnings}"
+NO_CHANGE = "Nothing has changed."
+PREVIEW = "Preview"
+PREVIEW_CAPTION = "First rows after the transforms"
+PREVIEW_HELP = "Shows the first rows as the mart would receive them. Nothing is written."
+PREVIEW_ROWS = "{rows} rows"
+PREVIEW_READ = "{read} rows of the source were read"
+PREVIEW_CUT = {"rows": "there may be more rows", "size": "the rest is too large to show"}
+PREVIEW_EMPTY = "The query returns no rows."
+PLAN = "Plan"
+PLAN_TARGET = "target {target}"
+PLAN_REBUILDS = "a full load builds it again"
+PLAN_CHANGES = "changes {fields}"
+PLAN_NO_CHANGES = "no field changes"
+PLAN_ADDED = "{count} added"
+PLAN_CHANGED = "{count} changed"
+PLAN_REMOVED = "{count} removed"
+PLAN_COLUMN_COUNT = "{column}: {count} rows"
+PLAN_KEYS_ADDED = "added keys such as {keys}"
+PLAN_KEYS_CHANGED = "changed keys such as {keys}"
+PLAN_KEYS_REMOVED = "removed keys such as {keys}"
+PLAN_SECONDS = "about {duration}"
+COLUMN_CHANGES = {"added": "New column", "lost": "Lost column", "retyped": "Other type"}
+CHECKPOINT_BADGE = "Checkpoint"
+PLAN_HELP = "Compares the rows of this definition with the live mart. Nothing is written."
+FINDINGS = "Findings"
+CHECKING = "Checking …"
+NOT_CHECKED = "Checked while you type."
+READY = "Ready: {columns} columns, key {key}, {rows}"
+READY_ROWS = "about {rows} rows"
+READY_ROWS_UNKNOWN = "number of rows unknown"
+NO_KEY = "none"
+TARGET_NEW = "the first run creates the target"
+LEVELS = {"error": "Error", "missing": "Missing", "warning": "Warning", "note": "Note"}
+LEVEL_TONES = {"error": "failed", "missing": "idle", "warning": "late", "note": "idle"}
+AT_PLACE = "line {line}, column {column}"
+GO_TO_PLACE = "Go to line {line}, column {column}"
+NAME_NEEDED = "name: give the pipeline a name, such as top_genres"
+NAME_FORM = "name: start with a letter, then use only lower-case letters, digits and _; at most 63 characters"
+QUERY_NEEDED = "source_query: type a query, such as SELECT id, name FROM content.genre"
+QUERY_CARD = "Query"
+QUERY_HINT = "Ctrl+Space completes names. Esc, then Tab, leaves the editor."
+MART_CARD = "Mart"
+RUNS_CARD = "Runs"
+MORE_CARD = "Description and options"
+YAML_CARD = "The same as YAML"
+FIELD_NAME = "Name"
+FIELD_DESCRIPTION = "Description"
+FIELD_OWNER = "Owner"
+FIELD_TAGS = "Tags"
+TAGS_EXAMPLE = "search, tier-1"
+FIELD_SOURCE = "Source"
+FIELD_TRANSFORM = "Transform"
+NO_TRANSFORM = "No transform"
+FIELD_TARGET = "Target"
+TARGET_DEFAULT = "analytics.<name>"
+FIELD_MODE = "Mode"
+MODES = {"full": "Full: reads everything", "incremental": "Incremental: reads changes"}
+FIELD_CURSOR = "Incremental key"
+FIELD_TIE = "Incremental id key"
+FIELD_KEY = "Key columns"
+KEY_EXAMPLE = "id; of an existing target: its key"
+FIELD_BATCH = "Batch size"
+FIELD_SCHEDULE = "Schedule"
+SCHEDULE_EXAMPLE = "5m; or 0 6 * * MON-FRI"
+FIELD_AFTER = "Runs after"
+AFTER_EXAMPLE = "film_dim, genre_dim"
+FIELD_ENABLED = "Enabled"
+FIELD_OPTIONS = "Options as YAML, only those that differ from the default"
+OPTIONS_EXAMPLE = "on_reject: quarantine"
+SUGGESTIONS = "Suggestions"
+SUGGEST_KEY = "Key {columns}"
+SUGGEST_KEY_HELP = "Key of {table}"
+SUGGEST_CURSOR = "Incremental by {column}"
+SUGGEST_CURSOR_HELP = "{table}: {reasons}; ties by {tie}"
+SHOWN_TABLES = "Completion knows the first {count} tables of the source."
+CONFLICT = "Not saved: the pipeline has changed since you opened this page"
+CONFLICT_HELP = (
+    "Your text is kept. Between the version that you opened and the stored one, these fields differ: {fields}."
+)
+CONFLICT_SAME = "Your text is kept. The stored definition is equal to the one that you opened."
+SAVE_OVER = "Save mine over version {version}"
+TAKE_STORED = "Discard mine and open version {version}"
+TAKE_STORED_EXPLAINED = "What you typed on this page is lost."
+STATE_CHOICE = "What happens to the checkpoint?"
+STATE_CHOICE_HELP = "The pipeline has a checkpoint, and you change {fields}."
+STATE_KEEP = "Keep the checkpoint"
+STATE_KEEP_HELP = (
+    "The next run continues where the last one ended. Rows that are in the mart stay as the old query made them, until"
+    " they change at the source."
+)
+STATE_RESET = "Reset the checkpoint"
+STATE_RESET_HELP = "The next run reads everything again with the new definition."
+KEPT = "This tab has text that was not saved."
+RESTORE = "Restore it"
+DISCARD = "Discard it"
+# lineage
+SEARCH_NODE = "Search a table, mart or pipeline"
+VIEW = "View"
+AS_GRAPH = "Graph"
+AS_LIST = "List"
+SHOW_ALL = "Show everything"
+CHOSEN = "Chosen node"
+CHOOSE_NODE = "Choose where to start."
+CHOOSE_NODE_HELP = (
+    "There are {count} tables, pipelines and targets, too many for one picture. Search for one of them; the page shows"
+    " what is directly before and after it."
+)
+NO_NODE = "No table or pipeline has this text in its name."
+NODE_KINDS = {"table": "table", "reader": "Python reader", "pipeline": "pipeline"}
+INDEX = "index"
+MART_TABLE = "mart"
+TABLE_OF = "table of source {source}"
+PIPELINES = "Pipelines"
+SOURCE_TABLES = "Source tables"
+TARGETS = "Marts and indexes"
+NODES_SHOWN = "{shown} of {all} shown"
+UNREAD = "{count} queries not read yet"
+LINEAGE_CUT = "only the first 20 000 pipelines"
+LEGEND_FAILED = "a pipeline failed here or before"
+LEGEND_LATE = "a mart is older than promised here or before"
+OPEN_PIPELINE = "Open pipeline"
+COMES_FROM = "Comes from"
+GOES_TO = "Goes to"
+NOTHING = "nothing"
+AND_MORE = "and {count} more"
+OWN_TROUBLE = {"failed": "The last run failed.", "late": "The mart is older than promised."}
+BEHIND = {
+    "failed": "May be old: {pipeline}, on the way to it, has failed.",
+    "late": "May be old: {pipeline}, on the way to it, is late.",
+}
+LINEAGE_TEXTS = {
+    "graph": "Tables, pipelines, marts and indexes; a click on a node shows more around it",
+    "list": "Pipelines with what they read and write",
+    "pipeline": "Pipeline",
+    "state": STATE,
+    "reads": "Reads",
+    "writes": "Writes",
+}
+
+# runners and sources
+RUNNERS_PAGE = "Runners and sources"
+RUNNER = "Runner"
+LAST_SEEN = "Last seen"
+UP_SINCE = "Up since"
+RUNS_NOW = "Runs now"
+RUNNING_NOW = "Running now"
+KIND = "Kind"
+STARTED = "Started"
+HEARTBEAT = "Heartbeat"
+LEASE_ENDS = "Lease ends"
+LEASE_EXPIRED = "Lease expired"
+OF_EXPECTED = "of about {rows}"
+ALIVE = "Alive"
+SILENT = "Not seen"
+SOURCES = "Sources"
+CONNECTIONS = "Connections"
+OF_LIMIT = "of {limit}"
+NO_LIMIT = "· no limit"
+SOURCE_FULL = "Full"
+SOURCE_BUSY = "In use"
+SOURCE_FREE = "Free"
+NOT_CONFIGURED = "Not configured"
+NOTHING_RUNS = "No pipeline runs at the moment."
+NO_RUNNER_TITLE = "No runner is alive."
+NO_RUNNER_HELP = "Requested runs wait until a runner starts. Start one on any machine that reaches the database:"
+NO_RUNNER_COMMAND = "vitrine runner"
+CONNECTIONS_HELP = (
+    "A run holds at most two connections to its source. VITRINE_SOURCE_CONNECTIONS__<NAME> limits them over all"
+    " runners; further runs wait."
+)
+RUNNERS_CUT = "Only the runners seen last and the longest runs are shown."
+
+# access
+TOKENS = "Access tokens"
+NEW_TOKEN = "New token"  # noqa: S105  a label
+TOKEN_NAME = "Name of the person or program"  # noqa: S105  a label
+NAME = "Name"
+ROLE = "Role"
+ROLES = {"viewer": "viewer", "operator": "operator", "admin": "admin"}
+VALID_FOR = "Valid for"
+TTLS = {"7d": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
+CREATE_TOKEN = "Create token"  # noqa: S105  a label
+CREATED = "Created"
+CREATED_BY = "by {name}"
+EXPIRES = "Expires"
+LAST_USED = "Last used"
+REVOKE = "Revoke"
+REVOKE_NAMED = "Revoke the token {name}"
+REVOKE_TITLE = "Revoke the token {name}?"
+REVOKE_EXPLAINED = (
+    "Programs that use it are refused from now on, and its open pages are closed. A revoked token cannot be restored."
+)
+REVOKE_OWN = "It is the token that you are logged in with: you will be logged out."
+REVOKED = "The token {name} is revoked."
+TOKEN_CREATED = "The token {name} is created."  # noqa: S105  a text
+TOKEN_ONCE = "Copy it now: it is shown once, and stored only as a hash."  # noqa: S105  a text
+ONCE_AND_LOG_IN = (
+    "Copy it now: it is shown once, and stored only as a hash. From now on everybody needs a token, and so do you:"
+    " log in with this one."
+)
+HIDE_TOKEN = "Hide it"  # noqa: S105  a label
+GO_TO_LOGIN = "I have copied it: log in"
+FIRST_IS_ADMIN = "The first token must have the role admin: only an administrator can create the next one."
+NO_TOKENS = "There are no tokens yet."
+NO_TOKENS_HELP = (
+    "Until the first one is created, the API serves this machine only, and everybody on it is an administrator."
+    " Create a token with the role admin, then one for each person and program."
+)
+AUDIT = "Audit log"
+AT = "Time"
+ACTOR = "Who"
+OPERATION = "Operation"
+CHANGE = "Change"
+FILTER_BY = "Filter by: {field}"
+NO_ENTRIES = "There is no entry with these filters."
+NEWEST = "Newest"
+
+# trace
+TRACE_TITLE = "Why is this row wrong?"
+TRACE_HELP = (
+    "Paste the key of a row, for example the id of a film; a key of several columns as cells of one row of a sheet. The"
+    " trace reads it at the source, passes it through the transforms, compares it with the target, and writes nothing."
+)
+TRACE_KEY = "Key of the row"
+TRACE_ROW = "Trace"
+TRACE_MISSING = "Give the name of a pipeline and the key of a row."
+TRACING = "Reading source and target …"
+TRACE_CAPTION = "The row on its way, column by column"
+DIFFERS = "differs"
+REMEDY = "What to do"
+CURSOR_AND_CHECKPOINT = "Cursor of the row: {cursor}. Checkpoint: {checkpoint}."
+COMPARED_BY_TEXTS = "Compared by texts only: {reason}"
+SEVERAL_ROWS = "{side} has {count} rows with this key; the first one is shown."
+RESEND = "Send again"
+RESEND_TITLE = "Send {key} of {pipeline} again?"
+RESEND_EXPLAINED = (
+    "A run reads this key once more and writes it to {target}. The checkpoint stays, and a row that the source does not"
+    " have is not deleted."
+)
+RESENT = "Requested. Trace the row again when the run has ended."
+STANDINGS = {
+    "equal": "Equal",
+    "waiting": "Waiting",
+    "blocked": "Blocked",
+    "quarantined": "In quarantine",
+    "cursor_not_moved": "Cursor has not moved",
+    "missing": "Missing",
+    "deleted_at_source": "Deleted at the source",
+    "filtered": "Removed by a transform",
+    "transform_fails": "A transform fails",
+    "repeated": "Repeated",
+    "null_cursor": "No cursor value",
+    "not_found": "Not found",
+}

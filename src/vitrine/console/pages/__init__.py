@@ -1,5 +1,5 @@
 """The pages; each module registers its own."""
 
-from vitrine.console.pages import overview, pipeline
+from vitrine.console.pages import access, edit, lineage, overview, pipeline, runners, trace
 
-PAGES = (overview, pipeline)
+PAGES = (overview, pipeline, edit, lineage, trace, runners, access)

@@ -11,6 +11,7 @@ from nicegui.element import Element
 
 from vitrine.console import lateness, origins, parts, texts
 from vitrine.console.components import Chart, Sql, Timeline, When
+from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
 from vitrine.errors import NotFound, StoredDefinitionInvalid
 from vitrine.service import checks, control, definitions, history, overview, timeline
@@ -183,6 +184,7 @@ class Head:
                 "reload": _titled(parts.button(texts.RELOAD, self._reload), texts.RELOAD_HELP),
                 "enable": parts.button(texts.ENABLE, self._enable, primary=True),
                 "disable": parts.button(texts.DISABLE, self._disable),
+                **({"edit": _edit_link(self._name)} if self._viewer.may(Role.ADMIN) else {}),
             }
 
     def show(self, pipeline: PipelineBody, status: StatusBody) -> None:
@@ -217,6 +219,7 @@ class Head:
             "reload": is_running,
             "enable": not status.enabled,
             "disable": status.enabled,
+            "edit": True,
         }
         for name, button in self._buttons.items():
             if button.visible != visible[name]:
@@ -256,6 +259,10 @@ def _is_shown_elsewhere(status: StatusBody) -> bool:
     return (
         status.status is Status.IDLE and status.next_due_at is not None and not status.postponed and status.runners > 0
     )
+
+
+def _edit_link(name: str) -> Element:
+    return parts.link(texts.EDIT, f"{address_of(name)}/edit", "v-button")
 
 
 class ProgressCard:
@@ -547,7 +554,7 @@ class ChecksCard:
         self._box.clear()
         with self._box:
             if results is None:
-                parts.text(texts.NOT_CHECKED.format(names=", ".join(names)), "v-muted", tag="p")
+                parts.text(texts.ROWS_NOT_CHECKED.format(names=", ".join(names)), "v-muted", tag="p")
             for one in results or ():
                 tone = "success" if one.passed else "failed" if one.severity == "fail" else "late"
                 with parts.box():
@@ -704,7 +711,7 @@ def plan_boxes(pipeline: PipelineBody) -> list[tuple[str, str]]:
 
 def _plan(boxes: Sequence[tuple[str, str]]) -> None:
     with parts.box("v-plan", tag="ol") as plan:
-        plan.props["aria-label"] = texts.PLAN
+        plan.props["aria-label"] = texts.TASK_PLAN
         for kind, name in boxes:
             with parts.box("v-step", tag="li"):
                 parts.text(kind, "v-label")

@@ -1,0 +1,244 @@
+"""What a person types into the form or as YAML, read as a definition with its problems."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, cast
+
+from pydantic import ValidationError
+
+from vitrine import input_errors
+from vitrine.console import texts
+from vitrine.documents import Document
+from vitrine.errors import DefinitionRefused, VitrineError
+from vitrine.input_errors import Schema
+from vitrine.model import NAME, Definition
+from vitrine.pipeline_files import format_text, parse_text
+from vitrine.pipeline_files.places import FileRefused
+from vitrine.pipeline_files.writing import dump
+from vitrine.pipeline_files.yaml_text import parse
+from vitrine.places import Place
+from vitrine.service.bodies.pipelines import FindingBody, PlaceBody
+
+Level = Literal["error", "missing", "warning", "note"]
+Form = Mapping[str, str | bool]
+
+UNNAMED = "unnamed_pipeline"
+"""A query is checked before its pipeline has a name; nothing is stored under this one."""
+
+TARGET_SCHEMA = "analytics"
+
+MAX_DIGITS = 10
+
+OPTIONAL = ("python_task", "incremental_key", "incremental_id_key", "schedule_interval")
+LISTS = ("tags", "key_columns", "after")
+
+_PLACE = re.compile(r"^(?:yaml|source query), line (\d+), column (\d+): (.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reason against a definition, or a remark about it; line and column count from 1, in the shown text."""
+
+    text: str
+    level: Level = "error"
+    line: int | None = None
+    column: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A definition to check, and what is wrong with the input; one with problems cannot be stored."""
+
+    definition: Definition | None
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def storable(self) -> bool:
+        return self.definition is not None and not self.problems
+
+
+# -- the form ---------------------------------------------------------------------------------------------------------
+
+
+def fits_form(definition: Definition) -> bool:
+    """Whether the form shows everything of it: one with a task plan, or without a query, is edited as YAML."""
+    return not definition.tasks and definition.source_query is not None
+
+
+def form_of(definition: Definition) -> dict[str, str | bool]:
+    fields = definition.model_dump(mode="json", exclude={"type", "options", "tasks", "source_type"})
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    form: dict[str, str | bool] = {
+        name: ", ".join(cast(list[str], value)) if name in LISTS else "" if value is None else value
+        for name, value in fields.items()
+    }
+    return form | {"batch_size": str(definition.batch_size), "options": dump(options) if options else ""}
+
+
+EMPTY_FORM: Form = {
+    "name": "",
+    "description": "",
+    "owner": "",
+    "tags": "",
+    "source": "default",
+    "source_query": "",
+    "python_task": "",
+    "target_table": "",
+    "mode": "full",
+    "incremental_key": "",
+    "incremental_id_key": "",
+    "key_columns": "",
+    "batch_size": "auto",
+    "enabled": True,
+    "schedule_interval": "",
+    "after": "",
+    "options": "",
+}
+
+
+def fields_of(form: Form, base: Definition | None = None) -> dict[str, Any]:
+    """The fields of a definition; `base` has those that the form does not show. FileRefused: options are no YAML."""
+    fields: dict[str, Any] = {"source_type": base.source_type} if base else {}
+    for name, value in form.items():
+        if isinstance(value, bool):
+            fields[name] = value
+        elif name in LISTS:
+            fields[name] = [part.strip() for part in value.split(",") if part.strip()]
+        elif name not in ("options", "source_query", "description"):
+            fields[name] = value.strip()
+        else:
+            fields[name] = value
+    for name in OPTIONAL:
+        fields[name] = fields[name] or None
+    fields["target_table"] = fields["target_table"] or f"{TARGET_SCHEMA}.{fields['name']}"
+    size = fields["batch_size"].replace(" ", "").replace("_", "")
+    fields["batch_size"] = int(size) if size.isascii() and size.isdigit() and len(size) < MAX_DIGITS else size or "auto"
+    fields["options"] = parse("options", str(form["options"])).content or {}
+    return fields
+
+
+def read_form(form: Form, base: Definition | None = None) -> Reading:
+    try:
+        fields = fields_of(form, base)
+    except FileRefused as exc:
+        return Reading(None, tuple(Problem(f"options: {reason.removeprefix('options, ')}") for reason in exc.reasons))
+    problems: list[Problem] = []
+    if re.fullmatch(NAME, fields["name"]) is None:
+        problems.append(Problem(texts.NAME_FORM) if fields["name"] else Problem(texts.NAME_NEEDED, "missing"))
+        if not str(form["target_table"]).strip():
+            fields["target_table"] = f"{TARGET_SCHEMA}.{UNNAMED}"
+        fields["name"] = UNNAMED
+    if not fields["source_query"].strip():
+        return Reading(None, (*problems, Problem(texts.QUERY_NEEDED, "missing")))
+    try:
+        return Reading(Definition.model_validate(fields), tuple(problems))
+    except ValidationError as exc:
+        wrong = input_errors.explain(exc.errors(), schema=_schema())
+        return Reading(None, (*problems, *(Problem(one.sentence) for one in wrong)))
+
+
+@lru_cache(maxsize=1)
+def _schema() -> Schema:
+    return input_errors.schema_of(Definition)
+
+
+# -- YAML -------------------------------------------------------------------------------------------------------------
+
+
+def yaml_of(definition: Definition) -> str:
+    return format_text(definition)
+
+
+def yaml_of_form(form: Form, base: Definition | None = None) -> str:
+    """The form as YAML even while it is not valid, so that nothing typed is lost."""
+    reading = read_form(form, base)
+    if reading.definition is not None and reading.storable:
+        return yaml_of(reading.definition)
+    try:
+        fields = fields_of(form, base)
+    except FileRefused:
+        fields = fields_of({**form, "options": ""}, base) | {"options": str(form["options"])}
+    empty = fields_of(EMPTY_FORM)
+    kept = {name: value for name, value in fields.items() if value != empty.get(name) and value not in (None, [], {})}
+    return dump({"name": fields["name"]} | kept)
+
+
+def read_yaml(text: str) -> Reading:
+    try:
+        document = parse_text("yaml", text)
+    except FileRefused as exc:
+        return Reading(None, tuple(_placed(reason) for reason in exc.reasons))
+    document = Document(document.origin, {k: v for k, v in document.fields.items() if k != "id"}, document.locate)
+    try:
+        return Reading(document.definition)
+    except ValidationError as exc:
+        return Reading(None, tuple(_placed(reason) for reason in document.mistakes(exc)))
+
+
+def _placed(reason: str) -> Problem:
+    """A reason that begins with its place, as files name it."""
+    found = _PLACE.match(reason)
+    return Problem(found[3], line=int(found[1]), column=int(found[2])) if found else Problem(reason)
+
+
+# -- what the server answers ------------------------------------------------------------------------------------------
+
+
+def problems_of(error: VitrineError, shown: str, query: str) -> list[Problem]:
+    """The reasons of a refusal, marked where they are in the shown text, which is the query or contains it."""
+    reasons = [text for _, text in error.reasons] if isinstance(error, DefinitionRefused) else [str(error)]
+    found = [_in_query(text, shown, query) for text in reasons]
+    if error.place is not None and all(one.line is None for one in found):
+        found[0] = Problem(found[0].text, "error", *_find(error.place, shown))
+    return found
+
+
+def _in_query(text: str, shown: str, query: str) -> Problem:
+    """An error about the query begins with its place, which is shown apart from the text."""
+    named, lines = _PLACE.match(text), query.split("\n")
+    if named is None or int(named[1]) > len(lines):
+        return Problem(text)
+    line, column = _find(Place(int(named[1]), int(named[2]), lines[int(named[1]) - 1]), shown)
+    return Problem(named[3] if line else text, "error", line, column)
+
+
+def problems_of_findings(findings: Iterable[FindingBody], shown: str) -> list[Problem]:
+    return [
+        Problem(one.text, "note" if one.note else "warning", *_find(one.place and one.place.place, shown))
+        for one in findings
+    ]
+
+
+def _find(place: Place | PlaceBody | None, shown: str) -> tuple[int | None, int | None]:
+    """The place of the query in the text that is shown: the same, or further down and indented if that is YAML."""
+    if place is None:
+        return None, None
+    lines = shown.split("\n")
+    if place.line <= len(lines) and lines[place.line - 1].rstrip("\r") == place.text:
+        return place.line, place.column
+    # a query is stored without the blanks around it, so that even in its own editor it may begin further down
+    words = place.text.strip()
+    for number, line in enumerate(lines):
+        if number + 1 >= place.line and words and line.strip().endswith(words):
+            return number + 1, place.column + line.rindex(words) - _indent(place.text)
+    return None, None
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+# -- saving -----------------------------------------------------------------------------------------------------------
+
+
+def changes(old: Definition, new: Definition) -> dict[str, Any]:
+    """The body of a PATCH that makes the old definition the new one; an option that is removed gets its default."""
+    before, after = (one.model_dump(mode="json", exclude={"type", "options"}) for one in (old, new))
+    fields = {name: value for name, value in after.items() if value != before[name]}
+    set_before, set_after = (one.options.model_dump(mode="json", exclude_defaults=True) for one in (old, new))
+    defaults = new.options.model_dump(mode="json")
+    options = {name: value for name, value in set_after.items() if set_before.get(name) != value}
+    options |= {name: defaults[name] for name in set_before if name not in set_after and name in defaults}
+    return fields | ({"options": options} if options else {})

@@ -1,0 +1,131 @@
+"""What the page that edits a definition shows beside the inputs: findings, suggestions, preview, refusals."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vitrine.console import parts, texts
+from vitrine.console.components.editor import Grid
+from vitrine.console.drafts import Problem
+from vitrine.console.suggestions import CursorSuggestion, KeySuggestion
+from vitrine.service.bodies.checks import PreviewBody, ReportBody
+
+
+class Findings:
+    """The state of the checks in one line, and every reason below it."""
+
+    def __init__(self, go_to: Callable[[int, int], Any]) -> None:
+        self._go_to = go_to
+        with parts.box("v-findings") as area:
+            area.props["aria-live"] = "polite"
+            self._summary = parts.text(texts.NOT_CHECKED, "v-muted", tag="p")
+            self._list = parts.box("v-finding-list", tag="ul")
+        self._shown: Sequence[Problem] = ()
+
+    def checking(self) -> None:
+        parts.set_text(self._summary, texts.CHECKING)
+
+    def show(self, problems: Sequence[Problem], report: ReportBody | None) -> None:
+        parts.set_text(self._summary, _summary(report) if report else "")
+        self._summary.set_visibility(report is not None)
+        if problems == self._shown:
+            return
+        self._shown = problems
+        self._list.clear()
+        with self._list:
+            for one in problems:
+                self._item(one)
+
+    def _item(self, one: Problem) -> None:
+        with parts.box("v-finding", tag="li") as item:
+            item.props["data-level"] = one.level
+            parts.badge(texts.LEVELS[one.level], texts.LEVEL_TONES[one.level])
+            if one.line is not None and one.column is not None:
+                line, column = one.line, one.column
+                place = parts.button(
+                    texts.AT_PLACE.format(line=line, column=column),
+                    lambda: self._go_to(line, column),
+                    name=texts.GO_TO_PLACE.format(line=line, column=column),
+                )
+                place.classes("v-place")
+            parts.text(one.text, "v-finding-text")
+
+
+def _summary(report: ReportBody) -> str:
+    expected = report.rows_expected
+    rows = texts.READY_ROWS_UNKNOWN if expected is None else texts.READY_ROWS.format(rows=f"{expected:,}")
+    ready = texts.READY.format(columns=len(report.columns), key=", ".join(report.key) or texts.NO_KEY, rows=rows)
+    return ready if report.target_exists else f"{ready}; {texts.TARGET_NEW}"
+
+
+class Suggestions:
+    """Keys and cursors to choose with a click."""
+
+    def __init__(
+        self, choose_key: Callable[[KeySuggestion], Any], choose_cursor: Callable[[CursorSuggestion], Any]
+    ) -> None:
+        self._choose_key = choose_key
+        self._choose_cursor = choose_cursor
+        with parts.box("v-suggestions v-row") as self._box:
+            self._box.props["aria-label"] = texts.SUGGESTIONS
+            self._box.props["role"] = "group"
+        self._shown: object = None
+
+    def show(self, keys: Sequence[KeySuggestion], cursors: Sequence[CursorSuggestion]) -> None:
+        if self._shown == (keys, cursors):
+            return
+        self._shown = (keys, cursors)
+        self._box.clear()
+        with self._box:
+            if keys or cursors:
+                parts.text(texts.SUGGESTIONS, "v-muted")
+            for key in keys:
+                chip = parts.button(
+                    texts.SUGGEST_KEY.format(columns=", ".join(key.columns)), _call(self._choose_key, key)
+                )
+                chip.classes("v-chip").props["title"] = texts.SUGGEST_KEY_HELP.format(table=key.table)
+            for cursor in cursors:
+                chip = parts.button(
+                    texts.SUGGEST_CURSOR.format(column=cursor.column), _call(self._choose_cursor, cursor)
+                )
+                chip.classes("v-chip").props["title"] = texts.SUGGEST_CURSOR_HELP.format(
+                    table=cursor.table, reasons=", ".join(cursor.reasons), tie=cursor.id_column
+                )
+
+
+def _call(function: Callable[[Any], Any], argument: object) -> Callable[[], Any]:
+    return lambda: function(argument)
+
+
+class PreviewCard:
+    def __init__(self) -> None:
+        with parts.box("v-card", tag="section") as self._card:
+            self._card.props["aria-label"] = texts.PREVIEW
+            with parts.box("v-card-head"):
+                parts.text(texts.PREVIEW, tag="h2")
+                self._facts = parts.text("", "v-muted")
+            self._problem = parts.text("", "v-pad v-problem", tag="p")
+            self._grid = Grid(texts.PREVIEW_CAPTION)
+        self._card.set_visibility(False)
+
+    def checking(self) -> None:
+        self._card.set_visibility(True)
+        parts.set_text(self._facts, texts.CHECKING)
+
+    def show(self, preview: PreviewBody) -> None:
+        facts = [texts.PREVIEW_ROWS.format(rows=len(preview.rows))]
+        if preview.rows_read != len(preview.rows):
+            facts.append(texts.PREVIEW_READ.format(read=preview.rows_read))
+        if preview.cut is not None:
+            facts.append(texts.PREVIEW_CUT[preview.cut])
+        if not preview.rows:
+            facts = [texts.PREVIEW_EMPTY]
+        parts.set_text(self._facts, "; ".join(facts))
+        self._problem.set_visibility(False)
+        self._grid.show([{"name": one.name, "type": one.type} for one in preview.columns], preview.rows)
+        self._grid.set_visibility(bool(preview.columns))
+
+    def refuse(self, reasons: Sequence[str]) -> None:
+        parts.set_text(self._facts, "")
+        parts.set_text(self._problem, " · ".join(reasons))
+        self._problem.set_visibility(True)
+        self._grid.set_visibility(False)
