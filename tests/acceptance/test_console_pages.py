@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import httpx
 import pytest
@@ -93,7 +93,7 @@ def node(page: Page, id: str) -> Locator:
 
 def violations(page: Page) -> list[str]:
     """What axe-core finds; each with the element."""
-    found = Axe().run(page).response["violations"]
+    found = cast(Any, Axe()).run(page).response["violations"]
     return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
 

@@ -23,7 +23,7 @@ PATH = "/lineage"
 MAX_NODES = 200
 MAX_FOUND = 12
 MAX_TEXT = 200
-REFRESH_SECONDS = 4.0
+REFRESH_SECONDS = 6.0
 
 
 def register(console: "Console") -> None:
