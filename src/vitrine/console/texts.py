@@ -242,7 +242,7 @@ VERSION = "version {version}"
 FIELD = "Field"
 VALUE = "Value"
 ONLY_DIFFERENT = "Only what differs from the default is listed."
-PLAN = "Task plan"
+TASK_PLAN = "Task plan"
 REJECTS = "Quarantine"
 NO_REJECTS = "No row is in quarantine."
 REJECTS_HELP = "These rows do not fit the target. Correct the source or the transform, then replay them."
@@ -298,7 +298,7 @@ TIMELINE_TEXTS = {"log": LOG, "log_of": LOG_OF}
 PIPELINE = "Pipeline"
 QUERY = "query"
 CHECKS = "Checks"
-NOT_CHECKED = "{names}: the last run has checked no rows."
+ROWS_NOT_CHECKED = "{names}: the last run has checked no rows."
 PASSED = "Passed"
 BROKEN = {"fail": "Failed", "warn": "Warning"}
 
@@ -411,4 +411,163 @@ STATE_RESET_HELP = "The next run reads everything again with the new definition.
 KEPT = "This tab has text that was not saved."
 RESTORE = "Restore it"
 DISCARD = "Discard it"
-OPEN_PIPELINE = "Open the pipeline"
+
+# lineage
+SEARCH_NODE = "Search a table, mart or pipeline"
+VIEW = "View"
+AS_GRAPH = "Graph"
+AS_LIST = "List"
+SHOW_ALL = "Show everything"
+CHOSEN = "Chosen node"
+CHOOSE_NODE = "Choose where to start."
+CHOOSE_NODE_HELP = (
+    "There are {count} tables, pipelines and targets, too many for one picture. Search for one of them; the page shows"
+    " what is directly before and after it."
+)
+NO_NODE = "No table or pipeline has this text in its name."
+NODE_KINDS = {"table": "table", "reader": "Python reader", "pipeline": "pipeline"}
+INDEX = "index"
+MART_TABLE = "mart"
+TABLE_OF = "table of source {source}"
+PIPELINES = "Pipelines"
+SOURCE_TABLES = "Source tables"
+TARGETS = "Marts and indexes"
+NODES_SHOWN = "{shown} of {all} shown"
+UNREAD = "{count} queries not read yet"
+LINEAGE_CUT = "only the first 20 000 pipelines"
+LEGEND_FAILED = "a pipeline failed here or before"
+LEGEND_LATE = "a mart is older than promised here or before"
+OPEN_PIPELINE = "Open pipeline"
+COMES_FROM = "Comes from"
+GOES_TO = "Goes to"
+NOTHING = "nothing"
+AND_MORE = "and {count} more"
+OWN_TROUBLE = {"failed": "The last run failed.", "late": "The mart is older than promised."}
+BEHIND = {
+    "failed": "May be old: {pipeline}, on the way to it, has failed.",
+    "late": "May be old: {pipeline}, on the way to it, is late.",
+}
+LINEAGE_TEXTS = {
+    "graph": "Tables, pipelines, marts and indexes; a click on a node shows more around it",
+    "list": "Pipelines with what they read and write",
+    "pipeline": "Pipeline",
+    "state": STATE,
+    "reads": "Reads",
+    "writes": "Writes",
+}
+
+# runners and sources
+RUNNERS_PAGE = "Runners and sources"
+RUNNER = "Runner"
+LAST_SEEN = "Last seen"
+UP_SINCE = "Up since"
+RUNS_NOW = "Runs now"
+RUNNING_NOW = "Running now"
+KIND = "Kind"
+STARTED = "Started"
+HEARTBEAT = "Heartbeat"
+LEASE_ENDS = "Lease ends"
+LEASE_EXPIRED = "Lease expired"
+OF_EXPECTED = "of about {rows}"
+ALIVE = "Alive"
+SILENT = "Not seen"
+SOURCES = "Sources"
+CONNECTIONS = "Connections"
+OF_LIMIT = "of {limit}"
+NO_LIMIT = "· no limit"
+SOURCE_FULL = "Full"
+SOURCE_BUSY = "In use"
+SOURCE_FREE = "Free"
+NOT_CONFIGURED = "Not configured"
+NOTHING_RUNS = "No pipeline runs at the moment."
+NO_RUNNER_TITLE = "No runner is alive."
+NO_RUNNER_HELP = "Requested runs wait until a runner starts. Start one on any machine that reaches the database:"
+NO_RUNNER_COMMAND = "vitrine runner"
+CONNECTIONS_HELP = (
+    "A run holds at most two connections to its source. VITRINE_SOURCE_CONNECTIONS__<NAME> limits them over all"
+    " runners; further runs wait."
+)
+RUNNERS_CUT = "Only the runners seen last and the longest runs are shown."
+
+# access
+TOKENS = "Access tokens"
+NEW_TOKEN = "New token"  # noqa: S105  a label
+TOKEN_NAME = "Name of the person or program"  # noqa: S105  a label
+NAME = "Name"
+ROLE = "Role"
+ROLES = {"viewer": "viewer", "operator": "operator", "admin": "admin"}
+VALID_FOR = "Valid for"
+TTLS = {"7d": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
+CREATE_TOKEN = "Create token"  # noqa: S105  a label
+CREATED = "Created"
+CREATED_BY = "by {name}"
+EXPIRES = "Expires"
+LAST_USED = "Last used"
+REVOKE = "Revoke"
+REVOKE_NAMED = "Revoke the token {name}"
+REVOKE_TITLE = "Revoke the token {name}?"
+REVOKE_EXPLAINED = (
+    "Programs that use it are refused from now on, and its open pages are closed. A revoked token cannot be restored."
+)
+REVOKE_OWN = "It is the token that you are logged in with: you will be logged out."
+REVOKED = "The token {name} is revoked."
+TOKEN_CREATED = "The token {name} is created."  # noqa: S105  a text
+TOKEN_ONCE = "Copy it now: it is shown once, and stored only as a hash."  # noqa: S105  a text
+ONCE_AND_LOG_IN = (
+    "Copy it now: it is shown once, and stored only as a hash. From now on everybody needs a token, and so do you:"
+    " log in with this one."
+)
+HIDE_TOKEN = "Hide it"  # noqa: S105  a label
+GO_TO_LOGIN = "I have copied it: log in"
+FIRST_IS_ADMIN = "The first token must have the role admin: only an administrator can create the next one."
+NO_TOKENS = "There are no tokens yet."
+NO_TOKENS_HELP = (
+    "Until the first one is created, the API serves this machine only, and everybody on it is an administrator."
+    " Create a token with the role admin, then one for each person and program."
+)
+AUDIT = "Audit log"
+AT = "Time"
+ACTOR = "Who"
+OPERATION = "Operation"
+CHANGE = "Change"
+FILTER_BY = "Filter by: {field}"
+NO_ENTRIES = "There is no entry with these filters."
+NEWEST = "Newest"
+
+# trace
+TRACE_TITLE = "Why is this row wrong?"
+TRACE_HELP = (
+    "Paste the key of a row, for example the id of a film; a key of several columns as cells of one row of a sheet. The"
+    " trace reads it at the source, passes it through the transforms, compares it with the target, and writes nothing."
+)
+TRACE_KEY = "Key of the row"
+TRACE_ROW = "Trace"
+TRACE_MISSING = "Give the name of a pipeline and the key of a row."
+TRACING = "Reading source and target …"
+TRACE_CAPTION = "The row on its way, column by column"
+DIFFERS = "differs"
+REMEDY = "What to do"
+CURSOR_AND_CHECKPOINT = "Cursor of the row: {cursor}. Checkpoint: {checkpoint}."
+COMPARED_BY_TEXTS = "Compared by texts only: {reason}"
+SEVERAL_ROWS = "{side} has {count} rows with this key; the first one is shown."
+RESEND = "Send again"
+RESEND_TITLE = "Send {key} of {pipeline} again?"
+RESEND_EXPLAINED = (
+    "A run reads this key once more and writes it to {target}. The checkpoint stays, and a row that the source does not"
+    " have is not deleted."
+)
+RESENT = "Requested. Trace the row again when the run has ended."
+STANDINGS = {
+    "equal": "Equal",
+    "waiting": "Waiting",
+    "blocked": "Blocked",
+    "quarantined": "In quarantine",
+    "cursor_not_moved": "Cursor has not moved",
+    "missing": "Missing",
+    "deleted_at_source": "Deleted at the source",
+    "filtered": "Removed by a transform",
+    "transform_fails": "A transform fails",
+    "repeated": "Repeated",
+    "null_cursor": "No cursor value",
+    "not_found": "Not found",
+}

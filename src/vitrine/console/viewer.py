@@ -43,6 +43,7 @@ class Viewer:
         self._pool = pool
         self._sessions = sessions
         self._watches: dict[Hashable, int] = {}
+        self.is_held = False  # the page shows what cannot be shown again: it stays open, without rights
 
     @property
     def name(self) -> str:
@@ -115,6 +116,10 @@ class Viewer:
         self.poller.hurry()
         return answer
 
+    def tokens_changed(self) -> None:
+        """Read them again before the next decision: this process has created or revoked one."""
+        self._sessions.tokens.forget()
+
     def tell(self, text: str, *, problem: bool = False) -> None:
         """A short message at the edge of the page."""
         with self.client:
@@ -129,7 +134,8 @@ class Viewer:
 
     def leave(self) -> None:
         """The rights of this page have ended: the browser asks for a new login."""
-        self.client.run_javascript("location.reload()")
+        if not self.is_held:
+            self.client.run_javascript("location.reload()")
 
     async def again(self) -> bool:
         """Whether the visitor still has rights; the page is left if not."""

@@ -5,6 +5,7 @@ from vitrine.policy.checkpoint_filter import Unfiltered, without_checkpoint_filt
 from vitrine.policy.definitions import BODY_PREFIX, Approved, Named, inspect_definition
 from vitrine.policy.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, Call, is_listed, parse_calls
 from vitrine.policy.lower_bounds import other_use_of_checkpoint
+from vitrine.policy.relations import relations_of
 from vitrine.policy.source_sql import ReadOnlySql, read_only
 from vitrine.policy.targets import check_target, is_allowed_target
 
@@ -26,5 +27,6 @@ __all__ = [
     "other_use_of_checkpoint",
     "parse_calls",
     "read_only",
+    "relations_of",
     "without_checkpoint_filter",
 ]

@@ -1296,3 +1296,44 @@ SELECT (SELECT count(*) FROM etl.etl_runners WHERE seen_at > now() - %(within)s:
 -- One page of the changes of a pipeline, newest first: who asked for them and which fields they concern, without values
 SELECT id, at, actor, via, operation, ARRAY(SELECT jsonb_object_keys(coalesce(after, before, '{}')) ORDER BY 1) AS fields
   FROM etl.etl_audit WHERE pipeline = %(name)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
+
+-- list_lineage --
+-- What every pipeline reads from and writes to, and its state, without the queries; at most `limit` pipelines
+SELECT p.id, p.name, p.config_version, p.created_at, p.source, p.target_table, p.enabled, p.status,
+       -- include stale
+       AS stale
+  FROM etl.etl_pipelines p
+ ORDER BY p.name
+ LIMIT %(limit)s;
+
+-- list_reading_steps --
+-- The first step of each of these pipelines, which reads; of a pipeline without steps, its query and its Python task
+SELECT p.id, p.config_version, t.task_type, t.body, t.source_table, p.source_query, p.python_task
+  FROM etl.etl_pipelines p
+  LEFT JOIN LATERAL (SELECT task_type, body, source_table FROM etl.etl_pipeline_tasks
+                      WHERE pipeline_id = p.id ORDER BY order_index LIMIT 1) AS t ON true
+ WHERE p.id = ANY (%(ids)s::uuid[]);
+
+-- list_runners --
+-- Runner processes, those seen last first
+SELECT name, started_at, seen_at, seen_at > now() - %(within)s::interval AS is_alive
+  FROM etl.etl_runners ORDER BY seen_at DESC, name LIMIT %(limit)s;
+
+-- list_leases --
+-- The pipelines that runners hold, oldest lease first, each with its run
+SELECT p.name AS pipeline, p.status, p.source, p.lease_owner AS runner, p.lease_expires_at AS expires_at,
+       p.heartbeat_at, p.lease_expires_at < clock_timestamp() AS is_expired,
+       r.id AS run_id, r.kind, r.started_at, r.rows_read, r.rows_expected
+  FROM etl.etl_pipelines p
+  LEFT JOIN LATERAL (SELECT id, kind, started_at, rows_read, rows_expected FROM etl.etl_runs
+                      WHERE pipeline_id = p.id AND status = 'RUNNING') AS r ON true
+ WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')
+ ORDER BY r.started_at NULLS FIRST, p.name LIMIT %(limit)s;
+
+-- count_sources --
+-- How many pipelines of each source run, and how many wait
+SELECT p.source AS name, count(*) FILTER (WHERE p.status IN ('RUNNING', 'PAUSE_REQUESTED')) AS running,
+       count(*) FILTER (WHERE p.status = 'RUN_REQUESTED' AND p.enabled) AS waiting
+  FROM (SELECT source, status, enabled FROM etl.etl_pipelines
+         WHERE status IN ('RUNNING', 'PAUSE_REQUESTED', 'RUN_REQUESTED') LIMIT %(limit)s) AS p
+ GROUP BY p.source ORDER BY p.source;

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vitrine.console.app import Console
 
 PAGE_SIZE = 50
-SLOWER_SECONDS = 6.0
+SLOWER_SECONDS = 4.0
 """For what reads every pipeline: counters and groups."""
 
 MAX_TEXT = 100

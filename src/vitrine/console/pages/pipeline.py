@@ -554,7 +554,7 @@ class ChecksCard:
         self._box.clear()
         with self._box:
             if results is None:
-                parts.text(texts.NOT_CHECKED.format(names=", ".join(names)), "v-muted", tag="p")
+                parts.text(texts.ROWS_NOT_CHECKED.format(names=", ".join(names)), "v-muted", tag="p")
             for one in results or ():
                 tone = "success" if one.passed else "failed" if one.severity == "fail" else "late"
                 with parts.box():
@@ -711,7 +711,7 @@ def plan_boxes(pipeline: PipelineBody) -> list[tuple[str, str]]:
 
 def _plan(boxes: Sequence[tuple[str, str]]) -> None:
     with parts.box("v-plan", tag="ol") as plan:
-        plan.props["aria-label"] = texts.PLAN
+        plan.props["aria-label"] = texts.TASK_PLAN
         for kind, name in boxes:
             with parts.box("v-step", tag="li"):
                 parts.text(kind, "v-label")

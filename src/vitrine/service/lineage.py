@@ -1,0 +1,161 @@
+"""Lineage: which tables each pipeline reads, from its parsed query, and what it writes."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from uuid import UUID
+
+from vitrine import policy, urls
+from vitrine.errors import VitrineError
+from vitrine.service.bodies.lineage import Graph, Node, Trouble
+from vitrine.service.context import Context
+from vitrine.service.permissions import allowed
+from vitrine.service.roles import Role
+from vitrine.settings import Settings
+from vitrine.status import Status
+from vitrine.store import lineage
+from vitrine.store.lineage import Ends, Reading
+
+MAX_PIPELINES = 20_000
+MAX_REMEMBERED = 2 * MAX_PIPELINES
+PARSE_SECONDS = 1.0
+"""One call parses for so long; a later call continues. A query takes about 2 ms."""
+
+READ_AT_ONCE = 200
+"""Queries that are fetched together; each has at most 64 KB."""
+
+_DATABASE = ("host", "hostaddr", "port", "dbname", "service")
+
+Version = tuple[UUID, datetime, int]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a version of a pipeline reads."""
+
+    relations: frozenset[tuple[str, str]] = frozenset()
+    reader: str | None = None
+
+
+class Memory:
+    """What versions of pipelines read; a version never changes, so that an answer stays right."""
+
+    def __init__(self, limit: int = MAX_REMEMBERED) -> None:
+        self._known: OrderedDict[Version, Reads] = OrderedDict()
+        self._limit = limit
+        self._lock = Lock()
+
+    def get(self, version: Version) -> Reads | None:
+        return self._known.get(version)
+
+    def add(self, version: Version, reads: Reads) -> None:
+        with self._lock:
+            self._known[version] = reads
+            while len(self._known) > self._limit:
+                self._known.popitem(last=False)
+
+
+_memory = Memory()
+
+
+@allowed(Role.VIEWER)
+def graph(context: Context, *, memory: Memory = _memory, now: Callable[[], float] = time.monotonic) -> Graph:
+    """Every pipeline with what it reads and writes, of at most 20 000 pipelines.
+
+    Queries that no call has parsed yet are parsed for a second; `unread` says how many are left for the next call.
+    """
+    with context.connection() as connection:
+        found = lineage.list_ends(connection, context.settings.zone, limit=MAX_PIPELINES + 1)
+    pipelines = found[:MAX_PIPELINES]
+    _learn(context, pipelines, memory, now)
+    known = {one.id: memory.get(_version(one)) for one in pipelines}
+    places = _Places(context.settings)
+    nodes: dict[str, Node] = {}
+    edges: list[tuple[str, str]] = []
+    for one in pipelines:
+        pipeline = _pipeline(one)
+        target = _target(one)
+        inputs = list(_inputs(one, known[one.id] or Reads(), places))
+        nodes |= {node.id: node for node in (*inputs, pipeline, target)}
+        edges += [*((node.id, pipeline.id) for node in inputs), (pipeline.id, target.id)]
+    unread = sum(reads is None for reads in known.values())
+    return Graph.of(nodes.values(), edges, unread=unread, is_cut=len(found) > len(pipelines))
+
+
+def _learn(context: Context, pipelines: Sequence[Ends], memory: Memory, now: Callable[[], float]) -> None:
+    """Parse what is new until the time is over; no connection is held meanwhile."""
+    unknown = [one for one in pipelines if memory.get(_version(one)) is None]
+    deadline = now() + PARSE_SECONDS
+    for start in range(0, len(unknown), READ_AT_ONCE):
+        if now() > deadline:
+            return
+        created = {one.id: one.created_at for one in unknown[start : start + READ_AT_ONCE]}
+        with context.connection() as connection:
+            readings = lineage.list_readings(connection, list(created))
+        for reading in readings:
+            if now() > deadline:
+                return
+            memory.add((reading.id, created[reading.id], reading.config_version), _reads(reading))
+
+
+def _reads(reading: Reading) -> Reads:
+    try:
+        relations = policy.relations_of(reading.query) if reading.query else frozenset[tuple[str, str]]()
+    except VitrineError:
+        relations = frozenset[tuple[str, str]]()  # written to the table without validation: nothing runs it
+    return Reads(relations, reading.reader)
+
+
+def _version(one: Ends) -> Version:
+    # another store may have a pipeline of the same id
+    return (one.id, one.created_at, one.config_version)
+
+
+class _Places:
+    """Which sources are the store's own database: their tables can be marts of other pipelines."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known: dict[str, str] = {}
+
+    def of(self, source: str) -> str:
+        if source not in self._known:
+            self._known[source] = "" if self._is_store(source) else source
+        return self._known[source]
+
+    def _is_store(self, source: str) -> bool:
+        try:
+            return _database(self._settings.source_url(source)) == _database(self._settings.store_url)
+        except (VitrineError, urls.UrlError):
+            return False  # no such source is configured
+
+
+def _database(url: str) -> dict[str, str]:
+    """What the URL says about server and database: a source has an account of its own."""
+    keywords = urls.parse_postgres(url).keywords()
+    return {name: keywords[name] for name in _DATABASE if name in keywords}
+
+
+def _pipeline(one: Ends) -> Node:
+    trouble: Trouble | None = "failed" if one.enabled and one.status is Status.FAILED else None
+    if trouble is None and one.stale:
+        trouble = "late"
+    return Node(f"pipeline:{one.name}", "pipeline", one.name, "", one.status, one.enabled, trouble)
+
+
+def _target(one: Ends) -> Node:
+    return _table("", one.target_table)
+
+
+def _inputs(one: Ends, reads: Reads, places: _Places) -> Iterator[Node]:
+    for schema, table in sorted(reads.relations):
+        yield _table(places.of(one.source), f"{schema}.{table}")
+    if reads.reader is not None:
+        yield Node(f"reader:{reads.reader}", "reader", reads.reader)
+
+
+def _table(place: str, name: str) -> Node:
+    return Node(f"table:{place}/{name}", "table", name, place)

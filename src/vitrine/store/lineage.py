@@ -1,0 +1,67 @@
+"""What pipelines read from and write to; every query reads a limited number of rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+from vitrine.model import PipelineId
+from vitrine.postgres import Connection
+from vitrine.status import Status
+from vitrine.store import selecting
+from vitrine.store.database import fetch_all
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A pipeline without its query: where it reads and writes, and its state."""
+
+    id: PipelineId
+    name: str
+    config_version: int
+    created_at: datetime
+    source: str
+    target_table: str
+    enabled: bool
+    status: Status
+    stale: bool
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a pipeline reads: one of them is set, unless the definition is not valid."""
+
+    id: PipelineId
+    config_version: int
+    query: str | None
+    reader: str | None
+
+
+def list_ends(connection: Connection, zone: tzinfo, *, limit: int) -> list[Ends]:
+    """Pipelines in the order of their names. `zone`: time zone for cron schedules."""
+    crons = selecting.list_stale_crons(connection, zone)
+    rows = fetch_all(connection, "list_lineage", stale_crons=crons, limit=limit)
+    return [_ends(dict(row)) for row in rows]
+
+
+def _ends(values: dict[str, Any]) -> Ends:
+    values["status"] = Status(values["status"])
+    return Ends(**values)
+
+
+def list_readings(connection: Connection, ids: Sequence[PipelineId]) -> list[Reading]:
+    return [
+        _reading(row["id"], row["config_version"], row["task_type"], row["body"], row["source_table"])
+        if row["task_type"]
+        else Reading(
+            row["id"], row["config_version"], row["source_query"], None if row["source_query"] else row["python_task"]
+        )
+        for row in fetch_all(connection, "list_reading_steps", ids=list(ids))
+    ]
+
+
+def _reading(id: PipelineId, version: int, task_type: str, body: str | None, source_table: str | None) -> Reading:
+    if task_type == "PYTHON":
+        return Reading(id, version, None, body)
+    # parsed, never executed
+    return Reading(id, version, body or (f"SELECT * FROM {source_table}" if source_table else None), None)  # noqa: S608
