@@ -10,7 +10,7 @@ from nicegui import ui
 
 from vitrine.console import drafts, parts, texts
 from vitrine.console.drafts import Problem
-from vitrine.console.frame import HOME, NAVIGATION, Entry
+from vitrine.console.frame import NAVIGATION, Entry
 from vitrine.console.pages.edit_names import Names
 from vitrine.console.pages.edit_plan import PlanCard
 from vitrine.console.pages.edit_results import PreviewCard
@@ -72,7 +72,7 @@ class EditPage:
 
     def build(self) -> None:
         self._build_head()
-        self._saving = Saving(self._viewer, self._stored, self._saved, self._take)
+        self._saving = Saving(self._viewer, self._stored, self._leave)
         self._views.build(self._names.build)
         self._plan = PlanCard()
         self._preview = PreviewCard()
@@ -196,13 +196,6 @@ class EditPage:
             await self._show_plan()  # what each choice would do to the mart
         elif refused is not None and refused.place is not None:
             self._views.show_problems(drafts.problems_of(refused, self._views.text, reading.definition.query or ""))
-
-    def _saved(self, name: str) -> None:
-        self._leave(address_of(name))
-
-    def _take(self, stored: PipelineBody) -> None:
-        """Another version replaces what was typed."""
-        self._leave(f"{HOME}/pipelines/{stored.name}/edit")
 
     def _leave(self, address: str) -> None:
         self._close()
