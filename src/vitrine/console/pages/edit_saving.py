@@ -19,7 +19,7 @@ VERSION_CONFLICT = "VERSION_CONFLICT"
 
 
 class Saving:
-    """`leave` opens another address: what was typed is stored, or given up for another version."""
+    """`leave` opens another address: what was typed is stored, or discarded for another version."""
 
     def __init__(
         self,
