@@ -68,6 +68,7 @@ class EditPage:
         self._names = Names(viewer, self._views)
         self._typed = 0  # counts changes
         self._checking: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
 
     def build(self) -> None:
@@ -110,6 +111,13 @@ class EditPage:
         self._typed += 1
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_when_quiet())
+        if self._keeping is None or self._keeping.done():
+            self._keeping = asyncio.create_task(self._keep_soon())
+
+    async def _keep_soon(self) -> None:
+        """Apart from the checks, which may wait for a slow source."""
+        await asyncio.sleep(QUIET_SECONDS)
+        self._views.keep()
 
     async def _check_when_quiet(self) -> None:
         seen = -1
@@ -117,7 +125,6 @@ class EditPage:
             seen = self._typed
             await asyncio.sleep(QUIET_SECONDS)
             if seen == self._typed:
-                self._views.keep()
                 while await self._check() and seen == self._typed:
                     await asyncio.sleep(BUSY_SECONDS)
 
@@ -186,6 +193,7 @@ class EditPage:
     # -- saving -----------------------------------------------------------------------------------------------------
 
     async def _save(self) -> None:
+        self._views.keep()
         reading = self._views.read()
         if reading.definition is None or not reading.storable:
             self._views.show_problems(reading.problems)
@@ -204,6 +212,6 @@ class EditPage:
         self._viewer.client.run_javascript(f"location.assign({json.dumps(address)})")
 
     def _close(self) -> None:
-        for task in (self._checking, self._loading):
+        for task in (self._checking, self._keeping, self._loading):
             if task is not None:
                 task.cancel()
