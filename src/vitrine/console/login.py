@@ -1,5 +1,6 @@
 """The pages with which a browser logs in and out: plain forms, without NiceGUI."""
 
+import asyncio
 import time
 from html import escape
 from typing import cast
@@ -135,10 +136,12 @@ async def _find(tokens: TokenReader, text: str) -> ValidToken | None:
     """The token with this text. One that was just created is found, although tokens are read every two seconds only."""
     known = await tokens.read()
     token = known.find(text)
-    if token is None and time.monotonic() - known.read_at > RECENT_SECONDS:
-        tokens.forget()
-        token = (await tokens.read()).find(text)
-    return token
+    if token is not None:
+        return token
+    # wrong tokens make the store be read twice a second at most
+    await asyncio.sleep(max(0.0, known.read_at + RECENT_SECONDS - time.monotonic()))
+    tokens.forget()
+    return (await tokens.read()).find(text)
 
 
 async def _form(request: Request) -> dict[str, str] | None:
