@@ -5,12 +5,12 @@ from typing import Any
 
 import typer
 
-from vitrine.cli.app import app
+from vitrine.cli.app import command_line
 
 
 def parse(arguments: Sequence[str]) -> str:
     """The name of the command in these arguments of `vitrine`; an exception if it or an option is unknown."""
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(command_line(()))
     name, names, rest = "vitrine", list[str](), list(arguments)
     context: Any = None
     while True:
@@ -28,7 +28,7 @@ def _kept_back(context: Any) -> list[str]:
 
 def unknown(words: Sequence[str]) -> str | None:
     """A command or an option in a line of a document that does not exist; arguments may be missing."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(command_line(()))
     options = set(_options(command))
     for word in words:
         if (found := getattr(command, "commands", {}).get(word)) is not None:

@@ -27,6 +27,9 @@ INTERPRETER = ("PYTHON", "LC_", "LANG", "LANGUAGE", "MALLOC_", "LD_")
 
 MODULES = (
     "vitrine.cli.app",
+    "vitrine.cli.running",
+    "vitrine.cli.listing",
+    "vitrine.cli.files",
     "vitrine.cli.backends.local",
     "vitrine.cli.backends.remote",
     "vitrine.connectors.postgres.sink",

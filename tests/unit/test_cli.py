@@ -8,12 +8,13 @@ import pytest
 import typer
 
 from vitrine.cli import exit_codes, output
-from vitrine.cli.app import app, hoisted
+from vitrine.cli.app import COMMANDS as ALL_COMMANDS
+from vitrine.cli.app import command_line, hoisted, needed
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
 # of other branches of the surface: written beside this list when they have a page
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 – not in the type
+COMMANDS: dict[str, Any] = getattr(typer.main.get_command(command_line(())), "commands")  # noqa: B009 – not in the type
 SHOW_NOTHING = {
     "demo",
     "up",
@@ -99,3 +100,11 @@ def test_ages_have_the_largest_unit() -> None:
     ages = [output.age(now - timedelta(seconds=seconds), now) for seconds in (-5, 59, 60, 3600, 86_400 * 40)]
     assert ages == ["0s", "59s", "1m", "1h", "40d"]
     assert output.age(None, now) == "never"
+
+
+def test_only_the_commands_that_the_arguments_name_are_built() -> None:
+    assert list(needed(["run", "film_dim"])) == ["run"]
+    assert set(needed(["--api", "http://127.0.0.1:8000", "list", "run"])) == {"list", "run"}
+    assert list(needed(["reconcile", "list", "--help"])) == list(ALL_COMMANDS)
+    for arguments in ([], ["--help"], ["--version"], ["lsit"]):
+        assert list(needed(arguments)) == list(ALL_COMMANDS)

@@ -15,14 +15,20 @@ def main() -> None:
 
 def _run() -> None:
     process.shorten_start_and_exit()
-    from vitrine.cli import completion, output
-    from vitrine.cli.app import app
+    from vitrine.cli.app import command_line
     from vitrine.errors import VitrineError
 
-    completion.prepare()
+    arguments = sys.argv[1:]
+    if process.completes():
+        from vitrine.cli import completion
+
+        completion.prepare()
+        arguments = []
     try:
-        app(prog_name="vitrine")  # also for `python -m vitrine`, and for completion
+        command_line(arguments)(prog_name="vitrine")  # also for `python -m vitrine`, and for completion
     except VitrineError as exc:
+        from vitrine.cli import output
+
         process.stop(output.with_excerpt(exc), lines=True)
     except Exception:  # noqa: BLE001 – Python would write its text, which may quote a row, to the terminal as it is
         process.fail_unexpectedly()

@@ -1,36 +1,59 @@
 """The commands and their help. They import what they need inside their functions, so that each starts quickly."""
 
+from collections.abc import Collection, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from vitrine.cli import (
-    access,
-    building,
-    checks,
-    completion,
-    control,
-    demo,
-    devserver,
-    discover,
-    doctor,
-    exit_codes,
-    files,
-    inspection,
-    listing,
-    planning,
-    project,
-    reconciliation,
-    removal,
-    rollback,
-    running,
-    service,
-    tracing,
-)
+from vitrine.cli import building, exit_codes
 
 GLOBAL_OPTIONS = ("--api", "--token-file", "--env-file")
+HELP_OPTIONS = ("--help", "-h")
+
+COMMANDS = {
+    "demo": "demo:demo",
+    "up": "demo:up",
+    "sample": "demo:sample",
+    "devserver": "devserver:devserver",
+    "init": "project:init",
+    "discover": "discover:discover",
+    "transforms": "discover:transforms",
+    "migrate": "service:migrate",
+    "api": "service:api",
+    "runner": "service:runner",
+    "doctor": "doctor:doctor",
+    "list": "listing:list_all",
+    "show": "inspection:show",
+    "status": "inspection:status",
+    "runs": "inspection:runs",
+    "logs": "inspection:logs",
+    "request": "inspection:request",
+    "run": "running:run",
+    "resume": "control:resume",
+    "pause": "control:pause",
+    "enable": "control:enable",
+    "disable": "control:disable",
+    "reload": "control:reload",
+    "rollback": "rollback:rollback",
+    "validate": "checks:validate",
+    "preview": "checks:preview",
+    "plan": "planning:plan",
+    "reconcile": "reconciliation:reconcile",
+    "rejects": "reconciliation:rejects",
+    "trace": "tracing:trace",
+    "reset": "removal:reset",
+    "delete": "removal:delete",
+    "apply": "files:apply",
+    "export": "files:export",
+    "schema": "files:schema",
+    "audit": "access:audit",
+    "completion": "completion:completion",
+    "token": "access:token",
+}
+"""Each command with its module and its function, in the order of the help."""
 
 
 class _Commands(TyperGroup):
@@ -57,18 +80,6 @@ def hoisted(arguments: list[str]) -> list[str]:
     return [*first, *others]
 
 
-app = typer.Typer(
-    cls=_Commands,
-    help="Builds analytical marts from SQL queries and registered transforms, and keeps them up to date.",
-    epilog=exit_codes.help_text(),
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
-)
-
-
 def _show_version(wanted: bool) -> None:
     if not wanted:
         return
@@ -84,7 +95,6 @@ def _show_version(wanted: bool) -> None:
     raise typer.Exit
 
 
-@app.callback()
 def options(
     api: Annotated[
         str | None,
@@ -118,18 +128,33 @@ def options(
         settings.choose_env_file(env_file)
 
 
-for group in (
-    (demo.demo, demo.up, demo.sample, devserver.devserver),
-    (project.init, discover.discover, discover.transforms),
-    (service.migrate, service.api, service.runner, doctor.doctor),
-    (listing.list_all, inspection.show, inspection.status, inspection.runs, inspection.logs, inspection.request),
-    (running.run, control.resume, control.pause, control.enable, control.disable, control.reload, rollback.rollback),
-    (checks.validate, checks.preview, planning.plan),
-    (reconciliation.reconcile, reconciliation.rejects, tracing.trace),
-    (removal.reset, removal.delete),
-    (files.apply, files.export, files.schema),
-    (access.audit, completion.completion),
-):
-    for command in group:
-        app.command(name="list" if command is listing.list_all else None)(command)
-app.add_typer(access.token, name="token")
+def command_line(arguments: Sequence[str]) -> typer.Typer:
+    """The command line with every command that the arguments can name."""
+    found = typer.Typer(
+        cls=_Commands,
+        help="Builds analytical marts from SQL queries and registered transforms, and keeps them up to date.",
+        epilog=exit_codes.help_text(),
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": list(HELP_OPTIONS), "max_content_width": 100},
+    )
+    found.callback()(options)
+    for name in needed(arguments):
+        module, _, function = COMMANDS[name].partition(":")
+        command = getattr(import_module(f"vitrine.cli.{module}"), function)
+        if isinstance(command, typer.Typer):
+            found.add_typer(command, name=name)
+        else:
+            found.command(name=name)(command)
+    return found
+
+
+def needed(arguments: Sequence[str]) -> Collection[str]:
+    """The commands that stand among the arguments; all of them for help, completion and mistakes.
+
+    To import and describe all of them takes a tenth of a short command.
+    """
+    named = [name for name in COMMANDS if name in arguments]
+    return COMMANDS if not named or not set(HELP_OPTIONS).isdisjoint(arguments) else named

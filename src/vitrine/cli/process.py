@@ -23,9 +23,18 @@ with a lower threshold, a collection would take 14 ms of it."""
 
 
 def shorten_start_and_exit() -> None:
-    """Collect garbage rarely, and not at exit, where a collection takes a fifth of the time of a short command."""
+    """Collect garbage rarely, and not at exit, where a collection takes a fifth of the time of a short command.
+
+    Pydantic would search every installed distribution for plugins of its own.
+    """
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(*COLLECTION_THRESHOLDS)
     atexit.register(gc.freeze)
+
+
+def completes() -> bool:
+    """Whether the script of a shell asks for completions."""
+    return "_VITRINE_COMPLETE" in os.environ
 
 
 def tune_for_rows() -> None:
