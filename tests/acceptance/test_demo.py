@@ -209,6 +209,13 @@ def test_up_serves_the_marts_accepts_a_new_one_and_leaves_no_process_behind(
         assert run["status"] == "SUCCESS"
         assert built == {"rows": run["rows_written"]}
 
+        # the account of the API may compare the mart, which the account of the runner has created
+        compared = api.call("GET", "/api/v1/pipelines/top_genres/reconcile")[1]
+        assert compared.get("equal"), compared["detail"]
+        with connect(EmbeddedPostgres(home / "postgres").url("vitrine"), name="tests") as mart:
+            (genre,) = mart.execute("SELECT id::text FROM analytics.top_genres LIMIT 1").fetchall()
+        assert api.call("GET", f"/api/v1/pipelines/top_genres/trace?key={genre['id']}")[1]["standing"] == "equal"
+
         # both processes serve metrics at the addresses in the output
         ports = [int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", up.output())]
         scraped = [parse(get(one, "/metrics")[1]) for one in ports]

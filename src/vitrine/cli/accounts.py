@@ -45,3 +45,10 @@ def create(store: "Connection", own: DemoAccounts, places: "Places") -> None:
         if known is None:
             statement = sql.SQL("CREATE ROLE {0} LOGIN IN ROLE {1}; ALTER ROLE {0} SET search_path = pg_catalog")
             store.execute(statement.format(sql.Identifier(login), sql.Identifier(role)))
+    for schema in places.marts:  # trace, plan and the quick reconcile of the API compare rows with those of a mart
+        store.execute(
+            sql.SQL(
+                "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {api};"
+                " ALTER DEFAULT PRIVILEGES FOR ROLE {runner} IN SCHEMA {schema} GRANT SELECT ON TABLES TO {api}"
+            ).format(schema=sql.Identifier(schema), api=sql.Identifier(names.api), runner=sql.Identifier(RUNNER))
+        )

@@ -19,6 +19,9 @@ from vitrine.store import rejects as quarantine
 
 Answer = TypeVar("Answer")
 
+NO_RIGHT = "42501"
+"""SQLSTATE of a statement that the account may not execute."""
+
 CHECK_TIMEOUT = "CHECK_TIMEOUT"
 """The code of a check that took longer than VITRINE_CHECK_TIMEOUT."""
 
@@ -100,7 +103,14 @@ def ask_both(
         return question(checked) if seconds is None else _limited(context, checked, question, seconds)
     except ConfigError as exc:
         # as an error of the definition: one of the store has the driver's exception as its cause
-        raise ConfigError(str(exc), code=exc.code, place=exc.place) from exc
+        raise ConfigError(f"{exc}{_remedy(context, exc)}", code=exc.code, place=exc.place) from exc
+
+
+def _remedy(context: Context, exc: ConfigError) -> str:
+    """For an account that may not read: in a server, another one than that of the commands."""
+    if context.caller.via == "cli" or getattr(exc.__cause__, "sqlstate", None) != NO_RIGHT:
+        return ""
+    return "; grant the account of the API the right to read it (docs/accounts.md), or use the command line"
 
 
 def _limited(
