@@ -117,3 +117,12 @@ def test_keys_and_cursors_of_the_tables_in_the_query_are_suggested() -> None:
     assert suggestions.cursors("SELECT g.id FROM content.genre g", [genre_table()]) == []
     assert suggestions.keys("SELECT 1 AS id -- content.genre", [genre_table()]) == []
     assert suggestions.keys(query, [genre_table()], produced=["genre_id"]) == []
+
+
+def test_fields_that_the_form_does_not_show_are_kept() -> None:
+    stored = definition(key_columns=["id"], checks=[{"type": "not_null", "columns": ["name"]}])
+    assert drafts.fits_form(stored, stored)
+    assert drafts.read_form(drafts.form_of(stored), stored).definition == stored
+    # but the form would lose those that were typed as YAML
+    assert not drafts.fits_form(stored, definition(key_columns=["id"]))
+    assert not drafts.fits_form(stored)

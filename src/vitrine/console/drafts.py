@@ -62,21 +62,6 @@ class Reading:
 # -- the form ---------------------------------------------------------------------------------------------------------
 
 
-def fits_form(definition: Definition) -> bool:
-    """Whether the form shows everything of it: one with a task plan, or without a query, is edited as YAML."""
-    return not definition.tasks and definition.source_query is not None
-
-
-def form_of(definition: Definition) -> dict[str, str | bool]:
-    fields = definition.model_dump(mode="json", exclude={"type", "options", "tasks", "source_type"})
-    options = definition.options.model_dump(mode="json", exclude_defaults=True)
-    form: dict[str, str | bool] = {
-        name: ", ".join(cast(list[str], value)) if name in LISTS else "" if value is None else value
-        for name, value in fields.items()
-    }
-    return form | {"batch_size": str(definition.batch_size), "options": dump(options) if options else ""}
-
-
 EMPTY_FORM: Form = {
     "name": "",
     "description": "",
@@ -98,9 +83,36 @@ EMPTY_FORM: Form = {
 }
 
 
+def fits_form(definition: Definition, base: Definition | None = None) -> bool:
+    """Whether the form loses nothing of it: fields that it does not show are those of `base`.
+
+    One with a task plan, or without a query, is edited as YAML.
+    """
+    is_simple = not definition.tasks and definition.source_query is not None
+    return is_simple and _hidden(definition) == (_hidden(base) if base else _hidden(_DEFAULTS))
+
+
+_DEFAULTS = Definition(name=UNNAMED, target_table="")
+
+
+def _hidden(definition: Definition) -> dict[str, Any]:
+    """The fields without an input, such as checks."""
+    return definition.model_dump(mode="json", exclude={"type", "tasks", *EMPTY_FORM})
+
+
+def form_of(definition: Definition) -> dict[str, str | bool]:
+    fields = definition.model_dump(mode="json", include=set(EMPTY_FORM) - {"options"})
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    form: dict[str, str | bool] = {
+        name: ", ".join(cast(list[str], value)) if name in LISTS else "" if value is None else value
+        for name, value in fields.items()
+    }
+    return form | {"batch_size": str(definition.batch_size), "options": dump(options) if options else ""}
+
+
 def fields_of(form: Form, base: Definition | None = None) -> dict[str, Any]:
     """The fields of a definition; `base` has those that the form does not show. FileRefused: options are no YAML."""
-    fields: dict[str, Any] = {"source_type": base.source_type} if base else {}
+    fields = _hidden(base) if base else {}
     for name, value in form.items():
         if isinstance(value, bool):
             fields[name] = value

@@ -10,7 +10,7 @@ from nicegui import ui
 
 from vitrine.console import drafts, parts, texts
 from vitrine.console.drafts import Problem
-from vitrine.console.frame import HOME, NAVIGATION, Entry
+from vitrine.console.frame import NAVIGATION, Entry
 from vitrine.console.pages.edit_names import Names
 from vitrine.console.pages.edit_plan import PlanCard
 from vitrine.console.pages.edit_results import PreviewCard
@@ -68,11 +68,12 @@ class EditPage:
         self._names = Names(viewer, self._views)
         self._typed = 0  # counts changes
         self._checking: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
 
     def build(self) -> None:
         self._build_head()
-        self._saving = Saving(self._viewer, self._stored, self._saved, self._take)
+        self._saving = Saving(self._viewer, self._stored, self._leave)
         self._views.build(self._names.build)
         self._plan = PlanCard()
         self._preview = PreviewCard()
@@ -100,7 +101,7 @@ class EditPage:
             with parts.box("v-row v-actions"):
                 self._views.build_switch()
                 parts.button(texts.PREVIEW, self._show_preview).props["title"] = texts.PREVIEW_HELP
-                parts.button(texts.PLAN, self._show_plan).props["title"] = texts.PLAN_HELP
+                parts.button(texts.PLAN_CARD, self._show_plan).props["title"] = texts.PLAN_HELP
                 parts.button(texts.SAVE, self._save, primary=True)
 
     # -- checks -----------------------------------------------------------------------------------------------------
@@ -110,6 +111,13 @@ class EditPage:
         self._typed += 1
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_when_quiet())
+        if self._keeping is None or self._keeping.done():
+            self._keeping = asyncio.create_task(self._keep_soon())
+
+    async def _keep_soon(self) -> None:
+        """Apart from the checks, which may wait for a slow source."""
+        await asyncio.sleep(QUIET_SECONDS)
+        self._views.keep()
 
     async def _check_when_quiet(self) -> None:
         seen = -1
@@ -117,7 +125,6 @@ class EditPage:
             seen = self._typed
             await asyncio.sleep(QUIET_SECONDS)
             if seen == self._typed:
-                self._views.keep()
                 while await self._check() and seen == self._typed:
                     await asyncio.sleep(BUSY_SECONDS)
 
@@ -186,6 +193,7 @@ class EditPage:
     # -- saving -----------------------------------------------------------------------------------------------------
 
     async def _save(self) -> None:
+        self._views.keep()
         reading = self._views.read()
         if reading.definition is None or not reading.storable:
             self._views.show_problems(reading.problems)
@@ -197,13 +205,6 @@ class EditPage:
         elif refused is not None and refused.place is not None:
             self._views.show_problems(drafts.problems_of(refused, self._views.text, reading.definition.query or ""))
 
-    def _saved(self, name: str) -> None:
-        self._leave(address_of(name))
-
-    def _take(self, stored: PipelineBody) -> None:
-        """Another version replaces what was typed."""
-        self._leave(f"{HOME}/pipelines/{stored.name}/edit")
-
     def _leave(self, address: str) -> None:
         self._close()
         self._views.forget()
@@ -211,6 +212,6 @@ class EditPage:
         self._viewer.client.run_javascript(f"location.assign({json.dumps(address)})")
 
     def _close(self) -> None:
-        for task in (self._checking, self._loading):
+        for task in (self._checking, self._keeping, self._loading):
             if task is not None:
                 task.cancel()

@@ -46,7 +46,7 @@ class Names:
         self._produced: Sequence[str] = ()
 
     def build(self) -> None:
-        self._suggestions = Suggestions(self._choose_key, self._choose_cursor)
+        self._suggestions = Suggestions(self._choose)
 
     async def load(self) -> None:
         """Called when the page is shown already."""
@@ -87,8 +87,11 @@ class Names:
             ],
         )
 
-    def _choose_key(self, key: KeySuggestion) -> None:
-        self._views.form.fill({"key_columns": ", ".join(key.columns)})
+    def _choose(self, suggested: KeySuggestion | CursorSuggestion) -> None:
+        if isinstance(suggested, KeySuggestion):
+            self._views.form.fill({"key_columns": ", ".join(suggested.columns)})
+        else:
+            self._choose_cursor(suggested)
 
     def _choose_cursor(self, cursor: CursorSuggestion) -> None:
         chosen = {"mode": "incremental", "incremental_key": cursor.column, "incremental_id_key": cursor.id_column}

@@ -11,9 +11,9 @@ MAX_KEYS = 5
 class PlanCard:
     def __init__(self) -> None:
         with parts.box("v-card", tag="section") as self._card:
-            self._card.props["aria-label"] = texts.PLAN
+            self._card.props["aria-label"] = texts.PLAN_CARD
             with parts.box("v-card-head"):
-                parts.text(texts.PLAN, tag="h2")
+                parts.text(texts.PLAN_CARD, tag="h2")
                 self._facts = parts.text("", "v-muted")
             self._problem = parts.text("", "v-pad v-problem", tag="p")
             self._body = parts.box("v-pad v-stack")

@@ -17,7 +17,7 @@ class Findings:
         self._go_to = go_to
         with parts.box("v-findings") as area:
             area.props["aria-live"] = "polite"
-            self._summary = parts.text(texts.NOT_CHECKED, "v-muted", tag="p")
+            self._summary = parts.text(texts.NOT_CHECKED_YET, "v-muted", tag="p")
             self._list = parts.box("v-finding-list", tag="ul")
         self._shown: Sequence[Problem] = ()
 
@@ -60,11 +60,8 @@ def _summary(report: ReportBody) -> str:
 class Suggestions:
     """Keys and cursors to choose with a click."""
 
-    def __init__(
-        self, choose_key: Callable[[KeySuggestion], Any], choose_cursor: Callable[[CursorSuggestion], Any]
-    ) -> None:
-        self._choose_key = choose_key
-        self._choose_cursor = choose_cursor
+    def __init__(self, choose: Callable[[KeySuggestion | CursorSuggestion], Any]) -> None:
+        self._choose = choose
         with parts.box("v-suggestions v-row") as self._box:
             self._box.props["aria-label"] = texts.SUGGESTIONS
             self._box.props["role"] = "group"
@@ -79,14 +76,10 @@ class Suggestions:
             if keys or cursors:
                 parts.text(texts.SUGGESTIONS, "v-muted")
             for key in keys:
-                chip = parts.button(
-                    texts.SUGGEST_KEY.format(columns=", ".join(key.columns)), _call(self._choose_key, key)
-                )
+                chip = parts.button(texts.SUGGEST_KEY.format(columns=", ".join(key.columns)), _call(self._choose, key))
                 chip.classes("v-chip").props["title"] = texts.SUGGEST_KEY_HELP.format(table=key.table)
             for cursor in cursors:
-                chip = parts.button(
-                    texts.SUGGEST_CURSOR.format(column=cursor.column), _call(self._choose_cursor, cursor)
-                )
+                chip = parts.button(texts.SUGGEST_CURSOR.format(column=cursor.column), _call(self._choose, cursor))
                 chip.classes("v-chip").props["title"] = texts.SUGGEST_CURSOR_HELP.format(
                     table=cursor.table, reasons=", ".join(cursor.reasons), tie=cursor.id_column
                 )

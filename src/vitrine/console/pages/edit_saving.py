@@ -7,6 +7,7 @@ import psycopg
 
 from vitrine import revisions
 from vitrine.console import drafts, parts, texts
+from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
 from vitrine.errors import VitrineError, WorkRefused
 from vitrine.model import Definition, StateChoice
@@ -18,21 +19,19 @@ VERSION_CONFLICT = "VERSION_CONFLICT"
 
 
 class Saving:
-    """`on_saved` gets the name; `on_take` the stored version that shall replace what was typed."""
+    """`leave` opens another address: what was typed is stored, or discarded for another version."""
 
     def __init__(
         self,
         viewer: Viewer,
         stored: PipelineBody | None,
-        on_saved: Callable[[str], Any],
-        on_take: Callable[[PipelineBody], Any],
+        leave: Callable[[str], Any],
     ) -> None:
         self._viewer = viewer
         self._stored = stored
         self._base = stored.definition() if stored else None
         self._version = stored.config_version if stored else None
-        self._on_saved = on_saved
-        self._on_take = on_take
+        self._leave = leave
         self._box = parts.box("v-stack")
         self._box.props["role"] = "alert"
         self._box.set_visibility(False)
@@ -54,7 +53,7 @@ class Saving:
         done = texts.SAVED_WITH if warnings else texts.SAVED
         self._viewer.tell(done.format(name=saved.name, warnings=warnings))
         self._viewer.poller.hurry()
-        self._on_saved(saved.name)
+        self._leave(address_of(saved.name))
         return None
 
     async def _store(self, definition: Definition, *, state: StateChoice | None, validate: bool) -> StoredPipelineBody:
@@ -115,7 +114,7 @@ class Saving:
                 texts.DISCARD,
                 danger=True,
             ):
-                self._on_take(newer)
+                self._leave(f"{address_of(newer.name)}/edit")
 
         with self._box, parts.box("v-card v-pad v-error v-stack"):
             parts.text(texts.CONFLICT, tag="strong")

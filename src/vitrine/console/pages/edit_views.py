@@ -27,7 +27,7 @@ class Views:
         self._base = base
         self._on_change = on_change
         self._is_offering = False
-        self.as_yaml = base is not None and not drafts.fits_form(base)
+        self.as_yaml = base is not None and not drafts.fits_form(base, base)
         self._first_form: Form = drafts.form_of(base) if base and not self.as_yaml else EMPTY_FORM
         self._first_yaml = drafts.yaml_of(base) if base and self.as_yaml else ""
         self._key = f"{DRAFT_KEY}{base.name if base else ''}"
@@ -103,8 +103,8 @@ class Views:
         reading = self.read()
         if reading.definition is None:
             self._viewer.tell(texts.YAML_NOT_VALID.format(reason=reading.problems[0].text), problem=True)
-        elif not drafts.fits_form(reading.definition):
-            self._viewer.tell(texts.ONLY_YAML, problem=True)
+        elif not drafts.fits_form(reading.definition, self._base):
+            self._viewer.tell(texts.MORE_THAN_FORM, problem=True)
         else:
             self.form.fill(drafts.form_of(reading.definition))
             self._switch(as_yaml=False)
