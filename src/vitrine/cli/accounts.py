@@ -50,5 +50,5 @@ def create(store: "Connection", own: DemoAccounts, places: "Places") -> None:
             sql.SQL(
                 "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {api};"
                 " ALTER DEFAULT PRIVILEGES FOR ROLE {runner} IN SCHEMA {schema} GRANT SELECT ON TABLES TO {api}"
-            ).format(schema=sql.Identifier(schema), api=sql.Identifier(names.api), runner=sql.Identifier(RUNNER))
+            ).format(schema=sql.Identifier(schema), api=sql.Identifier(names.api), runner=sql.Identifier(names.runner))
         )

@@ -1,5 +1,7 @@
 """Attaches the console to the API's application, when it is served."""
 
+import asyncio
+import gc
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -29,6 +31,10 @@ RECONNECT_SECONDS = 30.0
 MAX_PAGES = 200
 """So many pages may be open in one process; each holds its elements in memory."""
 
+COLLECTED_PAGES = 50
+COLLECT_SECONDS = 0.2
+"""The memory of closed pages is freed when none is open, or after so many; it stops the process for about 0.1 s."""
+
 MAX_MESSAGE_BYTES = 1_000_000
 
 _FILES = {
@@ -48,6 +54,7 @@ class Console:
         self.sessions = Sessions(pool, tokens)
         self._pool = pool
         self._viewers: dict[str, Viewer] = {}
+        self._closed = 0  # since the last collection
         reader = make_context(settings, pool, Caller("console", "vitrine", Role.VIEWER))
         self.poller = Poller(reader, self._admit)
 
@@ -98,6 +105,12 @@ class Console:
         viewer = self._viewers.pop(page, None)
         if viewer is not None:
             viewer.close()
+            self._closed += 1
+        if self._closed >= COLLECTED_PAGES or (self._closed and not self._viewers):
+            self._closed = 0
+            # when NiceGUI has removed the elements, which refer to one another: Python itself would find them only
+            # after the heap has grown by a quarter
+            asyncio.get_running_loop().call_later(COLLECT_SECONDS, gc.collect)
 
     async def _admit(self) -> None:
         """Pages whose token was revoked, or whose session has ended, are left."""
