@@ -49,6 +49,7 @@ GENRES = {
 API_ONLY = {"insert_pipeline", "update_pipeline", "delete_steps", "insert_step", "delete_pipeline"} | {
     *("add_upstreams", "remove_upstreams"),
     *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token"),
+    *("insert_session", "list_valid_sessions", "record_session_use", "delete_session", "prune_sessions"),
 }
 RUNNER_ONLY = {
     *("claim_next", "heartbeat", "end_run", "expire_leases", "insert_run", "record_run_end", "enter_user_code"),
