@@ -492,10 +492,11 @@ def test_list_and_status_show_pipelines_and_their_runs(command: Command, files: 
     ok(command("run", "genres"))
     ok(command("run", "genres"))
     head, _, genres, ratings = ok(command("list")).splitlines()
-    columns = ["pipeline", "status", "age", "mode", "target", "schedule", "next due", "last run", "rows", "seconds"]
+    columns = ["pipeline", "status", "age", "promise", "mode", "target"]
+    columns += ["schedule", "next due", "last run", "rows", "seconds"]
     assert re.split("  +", head) == columns
     assert re.fullmatch(r"genres +IDLE +[0-9]+[sm] +full +analytics\.genres +SUCCESS +26 +[0-9.]+", genres)
-    assert re.fullmatch(r"ratings +IDLE \(disabled\) +never +full +analytics\.ratings +5m +never", ratings)
+    assert re.fullmatch(r"ratings +IDLE \(disabled\) +never +2 × 5m +full +analytics\.ratings +5m +never", ratings)
     assert "SUCCESS" in ok(command("status", "genres"))
 
 

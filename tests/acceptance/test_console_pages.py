@@ -1,5 +1,6 @@
 """Lineage, runners, access and trace in a real browser, served by a real process."""
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -137,6 +138,7 @@ def test_lineage_begins_at_a_node_and_grows_with_clicks(page: Page, site: Site) 
     button(page, "List").click()
     listed = page.locator("tr[data-name=films]")
     expect(listed).to_contain_text("analytics.film_dim")
+    expect(page).to_have_url(re.compile("view=list"))
     page.reload()
     expect(listed).to_be_visible()
     page.get_by_role("searchbox", name="Search a table, mart or pipeline").fill("likes")

@@ -38,11 +38,13 @@ def wait_for(connection: Connection, pipeline: Pipeline, *wanted: Status) -> Sta
 @pytest.fixture
 def exposed(database_url: str, settings: Settings, connection: Connection, tmp_path: Path) -> Iterator[Scraped]:
     """Metrics of a real API and a real runner after one run and its proof, while another runner holds a pipeline."""
-    held = create_films(connection, settings, name="held", target_table="analytics.held")
+    late = {"freshness": "1s"}
+    held = create_films(connection, settings, name="held", target_table="analytics.held", options=late)
     assert pipelines.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
     films = create_films(connection, settings)
     failed = (
-        "UPDATE etl.etl_pipelines SET last_error_code = 'TRANSIENT', last_error_message = '', last_error_at = now()"
+        "UPDATE etl.etl_pipelines SET last_error_code = 'TRANSIENT', last_error_message = '', last_error_at = now(),"
+        " fresh_as_of = now() - interval '1 hour'"
     )
     connection.execute(f"{failed} WHERE name = 'held'".encode())
     api, own = free_port(), free_port()

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
 from psycopg import sql
 
 from bench import crowd
+from tests.helpers.recording import Recorder
 from vitrine.postgres import Connection
 from vitrine.service import control, definitions, history
 from vitrine.service.bodies.control import RunManyBody
@@ -21,21 +21,6 @@ from vitrine.status import Status
 from vitrine.store import runs
 
 REQUEST_ID = UUID("00000000-0000-0000-0000-000000000500")
-
-
-@dataclass
-class Recorder:
-    """A connection that notes the statements which are executed on it."""
-
-    connection: Connection
-    executed: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
-
-    def execute(self, statement: Any, arguments: Any = None) -> Any:
-        self.executed.append((statement, arguments))
-        return self.connection.execute(statement, arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.connection, name)
 
 
 def scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -59,24 +44,30 @@ PIPELINE = "p0500"
 MAY_SCAN_PIPELINES = frozenset(
     {"by target", "by the beginning of a target", "by tag", "by owner", "that are disabled", "that are stale"}
 )
+LATE = 3
+"""Statements about all late marts that are shown, together: why they are late."""
+
+CAUSES = "-- Of pipelines whose marts are late"
+"""Reads pipelines by their ids; PostgreSQL may find a scan of a small table cheaper."""
+
 READS: dict[str, tuple[int, Read]] = {
-    "the first page": (1, lambda c: definitions.list_page(c)),
-    "a page in the middle": (1, lambda c: definitions.list_page(c, after="p0500", limit=200)),
-    "by status": (1, lambda c: definitions.list_page(c, Filters(status=(Status.FAILED,)))),
-    "by two statuses": (1, lambda c: definitions.list_page(c, Filters(status=(Status.FAILED, Status.PAUSED)))),
-    "by a status that none has": (1, lambda c: definitions.list_page(c, Filters(status=(Status.PAUSED,)))),
-    "by target": (1, lambda c: definitions.list_page(c, Filters(target="analytics.t7"))),
-    "by the beginning of a target": (1, lambda c: definitions.list_page(c, Filters(target="analytics.t7*"))),
-    "by tag": (1, lambda c: definitions.list_page(c, Filters(tag="team-7"))),
-    "by owner": (1, lambda c: definitions.list_page(c, Filters(owner="owner-7"))),
-    "that failed": (1, lambda c: definitions.list_page(c, Filters(failed=True))),
-    "by error": (1, lambda c: definitions.list_page(c, Filters(error="CONFIG"))),
-    "that are disabled": (1, lambda c: definitions.list_page(c, Filters(enabled=False))),
-    "that are stale": (2, lambda c: definitions.list_page(c, Filters(stale=True), limit=200)),
+    "the first page": (1 + LATE, lambda c: definitions.list_page(c)),
+    "a page in the middle": (1 + LATE, lambda c: definitions.list_page(c, after="p0500", limit=200)),
+    "by status": (1 + LATE, lambda c: definitions.list_page(c, Filters(status=(Status.FAILED,)))),
+    "by two statuses": (1 + LATE, lambda c: definitions.list_page(c, Filters(status=(Status.FAILED, Status.PAUSED)))),
+    "by a status that none has": (1 + LATE, lambda c: definitions.list_page(c, Filters(status=(Status.PAUSED,)))),
+    "by target": (1 + LATE, lambda c: definitions.list_page(c, Filters(target="analytics.t7"))),
+    "by the beginning of a target": (1 + LATE, lambda c: definitions.list_page(c, Filters(target="analytics.t7*"))),
+    "by tag": (1 + LATE, lambda c: definitions.list_page(c, Filters(tag="team-7"))),
+    "by owner": (1 + LATE, lambda c: definitions.list_page(c, Filters(owner="owner-7"))),
+    "that failed": (1 + LATE, lambda c: definitions.list_page(c, Filters(failed=True))),
+    "by error": (1 + LATE, lambda c: definitions.list_page(c, Filters(error="CONFIG"))),
+    "that are disabled": (1 + LATE, lambda c: definitions.list_page(c, Filters(enabled=False))),
+    "that are stale": (2 + LATE, lambda c: definitions.list_page(c, Filters(stale=True), limit=200)),
     "many to run": (1, lambda c: control.run_many(c, RunManyBody(status=(Status.FAILED,), dry_run=True))),
     "one pipeline": (1, lambda c: definitions.get(c, PIPELINE)),
-    "status": (3, lambda c: history.status(c, PIPELINE)),
-    "status of one that waits under a limit": (4, lambda c: history.status(c, "p0049")),
+    "status": (3 + LATE, lambda c: history.status(c, PIPELINE)),
+    "status of one that waits under a limit": (4 + LATE, lambda c: history.status(c, "p0049")),
     "state": (2, lambda c: history.state(c, PIPELINE)),
     "runs": (2, lambda c: history.list_runs(c, PIPELINE, limit=200)),
     "older runs": (2, lambda c: history.list_runs(c, PIPELINE, before=50_000)),
@@ -112,7 +103,8 @@ def test_reads_take_few_statements_and_no_scan_of_a_whole_table(connection: Conn
             problems.append(f"{name}: {len(executed)} statements, at most {most}")
         for statement, arguments in executed:
             plan, milliseconds = explained(connection, statement, arguments)
-            refused = {"etl_runs"} if name in MAY_SCAN_PIPELINES else {"etl_runs", "etl_pipelines"}
+            may_scan = name in MAY_SCAN_PIPELINES or str(statement).startswith(CAUSES)
+            refused = {"etl_runs"} if may_scan else {"etl_runs", "etl_pipelines"}
             found = [scan for scan in scans(plan) if scan[1] in refused]
             if found:
                 problems.append(f"{name}: {found} in {milliseconds:.1f} ms: {json.dumps(statement)[:100]}")

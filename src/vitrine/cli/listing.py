@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NUMBERS = ("rows", "seconds")
 GROUPS = ("promise", "late", "verdict", "owner", "tags")
-WIDE_ONLY = ("promise", "mode", "target", "schedule", "verdict", "owner", "tags")
+WIDE_ONLY = ("promise", "late", "mode", "target", "schedule", "verdict", "owner", "tags")
 
 Shown = TypeVar("Shown")
 
