@@ -169,7 +169,7 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         finally:
             waiting.close()
-            pool.close()
+            pool.end()
 
     app = Api(
         title="Vitrine",

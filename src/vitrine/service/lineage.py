@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -10,14 +10,14 @@ from uuid import UUID
 
 from vitrine import policy, urls
 from vitrine.errors import VitrineError
-from vitrine.service.bodies.lineage import Graph, Node, Trouble
+from vitrine.service.bodies.lineage import Graph, Node, State, Topology, Trouble, state_of
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import lineage
-from vitrine.store.lineage import Ends, Reading
+from vitrine.store.lineage import Ends, Reading, Unusual
 
 MAX_PIPELINES = 20_000
 MAX_REMEMBERED = 2 * MAX_PIPELINES
@@ -40,10 +40,20 @@ class Reads:
     reader: str | None = None
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The graph of the last call, and what its topology was made from."""
+
+    version: object  # of all definitions
+    places: Mapping[str, str]  # of their sources
+    graph: Graph
+
+
 class Memory:
     """What versions of pipelines read; a version never changes, so that an answer stays right."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
+        self.kept: Kept | None = None  # one graph, of at most 20 000 pipelines
         self._known: OrderedDict[Version, Reads] = OrderedDict()
         self._limit = limit
         self._lock = Lock()
@@ -65,24 +75,52 @@ _memory = Memory()
 def graph(context: Context, *, memory: Memory = _memory, now: Callable[[], float] = time.monotonic) -> Graph:
     """Every pipeline with what it reads and writes, of at most 20 000 pipelines.
 
-    Queries that no call has parsed yet are parsed for a second; `unread` says how many are left for the next call.
+    While no definition changes, a call reads states only, and returns the same graph if these are the same. Queries
+    that no call has parsed yet are parsed for a second; `unread` says how many are left for the next call.
     """
     with context.connection() as connection:
-        found = lineage.list_ends(connection, context.settings.zone, limit=MAX_PIPELINES + 1)
+        version = lineage.get_version(connection, limit=MAX_PIPELINES + 1)
+        unusual = lineage.list_unusual(connection, context.settings.zone, limit=MAX_PIPELINES)
+    places = _Places(context.settings)
+    kept = memory.kept
+    if kept is not None and _is_current(kept, version, places):
+        topology, known = kept.graph.topology, kept.places
+    else:
+        # a change after the version was read is found by the next call
+        kept, topology, known = None, _topology(context, memory, places, now), places.known
+    ids = {_pipeline_id(one.name): one for one in unusual}
+    states = {id: _state(one) for id, one in ids.items() if id in topology.nodes}
+    if kept is not None and kept.graph.states == states:
+        return kept.graph
+    found = Graph.of(topology, states)
+    memory.kept = Kept(version, known, found)
+    return found
+
+
+def _is_current(kept: Kept, version: object, places: "_Places") -> bool:
+    is_whole = not kept.graph.topology.unread
+    return is_whole and kept.version == version and all(places.of(one) == place for one, place in kept.places.items())
+
+
+def _topology(context: Context, memory: Memory, places: "_Places", now: Callable[[], float]) -> Topology:
+    with context.connection() as connection:
+        found = lineage.list_ends(connection, limit=MAX_PIPELINES + 1)
     pipelines = found[:MAX_PIPELINES]
     _learn(context, pipelines, memory, now)
-    known = {one.id: memory.get(_version(one)) for one in pipelines}
-    places = _Places(context.settings)
     nodes: dict[str, Node] = {}
     edges: list[tuple[str, str]] = []
+    unread = 0
     for one in pipelines:
-        pipeline = _pipeline(one)
-        target = _target(one)
-        inputs = list(_inputs(one, known[one.id] or Reads(), places))
-        nodes |= {node.id: node for node in (*inputs, pipeline, target)}
-        edges += [*((node.id, pipeline.id) for node in inputs), (pipeline.id, target.id)]
-    unread = sum(reads is None for reads in known.values())
-    return Graph.of(nodes.values(), edges, unread=unread, is_cut=len(found) > len(pipelines))
+        reads = memory.get(_version(one))
+        unread += reads is None
+        pipeline, target = Node(_pipeline_id(one.name), "pipeline", one.name, enabled=one.enabled), _target(one)
+        nodes[pipeline.id] = pipeline
+        nodes[target.id] = target
+        edges.append((pipeline.id, target.id))
+        for node in _inputs(one, reads or Reads(), places):
+            nodes[node.id] = node
+            edges.append((node.id, pipeline.id))
+    return Topology.of(nodes.values(), edges, unread=unread, is_cut=len(found) > len(pipelines))
 
 
 def _learn(context: Context, pipelines: Sequence[Ends], memory: Memory, now: Callable[[], float]) -> None:
@@ -119,12 +157,12 @@ class _Places:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: dict[str, str] = {}
+        self.known: dict[str, str] = {}  # those that were asked for
 
     def of(self, source: str) -> str:
-        if source not in self._known:
-            self._known[source] = "" if self._is_store(source) else source
-        return self._known[source]
+        if source not in self.known:
+            self.known[source] = "" if self._is_store(source) else source
+        return self.known[source]
 
     def _is_store(self, source: str) -> bool:
         try:
@@ -139,11 +177,15 @@ def _database(url: str) -> dict[str, str]:
     return {name: keywords[name] for name in _DATABASE if name in keywords}
 
 
-def _pipeline(one: Ends) -> Node:
+def _pipeline_id(name: str) -> str:
+    return f"pipeline:{name}"
+
+
+def _state(one: Unusual) -> State:
     trouble: Trouble | None = "failed" if one.enabled and one.status is Status.FAILED else None
     if trouble is None and one.stale:
         trouble = "late"
-    return Node(f"pipeline:{one.name}", "pipeline", one.name, "", one.status, one.enabled, trouble)
+    return state_of(one.status, trouble)
 
 
 def _target(one: Ends) -> Node:

@@ -31,6 +31,15 @@ class RecentRun:
 
 
 @dataclass(frozen=True)
+class Sparkline:
+    """The newest runs of a pipeline, oldest first: one element of each for every run."""
+
+    statuses: list[str]
+    milliseconds: list[int]
+    started: list[int]  # milliseconds since the epoch
+
+
+@dataclass(frozen=True)
 class Health:
     """Whether work proceeds."""
 
@@ -78,6 +87,20 @@ def list_recent_runs(connection: Connection, ids: Sequence[UUID], *, limit: int)
         values = dict(row)
         found[values.pop("pipeline_id")].append(RecentRun(**values))
     return found
+
+
+def list_sparklines(connection: Connection, ids: Sequence[UUID], *, limit: int) -> dict[UUID, Sparkline]:
+    """The newest runs of these pipelines."""
+    return {
+        row["id"]: Sparkline(
+            _oldest_first(row["statuses"]), _oldest_first(row["milliseconds"]), _oldest_first(row["started"])
+        )
+        for row in fetch_all(connection, "list_sparklines", ids=list(ids), limit=limit)
+    }
+
+
+def _oldest_first(newest_first: list[Any] | None) -> list[Any]:
+    return newest_first[::-1] if newest_first else []
 
 
 def get_health(connection: Connection, *, limit: int, within: timedelta = RUNNER_SEEN_WITHIN) -> Health:

@@ -59,10 +59,11 @@ class Rows(Element):
 
 
 class Marts(Rows, component="marts.js"):
-    """The table of pipelines and their marts."""
+    """The table of pipelines and their marts. `outcomes`: text and tone of each status of a run."""
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
+    def __init__(self, texts: Mapping[str, str], outcomes: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(texts, key="name")
+        self._props["outcomes"] = dict(outcomes)
 
 
 class Timeline(Rows, component="timeline.js"):
