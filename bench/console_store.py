@@ -29,6 +29,8 @@ FEWEST = 200
 QUIET_SECONDS = 12.0
 """A session of PostgreSQL reports its transactions within ten seconds."""
 
+COUNTED_SECONDS = 20.0
+
 VARIETY = """
 UPDATE etl.etl_pipelines p
    SET source_query = format('SELECT a.id, b.name FROM content.t%s a JOIN content.u%s b ON b.id = a.id',
@@ -78,15 +80,22 @@ class ConsoleStore:
         ).fetchone()
         return int(row["count"]) if row else 0
 
-    def per_second(self, seconds: float = QUIET_SECONDS) -> float:
-        """Transactions in a second, counted for this time."""
+    def per_second(self) -> float:
+        """Transactions in a second, of pages that have been open for a while."""
+        time.sleep(QUIET_SECONDS)
         before, began = self.transactions(), time.monotonic()
-        time.sleep(seconds)
+        time.sleep(COUNTED_SECONDS)
         return (self.transactions() - before) / (time.monotonic() - began)
 
     def wait_until_quiet(self) -> None:
         """The last page is gone, and nothing asks the store."""
-        wait_until(lambda: self.per_second() == 0, "nothing asks the store any more")
+
+        def is_quiet() -> bool:
+            before = self.transactions()
+            time.sleep(QUIET_SECONDS)
+            return self.transactions() == before
+
+        wait_until(is_quiet, "nothing asks the store any more")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import httpx
 from psycopg.rows import DictRow
 
 from bench import console_store, page_clients
@@ -27,7 +26,7 @@ BAR = 3.0
 REFRESHES = 30
 """In each round."""
 
-PAGES = 4
+LOADS = 5
 VIEWERS = 20
 SAME_BAR = 1.2
 """Statements for twenty viewers of one page, beside those for one viewer."""
@@ -181,33 +180,29 @@ def _served(setup: Setup, store: ConsoleStore) -> list[Result]:
     address = f"http://127.0.0.1:{port}"
     with store.installation.service("api", api_port=port):
         wait_until(lambda: answers(f"{address}/health"), "the API answers")
-        return [_page(setup, store, address), _statements(store, address)]
+        return [_loaded(setup, store, address), _statements(store, address)]
 
 
-def _page(setup: Setup, store: ConsoleStore, address: str) -> Result:
-    """The first request of a page, with marts that no other page shows: each begins after another name."""
+def _loaded(setup: Setup, store: ConsoleStore, address: str) -> Result:
+    """The request of a page while no other is open, so that everything is read for it."""
     ours: list[float] = []
     by_hand: list[float] = []
-    size = 0
-    with httpx.Client(timeout=60, headers={"Accept": "text/html"}) as client, store.bare() as bare:
-        _get(client, f"{address}/console")  # imports, counters, health
-        # few: the poller reads again for a minute what a page without a socket shows
-        for number, ours_first in turns(setup.rounds * PAGES):
-            after = f"p{number:04}"
-            if not ours_first:
-                by_hand.append(seconds_of(lambda after=after: _bare_marts(bare, after)))
-            began = time.perf_counter()
-            size = len(_get(client, f"{address}/console?after={after}").content)
-            ours.append(time.perf_counter() - began)
+    with store.bare() as bare:
+        _load(store, address)  # imports
+        for _, ours_first in turns(setup.rounds):
             if ours_first:
-                by_hand.append(seconds_of(lambda after=after: _bare_marts(bare, after)))
+                ours.append(_load(store, address))
+            by_hand += [seconds_of(lambda: _bare_overview(bare)) for _ in range(LOADS)]
+            if not ours_first:
+                ours.append(_load(store, address))
+    return beside_queries("C1", "overview, loaded by the first viewer", ours, by_hand, right=True)
+
+
+def _load(store: ConsoleStore, address: str) -> float:
+    with page_clients.opened(address, 1) as clients:
+        (seconds,) = clients.ask()["load_seconds"]
     store.wait_until_quiet()
-    workload, note = "overview, the first request of a page", f"{size / 1000:.0f} kB"
-    return beside_queries("C1", workload, ours, by_hand, right=True, note=note)
-
-
-def _get(client: httpx.Client, url: str) -> httpx.Response:
-    return client.get(url).raise_for_status()
+    return seconds
 
 
 def _statements(store: ConsoleStore, address: str) -> Result:

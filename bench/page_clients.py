@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class Page:
     elements: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     messages: int = 0
     received: int = 0  # characters
+    tables: int = 0  # how often all rows of the table were sent, instead of those that have changed
+    load_seconds: float = 0.0
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False
     _id: str = ""
@@ -68,7 +71,9 @@ class Page:
     async def _load(self) -> str:
         """The page itself; what its script gives the socket as a query."""
         async with httpx.AsyncClient(timeout=OPEN_SECONDS) as client:
+            began = time.perf_counter()
             answer = await client.get(f"{self.address}{self.path}", headers={"Accept": "text/html"})
+            self.load_seconds = time.perf_counter() - began
         assert answer.status_code == 200, answer.text[:200]
         query, elements = _QUERY.search(answer.text), _ELEMENTS.search(answer.text)
         assert query is not None
@@ -99,6 +104,7 @@ class Page:
                     self.elements.pop(id, None)
                 else:
                     self.elements[id] = element
+                    self.tables += "outcomes" in element.get("props", {})
         elif name == "run_javascript" and (called := _METHOD.match(data["code"])) and called[2] == "patch":
             rows = self.elements[called[1]]["props"]["rows"]
             changed = {row["name"]: row for row in json.loads(called[3])[0]}
@@ -149,6 +155,8 @@ async def main(address: str, count: int, paths: Sequence[str]) -> None:
                 "shown": shown[0],
                 "messages": sum(page.messages for page in pages),
                 "characters": sum(page.received for page in pages),
+                "tables": sum(page.tables for page in pages),
+                "load_seconds": [page.load_seconds for page in pages],
                 "closed": sum(page.closed for page in pages),
             }
             print(json.dumps(state), flush=True)

@@ -57,8 +57,10 @@ def test_twenty_pages_show_every_change_and_a_stop_stays_within_its_promise(
             return found["equal"] and [row["status"] for row in found["shown"]["rows"]] == list(statuses)
 
         wait_until(lambda: all_show("Idle", "Idle", "Idle"), what="three marts on every page")
+        sent = clients.ask()["tables"]
         connection.execute("UPDATE etl.etl_pipelines SET status = 'PAUSED' WHERE name = 'mart_1'")
         wait_until(lambda: all_show("Idle", "Paused", "Idle"), what="the change on every page")
+        assert clients.ask()["tables"] == sent, "only the changed row is sent"
         assert stop(site) < STOP_SECONDS
         wait_until(lambda: clients.ask()["closed"] == PAGES, what="the end of every socket")
 

@@ -24,7 +24,7 @@ def graph(*nodes: Node, chains: list[str], troubles: Mapping[str, Trouble] | Non
         for one, other in zip(chain.split(" > "), chain.split(" > ")[1:], strict=False)
     ]
     states = {ids[name]: State(Status.IDLE, trouble) for name, trouble in (troubles or {}).items()}
-    return Graph.of(Topology.of(nodes, edges), states)
+    return Graph.of(Topology.of({node.id: node for node in nodes}, edges), states)
 
 
 def chain(trouble: Trouble | None = None, second: Trouble | None = None) -> Graph:

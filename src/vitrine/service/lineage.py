@@ -113,14 +113,11 @@ def _topology(context: Context, memory: Memory, places: "_Places", now: Callable
     for one in pipelines:
         reads = memory.get(_version(one))
         unread += reads is None
-        pipeline, target = Node(_pipeline_id(one.name), "pipeline", one.name, enabled=one.enabled), _target(one)
-        nodes[pipeline.id] = pipeline
-        nodes[target.id] = target
-        edges.append((pipeline.id, target.id))
-        for node in _inputs(one, reads or Reads(), places):
-            nodes[node.id] = node
-            edges.append((node.id, pipeline.id))
-    return Topology.of(nodes.values(), edges, unread=unread, is_cut=len(found) > len(pipelines))
+        pipeline = _pipeline_id(one.name)
+        nodes[pipeline] = Node(pipeline, "pipeline", one.name, enabled=one.enabled)
+        edges.append((pipeline, _table(nodes, "", one.target_table)))
+        edges += [(id, pipeline) for id in _inputs(nodes, one, reads or Reads(), places)]
+    return Topology.of(nodes, edges, unread=unread, is_cut=len(found) > len(pipelines))
 
 
 def _learn(context: Context, pipelines: Sequence[Ends], memory: Memory, now: Callable[[], float]) -> None:
@@ -188,16 +185,19 @@ def _state(one: Unusual) -> State:
     return state_of(one.status, trouble)
 
 
-def _target(one: Ends) -> Node:
-    return _table("", one.target_table)
-
-
-def _inputs(one: Ends, reads: Reads, places: _Places) -> Iterator[Node]:
-    for schema, table in sorted(reads.relations):
-        yield _table(places.of(one.source), f"{schema}.{table}")
+def _inputs(nodes: dict[str, Node], one: Ends, reads: Reads, places: _Places) -> Iterator[str]:
+    place = places.of(one.source) if reads.relations else ""
+    for schema, table in reads.relations:
+        yield _table(nodes, place, f"{schema}.{table}")
     if reads.reader is not None:
-        yield Node(f"reader:{reads.reader}", "reader", reads.reader)
+        id = f"reader:{reads.reader}"
+        nodes[id] = Node(id, "reader", reads.reader)
+        yield id
 
 
-def _table(place: str, name: str) -> Node:
-    return Node(f"table:{place}/{name}", "table", name, place)
+def _table(nodes: dict[str, Node], place: str, name: str) -> str:
+    """The id of the table, with its node among those that are known."""
+    id = f"table:{place}/{name}"
+    if id not in nodes:  # many pipelines read the same tables
+        nodes[id] = Node(id, "table", name, place)
+    return id

@@ -62,16 +62,16 @@ class Topology:
 
     @classmethod
     def of(
-        cls, nodes: Iterable[Node], edges: Iterable[tuple[str, str]], *, unread: int = 0, is_cut: bool = False
+        cls, nodes: Mapping[str, Node], edges: Iterable[tuple[str, str]], *, unread: int = 0, is_cut: bool = False
     ) -> "Topology":
-        known = {node.id: node for node in nodes}
-        before: dict[str, list[str]] = {id: [] for id in known}
-        after: dict[str, list[str]] = {id: [] for id in known}
+        """`nodes`: by their ids."""
+        before: dict[str, list[str]] = {id: [] for id in nodes}
+        after: dict[str, list[str]] = {id: [] for id in nodes}
         for one, other in sorted(set(edges)):
             after[one].append(other)
             before[other].append(one)
-        in_order = sorted(known.values(), key=lambda node: (node.name, node.kind))
-        return cls(known, before, after, [(node.name.lower(), node) for node in in_order], unread, is_cut)
+        in_order = sorted(nodes.values(), key=lambda node: (node.name, node.kind))
+        return cls(nodes, before, after, [(node.name.lower(), node) for node in in_order], unread, is_cut)
 
 
 @dataclass(frozen=True)
