@@ -102,6 +102,47 @@ def test_only_what_has_changed_is_shown() -> None:
     run(test)
 
 
+def test_pages_are_shown_one_at_a_time_and_other_tasks_run_between_them() -> None:
+    async def test(poller: Poller) -> None:
+        order: list[str] = []
+
+        async def others() -> None:
+            while True:
+                order.append("other")
+                await asyncio.sleep(0)
+
+        for page in ("first", "second", "third"):
+            poller.watch("key", lambda _: 1, lambda _, page=page: order.append(page), every=1000)
+        running = asyncio.create_task(others())
+        poller.listen(nothing)
+        await until(lambda: "third" in order)
+        running.cancel()
+        shown = [number for number, one in enumerate(order) if one != "other"]
+        assert [order[number] for number in shown] == ["first", "second", "third"]
+        assert all(one + 1 < other for one, other in zip(shown, shown[1:], strict=False))
+
+    run(test)
+
+
+def test_a_page_that_was_closed_while_others_were_shown_is_left_out() -> None:
+    async def test(poller: Poller) -> None:
+        shown: list[str] = []
+        numbers: list[int] = []
+
+        def close_the_other(_: int) -> None:
+            shown.append("first")
+            poller.unwatch(numbers[1])
+
+        numbers.append(poller.watch("key", lambda _: 1, close_the_other, every=1000))
+        numbers.append(poller.watch("key", lambda _: 1, lambda _: shown.append("second"), every=1000))
+        states: list[State] = []
+        poller.listen(states.append)
+        await until(lambda: bool(states))
+        assert shown == ["first"]
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
