@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -217,7 +218,8 @@ def message(page: Page, name: str, data: dict[str, object]) -> None:
 
 def test_a_page_without_a_browser_shows_what_it_is_sent() -> None:
     page = Page("http://127.0.0.1:1")
-    table = {"tag": "x", "props": {"outcomes": {}, "rows": [{"name": "a", "late": False}, {"name": "b"}]}}
+    rows = [{"name": "a", "late": False}, {"name": "b"}]
+    table: dict[str, Any] = {"tag": "x", "props": {"outcomes": {}, "rows": rows}}
     counter = {"tag": "button", "props": {"data-state": "all"}, "children": [7, 8]}
     figure = {"tag": "span", "class": ["v-figure"], "text": "2"}
     message(page, "update", {"5": counter, "6": table, "7": figure, "8": {"tag": "span", "text": "All"}, "9": {}})

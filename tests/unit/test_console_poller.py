@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any, cast
 
 import psycopg
@@ -119,7 +120,7 @@ def test_pages_are_shown_one_at_a_time_and_other_tasks_run_between_them() -> Non
         running.cancel()
         shown = [number for number, one in enumerate(order) if one != "other"]
         assert [order[number] for number in shown] == ["first", "second", "third"]
-        assert all(one + 1 < other for one, other in zip(shown, shown[1:], strict=False))
+        assert all(one + 1 < other for one, other in pairwise(shown))
 
     run(test)
 

@@ -29,8 +29,8 @@ def graph(*nodes: Node, chains: list[str], troubles: Mapping[str, Trouble] | Non
 
 def chain(trouble: Trouble | None = None, second: Trouble | None = None) -> Graph:
     nodes = (table("film"), pipeline("dim"), table("mart"), pipeline("search"), table("index"))
-    given = {"dim": trouble, "search": second}
-    troubles = {name: one for name, one in given.items() if one}
+    given: dict[str, Trouble | None] = {"dim": trouble, "search": second}
+    troubles = {name: one for name, one in given.items() if one is not None}
     return graph(*nodes, chains=["film > dim > mart > search > index"], troubles=troubles)
 
 
