@@ -15,7 +15,7 @@ def table(name: str) -> Node:
     return Node(f"table:/{name}", "table", name)
 
 
-def graph(*nodes: Node, chains: list[str], troubles: Mapping[str, Trouble] | None = None) -> Graph:
+def graph(*nodes: Node, chains: list[str], troubles: Mapping[str, Trouble | None] | None = None) -> Graph:
     """`chains`: names of tables and pipelines, `film > film_dim > mart`; `troubles`: of pipelines."""
     ids = {node.name: node.id for node in nodes}
     edges = [
@@ -23,15 +23,13 @@ def graph(*nodes: Node, chains: list[str], troubles: Mapping[str, Trouble] | Non
         for chain in chains
         for one, other in zip(chain.split(" > "), chain.split(" > ")[1:], strict=False)
     ]
-    states = {ids[name]: State(Status.IDLE, trouble) for name, trouble in (troubles or {}).items()}
+    states = {ids[name]: State(Status.IDLE, trouble) for name, trouble in (troubles or {}).items() if trouble}
     return Graph.of(Topology.of({node.id: node for node in nodes}, edges), states)
 
 
 def chain(trouble: Trouble | None = None, second: Trouble | None = None) -> Graph:
     nodes = (table("film"), pipeline("dim"), table("mart"), pipeline("search"), table("index"))
-    given: dict[str, Trouble | None] = {"dim": trouble, "search": second}
-    troubles = {name: one for name, one in given.items() if one is not None}
-    return graph(*nodes, chains=["film > dim > mart > search > index"], troubles=troubles)
+    return graph(*nodes, chains=["film > dim > mart > search > index"], troubles={"dim": trouble, "search": second})
 
 
 def test_one_hop_shows_what_is_directly_before_and_after_a_node() -> None:
