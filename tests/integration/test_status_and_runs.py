@@ -217,7 +217,7 @@ def test_a_request_for_many_is_bounded_and_continues_after_the_last(
     client: TestClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert control_bodies.MANY == 1000
-    monkeypatch.setattr("vitrine.service.control.MANY", 3)
+    monkeypatch.setattr("vitrine.service.many.MANY", 3)
     for number in range(5):
         create(connection, f"p{number}", tags=["all"])
     body = client.post("/runs", json={"tag": "all"}).json()

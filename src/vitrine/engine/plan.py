@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vitrine import plugins, policy, registry
 from vitrine.engine import check_rules
@@ -43,8 +43,7 @@ class NoLease:
         time.sleep(seconds)
 
 
-@dataclass(frozen=True)
-class CheckedDefinition:
+class CheckedDefinition(NamedTuple):
     """A definition that passed every check that needs no connection."""
 
     definition: Definition

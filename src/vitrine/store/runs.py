@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from psycopg.rows import DictRow
@@ -160,8 +160,7 @@ def installation(connection: Connection) -> str:
     return str(row["id"]) if row else ""
 
 
-@dataclass(frozen=True)
-class RunContext:
+class RunContext(NamedTuple):
     """What a run's sink needs to know."""
 
     installation: str

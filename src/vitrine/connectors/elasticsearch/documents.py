@@ -69,7 +69,7 @@ class _Part:
     ids: Sequence[str]
     sources: Sequence[bytes]
     refused: Mapping[int, Reject]
-    checked: Mapping[int, Mapping[str, str | None]]  # the values that checks look at
+    checked: Mapping[int, Mapping[str, str | None]]  # the values that checks read
     cursors: Fields  # which of two rows with one key is newer
 
 
