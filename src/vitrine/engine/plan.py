@@ -59,8 +59,7 @@ class CheckedDefinition(NamedTuple):
         self.sink.cancel()
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A plan, the source it reads, and the lane of its sink."""
 
     plan: Plan
@@ -130,7 +129,7 @@ def check(
             reasons.append((field, exc))
             return None
 
-    if settings.transform_modules or definition.type is TaskType.PYTHON:
+    if any(step.task_type is TaskType.PYTHON for step in definition.steps):
         registry.load(settings.transform_modules)
     lease = lease or NoLease()
     run = run or RunInfo(COMPARING, show_keys=settings.show_keys_in_errors)

@@ -1,7 +1,7 @@
 """Runs in the store, the requests that caused them and the live runner processes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -21,8 +21,7 @@ NEWEST = RunId(2**63 - 1)
 RequestState = Literal["pending", "running", "paused", "succeeded", "failed"]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """The progress of a run request."""
 
     id: RequestId
