@@ -84,7 +84,7 @@ def test_a_sparkline_has_the_newest_runs_as_the_history_has_them(connection: Con
     assert found[genres.id].milliseconds == pytest.approx([run.seconds * 1000 for run in runs], abs=0.51)
     assert found[genres.id].milliseconds[1] == 1234
     assert found[genres.id].started == pytest.approx([run.started_at.timestamp() * 1000 for run in runs], abs=0.51)
-    assert vars(found[never.id]) == {"statuses": [], "milliseconds": [], "started": []}
+    assert found[never.id]._asdict() == {"statuses": [], "milliseconds": [], "started": []}
 
 
 def test_health_names_runners_queue_and_what_a_checkpoint_waits_for(connection: Connection, settings: Settings) -> None:

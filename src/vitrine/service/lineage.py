@@ -3,9 +3,9 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
+from typing import NamedTuple
 from uuid import UUID
 
 from vitrine import policy, urls
@@ -32,16 +32,14 @@ _DATABASE = ("host", "hostaddr", "port", "dbname", "service")
 Version = tuple[UUID, datetime, int]
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(NamedTuple):
     """What a version of a pipeline reads."""
 
     relations: frozenset[tuple[str, str]] = frozenset()
     reader: str | None = None
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """The graph of the last call, and what its topology was made from."""
 
     version: object  # of all definitions

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from vitrine.postgres import Connection
@@ -30,8 +30,7 @@ class RecentRun:
     rows_written: int
 
 
-@dataclass(frozen=True)
-class Sparkline:
+class Sparkline(NamedTuple):
     """The newest runs of a pipeline, oldest first: one element of each for every run."""
 
     statuses: list[str]

@@ -1,9 +1,9 @@
 """What pipelines read from and write to; every query reads a limited number of rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from decimal import Decimal
+from typing import NamedTuple
 
 from vitrine.model import PipelineId
 from vitrine.postgres import Connection
@@ -12,8 +12,7 @@ from vitrine.store import selecting
 from vitrine.store.database import fetch_all, fetch_one
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(NamedTuple):
     """A pipeline without its query: where it reads and writes."""
 
     id: PipelineId
@@ -25,8 +24,7 @@ class Ends:
     enabled: bool
 
 
-@dataclass(frozen=True)
-class Unusual:
+class Unusual(NamedTuple):
     """The state of a pipeline that is not idle, or whose mart is late."""
 
     name: str
@@ -35,8 +33,7 @@ class Unusual:
     stale: bool
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """How a pipeline reads: one of them is set, unless the definition is not valid."""
 
     id: PipelineId

@@ -98,7 +98,7 @@ def read_marts(context: Context, query: Query) -> MartsPage:
     """The pipelines with their newest runs, why some are late, and the last runs of all of them."""
     page = definitions.list_page(context, query.filters, after=query.after, limit=PAGE_SIZE)
     runs = overview.sparklines(context, [one.id for one in page.items])
-    rows = [_row(one) | {"runs": vars(runs[one.id])} for one in page.items]
+    rows = [_row(one) | {"runs": runs[one.id]._asdict()} for one in page.items]
     rows += [_invalid_row(one.name, one.reason) for one in page.invalid]
     return MartsPage(sorted(rows, key=lambda row: str(row["name"])), page.next)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vitrine.status import Status
 
@@ -13,8 +13,7 @@ Kind = Literal["table", "reader", "pipeline"]
 Trouble = Literal["failed", "late"]
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A table, an index, a Python reader or a pipeline."""
 
     id: str
@@ -24,8 +23,7 @@ class Node:
     enabled: bool = True
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """Of a pipeline: what changes without a change of its definition."""
 
     status: Status = Status.IDLE
@@ -41,8 +39,7 @@ def state_of(status: Status, trouble: Trouble | None) -> State:
 USUAL = State()
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """A failed or late pipeline before a node."""
 
     trouble: Trouble
