@@ -1,5 +1,7 @@
 """C3: the lineage of ten thousand pipelines, refreshed, beside its bare queries."""
 
+import time
+
 from bench import console_store
 from bench.console_store import LATE, Bare, ConsoleStore
 from bench.measuring import Result, seconds_of, turns
@@ -30,7 +32,9 @@ def _measure(setup: Setup, store: ConsoleStore, context: Context, bare: Bare) ->
     while memory.kept is None or memory.kept.graph.topology.unread:
         parsing.append(seconds_of(refresh))
     store.database.execute("UPDATE etl.etl_pipelines SET config_version = config_version + 1 WHERE name = 'p0100'")
-    changed = seconds_of(refresh)
+    began = time.process_time()
+    refresh()
+    changed = time.process_time() - began
     ours: list[float] = []
     by_hand: list[float] = []
     for _, ours_first in turns(setup.rounds * REFRESHES):
@@ -41,7 +45,7 @@ def _measure(setup: Setup, store: ConsoleStore, context: Context, bare: Bare) ->
             ours.append(seconds_of(refresh))
     found = refresh()
     first = f"parsed in {len(parsing)} calls, {sum(parsing):.0f} s"
-    note = f"{len(found.nodes):,} nodes; {first}; a changed definition {changed:.2f} s"
+    note = f"{len(found.nodes):,} nodes; {first}; a changed definition {changed:.2f} s of processor time"
     workload = f"lineage of {store.pipelines:,} pipelines, refreshed"
     return beside_queries("C3", workload, ours, by_hand, right=_is_right(store, found), note=note)
 

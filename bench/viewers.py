@@ -70,7 +70,7 @@ def twenty_pages(setup: Setup) -> list[Result]:
     with (
         console_store.filled(setup) as store,
         store.installation.service("api", api_port=ports[0]) as watched,
-        store.installation.service("api", api_port=ports[1]),
+        store.installation.service("api", api_port=ports[1]) as other,
     ):
         for port in ports:
             wait_until(lambda port=port: answers(f"http://127.0.0.1:{port}/health"), "the API answers")
@@ -81,6 +81,7 @@ def twenty_pages(setup: Setup) -> list[Result]:
             _Sides(ports).measure(3 * SLICE_SECONDS)
         store.wait_until_quiet()
         memory = {"before": resident_mb(watched.pid)}
+        requests = resident_mb(other.pid)
         alone, beside = _Sides(ports), _Sides(ports)
         with _changing(store):
             alone.measure(seconds / 20)
@@ -96,12 +97,13 @@ def twenty_pages(setup: Setup) -> list[Result]:
             received = clients.ask()
         store.wait_until_quiet()
         memory["after"] = resident_mb(watched.pid)
+        requests = resident_mb(other.pid) - requests
         stopped = _stop(address, watched)
     minutes = f"{VIEWERS} pages for {seconds / 60:g} minutes"
     messages = f"{received['messages']:,} messages of {received['characters'] / received['messages'] / 1000:.1f} kB"
     return [
         _beside_pages(minutes, alone, beside, right=right, note=f"{messages}; {used:.0%} of a core"),
-        _memory(minutes, memory, right=right),
+        _memory(minutes, memory, requests, right=right),
         Result(
             row="C2",
             workload=f"SIGTERM with {VIEWERS} open pages",
@@ -179,13 +181,15 @@ def _milliseconds(samples: Samples) -> str:
     return f"{samples.median * 1000:.1f}, {percentile(samples, 0.99) * 1000:.0f} ms"
 
 
-def _memory(minutes: str, memory: dict[str, float], *, right: bool) -> Result:
-    grown = memory["after"] - memory["before"]
+def _memory(minutes: str, memory: dict[str, float], requests: float, *, right: bool) -> Result:
+    """`requests`: how much the process without pages has grown by the same requests."""
+    grown = memory["after"] - memory["before"] - requests
+    shown = ", ".join(f"{name} {value:.0f} MB" for name, value in memory.items())
     return Result(
         row="C2",
         workload=f"memory of the API, {minutes}",
-        bar=f"+{MEMORY_BAR_MB:g} MB when they are closed",
+        bar=f"+{MEMORY_BAR_MB:g} MB when they are closed, beside the process without pages",
         verdict=judge(grown <= MEMORY_BAR_MB, right=right),
-        note=", ".join(f"{name} {value:.0f} MB" for name, value in memory.items()),
-        facts=memory,
+        note=f"{shown}; without pages {requests:+.0f} MB",
+        facts={**memory, "without pages": requests},
     )

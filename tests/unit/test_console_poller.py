@@ -11,6 +11,7 @@ import pytest
 
 from vitrine.console import poller as polling
 from vitrine.console.poller import MAX_READS, Poller, State
+from vitrine.console.viewer import Viewer
 from vitrine.errors import TransientError
 from vitrine.service.context import Caller, Context
 from vitrine.service.roles import Role
@@ -99,6 +100,19 @@ def test_only_what_has_changed_is_shown() -> None:
         poller.listen(nothing)
         await until(lambda: poller.reads >= 6)
         assert shown == [1, 2]
+
+    run(test)
+
+
+def test_a_page_is_shown_what_it_watches_once_whoever_has_read_it() -> None:
+    async def test(poller: Poller) -> None:
+        unused = cast(Any, None)
+        for _ in range(2):
+            viewer = Viewer(unused, unused, settings=unused, pool=unused, sessions=unused, poller=poller)
+            shown: list[int] = []
+            assert await viewer.watch("key", lambda _: 7, shown.append, every=1000) == 7
+            assert shown == [7]
+        assert poller.reads == 1
 
     run(test)
 
