@@ -582,6 +582,15 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class AppliedFile:
+    """The file that manages a definition: the next `apply` of it stores what it says."""
+
+    name: str  # without folders of the machine that it was read on
+    applied_at: datetime
+    differs: bool  # the definition was changed since, and is not the one that was applied
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A stored definition with its status and requests."""
 
@@ -606,6 +615,7 @@ class Pipeline:
     updated_at: datetime
     status_since: datetime | None  # None: its status has not changed since this is recorded
     read_at: datetime = field(compare=False)  # when the store was read, by its clock
+    file: AppliedFile | None = None  # None: no file manages the definition
 
     @property
     def name(self) -> str:

@@ -122,11 +122,6 @@ HORIZON_OK = "no checkpoint waits"
 HORIZON_HELD = "{pipeline} waits for {blocker}"
 OLDEST = "oldest {duration}"
 
-LATE_PAUSED = "paused: resume it"
-LATE_WAITING = "waits for a runner"
-LATE_RUNNING = "a run is under way"
-LATE_IDLE = "nothing runs it: no schedule, and no request"
-LATE_DUE = "the next scheduled run has not started"
 SCHEDULE = "schedule {schedule}"
 AFTER = "after {names}"
 COUNTERS = "Pipelines by state"
@@ -222,11 +217,14 @@ OLDER = "Older"
 NO_EVENTS = "Nothing has happened yet. Run the pipeline, and its history begins."
 CHART_DURATION = "Duration"
 CHART_ROWS = "Rows read"
+LEGEND_PROMISE = "promise: at most {duration}"
+LEGEND_PROMISE_NOW = "promise by the schedule, at the moment: at most {duration}"
 CHART_FRESHNESS = "Age of the mart before each update"
 NO_RUNS = "no runs yet"
 LOG = "Log"
 LOG_OF = "Log of run {run}"
 LOG_TITLE = "Log of run {run}"
+WHY_LATE = "Late: {reason}"
 LOG_EMPTY = "This run has written no lines, or they are not kept any more."
 LOG_DROPPED = "{count} earlier lines are not kept."
 CHECKPOINT = "Checkpoint"
@@ -280,6 +278,7 @@ KINDS = {
 OPERATIONS = {
     "pipelines.create": "Created",
     "pipelines.change": "Changed",
+    "pipelines.detach_file": "Detached from its file",
     "pipelines.run": "Run requested",
     "pipelines.full": "Full run requested",
     "pipelines.resume": "Resumed",
@@ -311,7 +310,7 @@ FORM = "Form"
 YAML = "YAML"
 EDIT_AS = "Edit as"
 ONLY_YAML = "It has a task plan, or a reader in place of a query, so it is edited as YAML."
-MORE_THAN_FORM = "It has fields that the form does not show, such as tasks or checks; edit it as YAML."
+MORE_THAN_FORM = "It has fields that the form does not show, such as tasks or source_type; edit it as YAML."
 YAML_NOT_VALID = "The form cannot show this text: {reason}"
 SAVE = "Save"
 SAVE_ANYWAY = "Save without asking source and target"
@@ -385,6 +384,9 @@ AFTER_EXAMPLE = "film_dim, genre_dim"
 FIELD_ENABLED = "Enabled"
 FIELD_OPTIONS = "Options as YAML, only those that differ from the default"
 OPTIONS_EXAMPLE = "on_reject: quarantine"
+FIELD_CHECKS = "Checks as YAML, a list"
+CHECKS_EXAMPLE = "- type: not_null\n  columns: [id, title]\n- type: row_count\n  min: 1000"
+CHECKS_HINT = "Rules that rows must obey before readers see them."
 SUGGESTIONS = "Suggestions"
 SUGGEST_KEY = "Key {columns}"
 SUGGEST_KEY_HELP = "Key of {table}"
@@ -408,6 +410,21 @@ STATE_KEEP_HELP = (
 )
 STATE_RESET = "Reset the checkpoint"
 STATE_RESET_HELP = "The next run reads everything again with the new definition."
+MANAGED = "Managed by the file {file}"
+APPLIED = "applied"
+CHANGED_SINCE = "Changed since"
+MANAGED_HELP = "It is shown read-only. Change the file, then apply it:"
+APPLY_COMMAND = "vitrine apply {file}"
+CHANGED_SINCE_HELP = (
+    "The stored definition is not the one of the file any more: it was changed by another way. The next apply of the"
+    " file replaces it; to keep the change, copy the YAML below into the file."
+)
+EDIT_HERE = "Edit here all the same"
+EDIT_HERE_TITLE = "Edit {name} here?"
+EDIT_HERE_EXPLAINED = (
+    "{file} does not manage this pipeline any more; for everybody, and recorded in the audit log. The file itself stays"
+    " as it is: if it is applied again, it replaces what you save here."
+)
 KEPT = "This tab has text that was not saved."
 RESTORE = "Restore it"
 DISCARD = "Discard it"

@@ -9,8 +9,8 @@ from fastapi import Request
 from nicegui import ui
 from nicegui.element import Element
 
-from vitrine.console import lateness, origins, parts, texts
-from vitrine.console.components import Chart, Sql, Timeline, When
+from vitrine.console import origins, parts, promises, texts
+from vitrine.console.components import Chart, Sentence, Sql, Timeline, When
 from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
 from vitrine.errors import NotFound, StoredDefinitionInvalid
@@ -93,7 +93,7 @@ class PipelinePage:
         self._viewer = viewer
         self._name = name
         self._missing = parts.box()
-        self._version: int | None = None
+        self._defined: object = None  # what the definition is shown of
 
     async def build(self) -> None:
         name = self._name
@@ -136,8 +136,10 @@ class PipelinePage:
         self._error.show(live.status)
         self._checkpoint.show(live.state)
         self._checks.show(live.pipeline, live.status)
-        if self._version != live.pipeline.config_version:
-            self._version = live.pipeline.config_version
+        self._charts.promise(promises.longest_age(live.pipeline))
+        shown = (live.pipeline.config_version, live.pipeline.managed_by)
+        if self._defined != shown:
+            self._defined = shown
             self._definition.clear()
             with self._definition:
                 build_definition(live.pipeline)
@@ -169,7 +171,7 @@ class Head:
                 self._buttons = self._build_buttons()
             else:
                 self._buttons = {}
-        self._sentence = parts.text("", "v-sentence", tag="p")
+        self._sentence = Sentence().classes("v-sentence")
         with parts.box("v-facts", tag="dl"):
             self._facts = {label: _fact(label) for label in (texts.FACT_FRESH, texts.FACT_DUE, texts.FACT_VERIFIED)}
             self._texts = {label: _text_fact(label) for label in (texts.FACT_PROMISE, texts.FACT_MODE)}
@@ -195,16 +197,14 @@ class Head:
         labels = [pipeline.target_table, pipeline.owner, *(f"#{tag}" for tag in pipeline.tags)]
         parts.set_text(self._sub, " · ".join(label for label in labels if label))
         parts.set_text(self._description, pipeline.description)
-        sentence = "" if _is_shown_elsewhere(status) else status.waiting or ""
-        parts.set_text(self._sentence, f"{sentence[:1].upper()}{sentence[1:]}")
-        self._sentence.set_visibility(bool(sentence))
+        self._sentence.show(_sentence(status))
         for label, at in (
             (texts.FACT_FRESH, status.fresh_as_of),
             (texts.FACT_DUE, status.next_due_at),
             (texts.FACT_VERIFIED, status.verified_until),
         ):
             self._facts[label].set(_iso(at))
-        parts.set_text(self._texts[texts.FACT_PROMISE], lateness.promise(pipeline))
+        parts.set_text(self._texts[texts.FACT_PROMISE], promises.promise(pipeline))
         parts.set_text(self._texts[texts.FACT_MODE], pipeline.mode)
         self._show_buttons(pipeline, status)
 
@@ -252,10 +252,18 @@ class Head:
             await self._viewer.act(texts.DISABLED_DONE, definitions.set_enabled, self._name, False)
 
 
+def _sentence(status: StatusBody) -> str:
+    """Why the mart is late or, if it is not, why nothing happens."""
+    if status.status is Status.FAILED and status.last_error is not None:
+        return ""
+    if status.stale and status.late_reason:
+        return texts.WHY_LATE.format(reason=status.late_reason)
+    sentence = "" if _is_shown_elsewhere(status) else status.waiting or ""
+    return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
 def _is_shown_elsewhere(status: StatusBody) -> bool:
-    """A due time and an error have places of their own, with times in the viewer's zone."""
-    if status.status is Status.FAILED:
-        return status.last_error is not None
+    """A due time has a place of its own, with times in the viewer's zone."""
     return (
         status.status is Status.IDLE and status.next_due_at is not None and not status.postponed and status.runners > 0
     )
@@ -340,7 +348,11 @@ class ErrorCard:
 
 
 class Charts:
+    """Of the last runs; the ages of the mart beside its promise."""
+
     def __init__(self) -> None:
+        self._limit: tuple[float, str] | None = None
+        self._ages: Sequence[dict[str, Any]] = ()
         with parts.box("v-charts"):
             self._duration = Chart(texts.CHART_DURATION, unit="seconds", empty=texts.NO_RUNS)
             self._rows = Chart(texts.CHART_ROWS, unit="rows", empty=texts.NO_RUNS)
@@ -349,7 +361,17 @@ class Charts:
     def show(self, runs: Sequence[RecentRunBody]) -> None:
         self._duration.show([_point(run, round(run.seconds, 3)) for run in runs])
         self._rows.show([_point(run, run.rows_read) for run in runs])
-        self._freshness.show(ages_before_updates(runs))
+        self._ages = ages_before_updates(runs)
+        self._show_ages()
+
+    def promise(self, limit: tuple[float, str] | None) -> None:
+        """How old the mart may be, in seconds, and as a legend; None: nothing is promised."""
+        self._limit = limit
+        self._show_ages()
+
+    def _show_ages(self) -> None:
+        seconds, text = self._limit or (None, "")
+        self._freshness.show(self._ages, limit=seconds, limit_text=text)
 
 
 def ages_before_updates(runs: Sequence[RecentRunBody]) -> list[dict[str, Any]]:
@@ -675,6 +697,11 @@ def build_definition(pipeline: PipelineBody) -> None:
         with parts.box("v-card-head"):
             parts.text(texts.DEFINITION, tag="h3")
             parts.text(texts.VERSION.format(version=pipeline.config_version), "v-muted")
+            if pipeline.managed_by is not None:
+                parts.text(texts.MANAGED.format(file=pipeline.managed_by.file), "v-muted")
+                parts.when(pipeline.managed_by.applied_at, age=True).classes("v-muted")
+                if pipeline.managed_by.differs:
+                    parts.badge(texts.CHANGED_SINCE, "late").props["title"] = texts.CHANGED_SINCE_HELP
         with parts.box("v-pad v-stack"):
             _plan(plan_boxes(pipeline))
             for query in queries:
