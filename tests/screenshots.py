@@ -119,7 +119,7 @@ def _create_strict_mart(folder: Path) -> None:
     assert url is not None
     with connect(url, name="tests") as connection:
         connection.execute(
-            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1935));"
+            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1960));"
             "GRANT ALL ON analytics.film_years TO PUBLIC"
         )
 

@@ -458,7 +458,7 @@ def _mark(connection: Connection, applied: Sequence[Applied], documents: Mapping
             marked.append(one)
             continue
         document = documents[one.name]
-        before = one.old.file if isinstance(one.old, Pipeline) else None
+        before = one.old.file if one.old else None
         rows.append((one.new, document.file))
         is_other = before is None or before.name != document.file
         marked.append(replace(one, file=document.file if is_other else None))
@@ -479,7 +479,7 @@ def _apply(
         return Applied(definition.name, "unchanged", old=old, new=old)
     new = _store(connection, settings, pipelines.lock_stored(connection, old.id), definition, state)
     changed = differences(old, definition)
-    drifted = isinstance(old, Pipeline) and old.file is not None and old.file.differs
+    drifted = old.file is not None and old.file.differs
     return Applied(definition.name, "changed", changed, state == "reset", old, new, drifted)
 
 

@@ -233,7 +233,7 @@ def test_the_chart_of_ages_has_the_promise_as_a_line(
     for _ in range(2):
         succeed(connection, settings, pipelines.get(connection, "promising"))
     page.goto(f"{site.console}/pipelines/promising")
-    chart = page.locator(".v-chart").filter(has_text="Age of the mart")
+    chart = page.locator(".v-chart").filter(has_text="Age before each update")
     expect(chart.locator(".v-chart-legend")).to_have_text("promise: at most 1 h 30 min")
     expect(chart.locator("line.v-limit")).to_have_count(1)
     expect(page.locator(".v-chart").first.locator("line.v-limit")).to_have_count(0)

@@ -219,7 +219,8 @@ CHART_DURATION = "Duration"
 CHART_ROWS = "Rows read"
 LEGEND_PROMISE = "promise: at most {duration}"
 LEGEND_PROMISE_NOW = "promise by the schedule, at the moment: at most {duration}"
-CHART_FRESHNESS = "Age of the mart before each update"
+CHART_FRESHNESS = "Age before each update"
+NO_AGES = "from the second update on"
 NO_RUNS = "no runs yet"
 LOG = "Log"
 LOG_OF = "Log of run {run}"
@@ -293,6 +294,7 @@ OPERATIONS = {
     "state.rewind": "Checkpoint rewound",
 }
 BY = "by {actor} ({via})"
+EVENT_ROWS = "rows: {counts}"
 TIMELINE_TEXTS = {"log": LOG, "log_of": LOG_OF}
 PIPELINE = "Pipeline"
 QUERY = "query"

@@ -83,6 +83,7 @@ class Invalid:
     lease_owner: str | None
     fields: Mapping[str, Any]  # of the definition, as `plain_fields` has them
     reason: str  # every wrong field, with what it should be
+    file: AppliedFile | None = None  # None: no file manages the definition
 
     def error(self) -> StoredDefinitionInvalid:
         return StoredDefinitionInvalid(
@@ -743,6 +744,7 @@ def read_row(row: DictRow) -> Stored:
             lease_owner=row["lease_owner"],
             fields=fields,
             reason="; ".join(error.sentence for error in input_errors.explain(exc.errors(), schema=_schema())),
+            file=_file(row),
         )
 
 

@@ -15,8 +15,10 @@ export default {
         <line v-if="limitY !== null" x1="0" x2="${WIDTH}" :y1="limitY" :y2="limitY" class="v-limit"><title>{{ limitText }}</title></line>
       </svg>
       <div class="v-axis"><time v-if="points.length" :datetime="points[0].at">{{ clock(points[0].at) }}</time>
-        <time v-if="points.length" :datetime="points[points.length - 1].at">{{ clock(points[points.length - 1].at) }}</time></div>
-      <p v-if="limitY !== null" class="v-chart-legend">{{ limitText }}</p>
+        <span v-else></span>
+        <span v-if="limitY !== null" class="v-chart-legend">{{ limitText }}</span>
+        <time v-if="points.length > 1" :datetime="points[points.length - 1].at">{{ clock(points[points.length - 1].at) }}</time>
+        <span v-else></span></div>
     </figure>`,
   props: { title: String, points: Array, unit: String, limit: Number, limitText: String, empty: String },
   computed: {
@@ -24,6 +26,7 @@ export default {
     range() {
       if (!this.points.length) return this.empty;
       const values = this.points.map((point) => point.value);
+      if (values.length === 1) return this.show(values[0]);
       const sorted = [...values].sort((a, b) => a - b);
       return `${this.show(sorted[Math.floor(sorted.length / 2)])} median · ${this.show(sorted[sorted.length - 1])} max`;
     },

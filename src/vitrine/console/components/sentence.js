@@ -1,5 +1,5 @@
 export default {
-  template: `<p v-if="text" :title="title">{{ shown }}</p>`,
+  template: `<p v-if="text" :title="title"><span v-for="(part, index) in shown.split('\`')" :key="index" :class="{ 'v-mono': index % 2 }">{{ part }}</span></p>`,
   props: { text: String },
   data() { return { now: Date.now() }; },
   computed: {

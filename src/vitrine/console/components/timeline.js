@@ -8,7 +8,7 @@ export default {
             <strong>{{ row.title + " " }}</strong>
             <span v-if="row.badge" class="v-badge" :data-tone="row.tone">{{ row.badge }}</span>
             <span class="v-muted">{{ row.detail }}</span>
-            <span v-if="row.seconds !== undefined && row.seconds !== null" class="v-muted">{{ " " + duration(row.seconds) + " " }}</span>
+            <span v-if="row.seconds !== undefined && row.seconds !== null" class="v-muted">{{ "· " + duration(row.seconds) + " " }}</span>
             <button v-if="row.run" type="button" class="v-link" @click="$emit('log', row.run)"
                     :aria-label="texts.log_of.replace('{run}', row.run)">{{ texts.log }}</button>
           </div>

@@ -98,12 +98,16 @@ class DefinitionForm:
             self._area("checks", texts.FIELD_CHECKS, placeholder=texts.CHECKS_EXAMPLE).classes("v-code-area")
 
     def _text(self, name: str, label: str, *, placeholder: str = "") -> None:
-        field = ui.input(label, placeholder=placeholder, value=str(self._kept[name]))
+        field = ui.input(label, placeholder=self._example(placeholder), value=str(self._kept[name]))
         field.props('dense outlined stack-label autocomplete="off" spellcheck="false"')
         self._add(name, field)
 
+    def _example(self, text: str) -> str:
+        """Beside values that cannot be changed, an example would be read as one of them."""
+        return "" if self._is_read_only else text
+
     def _area(self, name: str, label: str, *, placeholder: str = "") -> ui.textarea:
-        field = ui.textarea(label, placeholder=placeholder, value=str(self._kept[name]))
+        field = ui.textarea(label, placeholder=self._example(placeholder), value=str(self._kept[name]))
         field.props('dense outlined stack-label autogrow spellcheck="false"').classes("v-wide")
         self._add(name, field)
         return field

@@ -14,6 +14,7 @@ from vitrine.console.components import Chart, Sentence, Sql, Timeline, When
 from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
 from vitrine.errors import NotFound, StoredDefinitionInvalid
+from vitrine.pipeline_files.writing import dump
 from vitrine.service import checks, control, definitions, history, overview, timeline
 from vitrine.service.bodies.checks import RejectPage
 from vitrine.service.bodies.control import RunRequestBody
@@ -356,7 +357,7 @@ class Charts:
         with parts.box("v-charts"):
             self._duration = Chart(texts.CHART_DURATION, unit="seconds", empty=texts.NO_RUNS)
             self._rows = Chart(texts.CHART_ROWS, unit="rows", empty=texts.NO_RUNS)
-            self._freshness = Chart(texts.CHART_FRESHNESS, unit="seconds", empty=texts.NO_RUNS)
+            self._freshness = Chart(texts.CHART_FRESHNESS, unit="seconds", empty=texts.NO_AGES)
 
     def show(self, runs: Sequence[RecentRunBody]) -> None:
         self._duration.show([_point(run, round(run.seconds, 3)) for run in runs])
@@ -455,7 +456,8 @@ def _event(entry: TimelineEntry) -> dict[str, Any]:
     if run is not None:
         counts = [(run.rows_read, "read"), (run.rows_written, "written"), (run.rows_deleted, "deleted")]
         counts.append((run.rows_rejected, "rejected"))
-        rows = ", ".join(f"{count:,} {verb}" for count, verb in counts if count)
+        shown = [f"{count:,} {verb}" for count, verb in counts if count]
+        rows = texts.EVENT_ROWS.format(counts=", ".join(shown)) if shown else ""
         trigger = texts.TRIGGERS.get(run.trigger, run.trigger)
         return {
             "key": _key(entry),
@@ -672,7 +674,7 @@ class RejectsCard:
                 parts.text(texts.NO_REJECTS, "v-muted v-pad", tag="p")
                 return
             parts.text(texts.REJECTS_HELP, "v-muted v-pad", tag="p")
-            with parts.box("v-table", tag="table"):
+            with parts.box("v-table v-rejects", tag="table"):
                 with parts.box(tag="thead"):
                     _row((texts.KEY, texts.COLUMN, texts.REASON), tag="th")
                 with parts.box(tag="tbody"):
@@ -715,9 +717,18 @@ def build_definition(pipeline: PipelineBody) -> None:
             }
             with parts.box("v-facts v-narrow", tag="dl"):
                 for name, value in fields.items():
-                    shown = ", ".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value)
-                    _text_fact(name).set_text(shown)
+                    _text_fact(name).classes("v-lines").set_text(shown_value(value))
             parts.text(texts.ONLY_DIFFERENT, "v-sub", tag="p")
+
+
+def shown_value(value: object) -> str:
+    """A field as a person would write it: values in one line, mappings as YAML."""
+    if isinstance(value, dict):
+        return dump(cast(dict[str, Any], value)).rstrip()
+    if not isinstance(value, list):
+        return str(value)
+    items = cast(list[Any], value)
+    return dump(items).rstrip() if any(isinstance(one, dict) for one in items) else ", ".join(map(str, items))
 
 
 def plan_boxes(pipeline: PipelineBody) -> list[tuple[str, str]]:
