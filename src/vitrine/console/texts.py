@@ -294,7 +294,6 @@ OPERATIONS = {
     "state.rewind": "Checkpoint rewound",
 }
 BY = "by {actor} ({via})"
-EVENT_ROWS = "rows: {counts}"
 TIMELINE_TEXTS = {"log": LOG, "log_of": LOG_OF}
 PIPELINE = "Pipeline"
 QUERY = "query"
@@ -377,7 +376,7 @@ MODES = {"full": "Full: reads everything", "incremental": "Incremental: reads ch
 FIELD_CURSOR = "Incremental key"
 FIELD_TIE = "Incremental id key"
 FIELD_KEY = "Key columns"
-KEY_EXAMPLE = "id; of an existing target: its key"
+KEY_EXAMPLE = "id; empty: of the target"
 FIELD_BATCH = "Batch size"
 FIELD_SCHEDULE = "Schedule"
 SCHEDULE_EXAMPLE = "5m; or 0 6 * * MON-FRI"

@@ -454,10 +454,9 @@ def _key(entry: TimelineEntry) -> str:
 def _event(entry: TimelineEntry) -> dict[str, Any]:
     run, change = entry.run, entry.change
     if run is not None:
-        counts = [(run.rows_read, "read"), (run.rows_written, "written"), (run.rows_deleted, "deleted")]
+        counts = [(run.rows_read, "rows read"), (run.rows_written, "written"), (run.rows_deleted, "deleted")]
         counts.append((run.rows_rejected, "rejected"))
-        shown = [f"{count:,} {verb}" for count, verb in counts if count]
-        rows = texts.EVENT_ROWS.format(counts=", ".join(shown)) if shown else ""
+        rows = ", ".join(f"{count:,} {verb}" for count, verb in counts if count)
         trigger = texts.TRIGGERS.get(run.trigger, run.trigger)
         return {
             "key": _key(entry),
@@ -675,11 +674,13 @@ class RejectsCard:
                 return
             parts.text(texts.REJECTS_HELP, "v-muted v-pad", tag="p")
             with parts.box("v-table v-rejects", tag="table"):
+                # a constraint of the whole row names no column
+                named = any(one.column for one in page.items)
                 with parts.box(tag="thead"):
-                    _row((texts.KEY, texts.COLUMN, texts.REASON), tag="th")
+                    _row((texts.KEY, *([texts.COLUMN] if named else []), texts.REASON), tag="th")
                 with parts.box(tag="tbody"):
                     for one in page.items:
-                        _row((one.key, one.column or "–", one.reason))
+                        _row((one.key, *([one.column or "–"] if named else []), one.reason))
             if page.next is not None:
                 parts.text(texts.MORE_REJECTS.format(count=SHOWN_REJECTS), "v-muted v-pad", tag="p")
 
