@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 Location = tuple[int | str, ...]
 Schema = Mapping[str, Any]
@@ -91,8 +91,7 @@ def _shorten(name: str) -> str:
 # The place of an error in the JSON schema of what was expected
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where an error is in the schema."""
 
     location: Location  # without pydantic's names for the members of a union

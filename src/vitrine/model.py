@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal, NewType, Self
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Self
 from uuid import UUID
 
 from pydantic import (
@@ -557,8 +557,7 @@ class RunRequest:
         return (self.kind, self.options) == (other.kind, other.options)
 
 
-@dataclass(frozen=True)
-class LastError:
+class LastError(NamedTuple):
     """Why the last run failed."""
 
     code: str
@@ -572,8 +571,7 @@ KEYS_KEPT = 100
 """Keys of each kind of difference that a report names; of more, only the number is kept."""
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(NamedTuple):
     """What deep reconciles have found."""
 
     until: datetime | None = None  # the mart was proven equal to its source as of this time; None: never
@@ -581,8 +579,7 @@ class Verification:
     at: datetime | None = None  # when that one ended
 
 
-@dataclass(frozen=True)
-class AppliedFile:
+class AppliedFile(NamedTuple):
     """The file that manages a definition: the next `apply` of it stores what it says."""
 
     name: str  # without folders of the machine that it was read on

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, SecretStr, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, SecretStr
 
 from vitrine import urls
 from vitrine.errors import ConfigError
@@ -20,6 +20,9 @@ from vitrine.settings import Settings
 
 PACKAGE = "vitrine.connectors"
 ENTRY_POINTS = "vitrine.connectors"
+GROUPS = "vitrine."
+"""Every group of entry points that is read here begins with it."""
+
 DEFAULT_SINK = "postgres"
 """The sink of a target without a scheme."""
 
@@ -87,8 +90,7 @@ class Connector:
     diagnose: str | None = None  # `module:function` that checks its settings and systems, for `vitrine doctor`
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """One line of `vitrine doctor`."""
 
     subject: str
@@ -97,8 +99,7 @@ class Diagnosis:
     remedy: str | None = None
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A parsed target_table."""
 
     connector: Connector
@@ -109,14 +110,18 @@ class Target:
         return f"{self.scheme}:{self.name}" if self.scheme else self.name
 
 
-def entry_points(*, group: str) -> metadata.EntryPoints:
-    """The entry points of a group. The folders of sys.path are searched once for all groups: that takes a while."""
-    return _entry_points(tuple(sys.path)).select(group=group)
+def entry_points(*, group: str) -> Iterable[metadata.EntryPoint]:
+    """The entry points of one of our groups. The folders of sys.path are searched once: that takes a while."""
+    return [one for one in _entry_points(tuple(sys.path)) if one.group == group]
 
 
 @lru_cache(maxsize=1)
-def _entry_points(path: tuple[str, ...]) -> metadata.EntryPoints:
-    return cast(metadata.EntryPoints, metadata.entry_points())
+def _entry_points(path: tuple[str, ...]) -> list[metadata.EntryPoint]:
+    """Of each distribution that mentions us; to parse those of all others takes as long as to find them."""
+    texts = ((one, one.read_text("entry_points.txt")) for one in metadata.distributions(path=list(path)))
+    names = dict.fromkeys(one.name for one, text in texts if text and GROUPS in text)
+    # of two distributions with one name, Python imports the first
+    return [point for name in names for point in metadata.distribution(name).entry_points]
 
 
 @cache
@@ -216,8 +221,7 @@ def every_option(common: type[BaseModel]) -> type[BaseModel]:
     specs = [spec for one in installed().values() for spec in (one.source, one.sink) if spec is not None]
     bases = tuple(dict.fromkeys((*(spec.options for spec in specs if spec.options is not NoOptions), common)))
     config = ConfigDict(extra="forbid", frozen=True)
-    base = cast(Any, type("EveryOptionBase", bases, {"model_config": config, "__module__": __name__}))
-    return create_model("EveryOption", __base__=base)
+    return cast(Any, type("EveryOption", bases, {"model_config": config, "__module__": __name__}))
 
 
 @cache
@@ -233,8 +237,7 @@ def _composed(
     # an unknown connector is reported once, not once per option
     config = ConfigDict(extra="forbid" if strict else "ignore", frozen=True)
     bases = tuple(dict.fromkeys((*models, common)))
-    base = cast(Any, type("OptionsBase", bases, {"model_config": config, "__module__": __name__}))
-    return create_model("Options", __base__=base)
+    return cast(Any, type("Options", bases, {"model_config": config, "__module__": __name__}))
 
 
 def variables() -> list[str]:

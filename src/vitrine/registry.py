@@ -11,7 +11,7 @@ from enum import StrEnum
 from importlib.metadata import packages_distributions
 from traceback import walk_tb
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -99,8 +99,7 @@ class Task:
         raise ConfigError("; ".join(f"'{self.name}': {one.sentence}" for one in mistakes), code="TASK_OPTIONS")
 
 
-@dataclass(frozen=True)
-class BoundTask:
+class BoundTask(NamedTuple):
     """A task with the options of one step."""
 
     task: Task

@@ -11,9 +11,9 @@ from psycopg import sql
 from bench import crowd
 from tests.helpers.recording import Recorder
 from vitrine.postgres import Connection
-from vitrine.service import control, definitions, history
-from vitrine.service.bodies.control import RunManyBody
+from vitrine.service import definitions, history, many
 from vitrine.service.bodies.filters import Filters
+from vitrine.service.bodies.many import RunManyBody
 from vitrine.service.context import Caller, Context
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
@@ -64,7 +64,7 @@ READS: dict[str, tuple[int, Read]] = {
     "by error": (1 + LATE, lambda c: definitions.list_page(c, Filters(error="CONFIG"))),
     "that are disabled": (1 + LATE, lambda c: definitions.list_page(c, Filters(enabled=False))),
     "that are stale": (2 + LATE, lambda c: definitions.list_page(c, Filters(stale=True), limit=200)),
-    "many to run": (1, lambda c: control.run_many(c, RunManyBody(status=(Status.FAILED,), dry_run=True))),
+    "many to run": (1, lambda c: many.run(c, RunManyBody(status=(Status.FAILED,), dry_run=True))),
     "one pipeline": (1, lambda c: definitions.get(c, PIPELINE)),
     "status": (3 + LATE, lambda c: history.status(c, PIPELINE)),
     "status of one that waits under a limit": (4 + LATE, lambda c: history.status(c, "p0049")),

@@ -10,7 +10,7 @@ from tests.helpers.pipelines import create
 from vitrine.api.app import create_app
 from vitrine.model import Claim
 from vitrine.postgres import Connection
-from vitrine.service.bodies import control as control_bodies
+from vitrine.service.bodies.many import MANY
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
 from vitrine.store import pipelines, runs
@@ -216,8 +216,8 @@ def test_options_of_a_run_apply_to_all(client: TestClient, connection: Connectio
 def test_a_request_for_many_is_bounded_and_continues_after_the_last(
     client: TestClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert control_bodies.MANY == 1000
-    monkeypatch.setattr("vitrine.service.control.MANY", 3)
+    assert MANY == 1000
+    monkeypatch.setattr("vitrine.service.many.MANY", 3)
     for number in range(5):
         create(connection, f"p{number}", tags=["all"])
     body = client.post("/runs", json={"tag": "all"}).json()

@@ -14,13 +14,18 @@ from tests.property.source_table import SourceTable
 from vitrine import revisions
 from vitrine.engine import reconcile
 from vitrine.errors import VitrineError
+from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
+from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 
 TARGET = "analytics.subject"
 _TARGET = sql.Identifier("analytics", "subject")
 RETRIES = (0.1, 0.3, 0.6)
+LOST = "server closed the connection"
+"""A database may have a limit of half a second for idle sessions, which a busy machine can exceed before the session
+has set its own; two runs that end so are a fault."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +120,16 @@ class Subject:
 
     def run(self, after: int = 0, action: Callable[[], object] | None = None, *, retry: bool = False) -> Ended:
         """Run once; the action happens when so many rows have been read."""
-        assert self._pipeline is not None
-        executed = run(
-            self._control,
-            self._settings,
-            self._pipeline,
-            watch=once_read(after, action) if action is not None else None,
-            waits=RETRIES if retry else (),
-        )
+        watch = once_read(after, action) if action is not None else None
+        executed = self._run(watch, retry=retry)
+        if executed.error is not None and LOST in str(executed.error):
+            executed = self._run(watch, retry=retry)
         return Ended(executed.error, executed.counts.written + executed.counts.deleted)
+
+    def _run(self, watch: Callable[[Counts, int | None], None] | None, *, retry: bool) -> Executed:
+        assert self._pipeline is not None
+        waits = RETRIES if retry else ()
+        return run(self._control, self._settings, self._pipeline, watch=watch, waits=waits)
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"snapshot_max_age": self._pace.snapshot_max_age, "max_delete_ratio": 1}

@@ -1,6 +1,7 @@
 """Rows as documents: keys, NULL, refused rows, and payloads of transforms."""
 
 import json
+import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from vitrine.checks import NotNull
+from vitrine.connectors.elasticsearch import documents
 from vitrine.connectors.elasticsearch.documents import DocumentEncoder, Documents
 from vitrine.connectors.elasticsearch.sink import ElasticsearchSink
 from vitrine.copytext import values
@@ -20,6 +23,7 @@ from vitrine.testing.samples import SAMPLES, sample_rows
 ID, TITLE, MODIFIED = Column("id", "integer"), Column("title", "text"), Column("modified", "timestamp with time zone")
 COLUMNS = (TITLE, ID, MODIFIED)
 NOON = "2024-02-29 12:00:00+00"
+NOT_NULL = NotNull(type="not_null", columns=("title",), severity="warn")
 
 Row = tuple[str | None, ...]
 
@@ -110,6 +114,41 @@ def test_several_key_columns_are_joined_unescaped() -> None:
     columns = (Column("a", "text"), Column("b", "text"))
     found = encode(text_rows(("tab\t", "x|y"), ("back\\", "z")), columns, ("b", "a"))
     assert found.ids == ["x\\|y|tab\t", "z|back\\\\"]
+
+
+@given(
+    rows=some.lists(
+        some.tuples(
+            some.sampled_from([None, "a", "b\t\n"]),
+            some.integers(1, 9).map(str),
+            some.sampled_from([None, NOON, "2024-03-01 12:00:00+00", "infinity"]),
+        ),
+        max_size=12,
+    ),
+    size=some.integers(1, 60),
+    nulls=some.sampled_from(["omit", "write"]),
+)
+def test_a_batch_has_the_same_documents_however_it_is_divided(rows: list[Row], size: int, nulls: str) -> None:
+    """Repeated keys in other parts, refused values, checks and NULLs included."""
+    options: dict[str, Any] = {"cursor": "modified", "last_wins": True, "nulls": nulls, "checks": [NOT_NULL]}
+    whole = encode(text_rows(*rows), **options)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(documents, "PART_BYTES", size)
+        assert encode(text_rows(*rows), **options) == whole
+        assert whole.count + whole.repeated == len(rows)
+
+
+def test_the_fields_of_a_large_batch_are_never_in_memory_at_once() -> None:
+    columns = (ID, *(Column(f"c{at}", "text") for at in range(10)))
+    payload = text_rows(*((str(row), *["value"] * 10) for row in range(60_000)))
+    tracemalloc.start()
+    try:
+        found = encode(payload, columns)
+        ends, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.ids) == 60_000
+    assert peak - ends < 15_000_000  # the fields of all rows take 45 MB
 
 
 def test_a_repeated_key_is_refused() -> None:

@@ -223,7 +223,8 @@ def test_the_checkpoint_belongs_to_incremental_pipelines_only() -> None:
 def test_a_module_of_the_settings_that_cannot_be_imported_is_reported() -> None:
     settings = SETTINGS.model_copy(update={"transform_modules": ("no_such_module",)})
     with pytest.raises(ConfigError, match="cannot import 'no_such_module' named by VITRINE_TRANSFORM_MODULES"):
-        plan.check(definition(source_query=QUERY), settings)
+        plan.check(definition(source_query=QUERY, python_task="capitalise"), settings)
+    plan.check(definition(source_query=QUERY), settings)  # it runs no Python
 
 
 def test_a_reader_reads_where_there_is_no_query() -> None:

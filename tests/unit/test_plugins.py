@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,26 @@ def test_the_connectors_of_the_package_are_found_by_folder(monkeypatch: pytest.M
 
 def test_connectors_of_other_distributions_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(monkeypatch, Point(lambda: SEARCH))["search"] is SEARCH
+
+
+def distribution(folder: Path, name: str, entry_points: str) -> None:
+    of = folder / f"{name}-1.0.dist-info"
+    of.mkdir(parents=True)
+    (of / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (of / "entry_points.txt").write_text(entry_points)
+
+
+def test_entry_points_are_those_of_the_distributions_that_python_imports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    distribution(tmp_path / "first", "theirs", "[vitrine.connectors]\ntheirs = new:connector\n")
+    distribution(tmp_path / "second", "theirs", "[vitrine.connectors]\ntheirs = old:connector\n")
+    distribution(tmp_path / "first", "removed", "[console_scripts]\nremoved = removed:main\n")
+    distribution(tmp_path / "second", "removed", "[vitrine.connectors]\nremoved = removed:connector\n")
+    distribution(tmp_path / "second", "steps", "[vitrine.transforms]\nsteps = steps\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    assert [one.value for one in plugins.entry_points(group="vitrine.connectors")] == ["new:connector"]
+    assert [one.value for one in plugins.entry_points(group="vitrine.transforms")] == ["steps"]
 
 
 def test_two_connectors_with_one_scheme_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.routing import compile_path
 
 from vitrine.api.parameters import PREFIX
-from vitrine.service import access, audit, checks, control, definitions, files, history, plans, sources, tracing
+from vitrine.service import access, audit, checks, control, definitions, files, history, many, plans, sources, tracing
 from vitrine.service.permissions import role_of
 from vitrine.service.roles import Role
 
@@ -29,7 +29,7 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("POST", "/pipelines/{id}/disable"): definitions.set_enabled,
     ("POST", "/pipelines/{id}/detach-file"): definitions.detach_file,
     ("POST", "/pipelines/{id}/run"): control.run,
-    ("POST", "/runs"): control.run_many,
+    ("POST", "/runs"): many.run,
     ("POST", "/pipelines/{id}/resume"): control.resume,
     ("POST", "/pipelines/{id}/rollback"): control.roll_back,
     ("POST", "/pipelines/{id}/pause"): control.pause,

@@ -10,19 +10,12 @@ from vitrine.api.connections import Service
 from vitrine.api.parameters import PREFIX, ExpectedVersion, Key, StateParameter, Validate, body_errors, with_etag
 from vitrine.api.problems import documented
 from vitrine.model import Definition, Step
-from vitrine.service import control, definitions
+from vitrine.service import control, definitions, many
 from vitrine.service.bodies.changes import Change
-from vitrine.service.bodies.control import (
-    Paused,
-    Reloaded,
-    Requested,
-    RequestedRuns,
-    RunManyBody,
-    RunOptionsBody,
-    RunRequestBody,
-)
+from vitrine.service.bodies.control import Paused, Reloaded, Requested, RunOptionsBody, RunRequestBody
 from vitrine.service.bodies.examples import DEFINITION_EXAMPLE, INCREMENTAL_EXAMPLE, STEPS_EXAMPLE
 from vitrine.service.bodies.filters import Filters
+from vitrine.service.bodies.many import RequestedRuns, RunManyBody
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
 from vitrine.status import Status
 
@@ -232,7 +225,7 @@ def run_pipelines(
     """Requests a run of every pipeline that passes the filters, which are those of the list; at most 1000 at a time,
     `next` is the place to continue. Each request is made for itself: `refused` has those that were not possible, with
     the reason. With `dry_run` nothing is requested."""
-    return control.run_many(service, body)
+    return many.run(service, body)
 
 
 @router.post(

@@ -282,7 +282,7 @@ def _request_failed(
     backend: "Backend", body: "RunRequestBody", on_interrupt: OnInterrupt, *, wait: bool, as_json: bool
 ) -> None:
     """Request a run of every FAILED pipeline, then wait for one after the other."""
-    from vitrine.service.bodies.control import RunManyBody
+    from vitrine.service.bodies.many import RunManyBody
 
     many = RunManyBody.model_validate(
         {"status": "FAILED", "enabled": True, "allow_shrink": body.allow_shrink, "mode": body.mode}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vitrine import plugins, policy, registry
 from vitrine.engine import check_rules
@@ -43,8 +43,7 @@ class NoLease:
         time.sleep(seconds)
 
 
-@dataclass(frozen=True)
-class CheckedDefinition:
+class CheckedDefinition(NamedTuple):
     """A definition that passed every check that needs no connection."""
 
     definition: Definition
@@ -60,8 +59,7 @@ class CheckedDefinition:
         self.sink.cancel()
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A plan, the source it reads, and the lane of its sink."""
 
     plan: Plan
@@ -131,7 +129,7 @@ def check(
             reasons.append((field, exc))
             return None
 
-    if settings.transform_modules or definition.type is TaskType.PYTHON:
+    if any(step.task_type is TaskType.PYTHON for step in definition.steps):
         registry.load(settings.transform_modules)
     lease = lease or NoLease()
     run = run or RunInfo(COMPARING, show_keys=settings.show_keys_in_errors)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from vitrine.errors import ConfigError, DataError, RelationMissing
 from vitrine.failpoints import reach
@@ -75,8 +75,7 @@ def _with_result(entry: Entry, unit: Work) -> Entry:
     return replace(entry, written=replace(result, counts=counts, rejects=(*result.rejects, *entry.refused)))
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(NamedTuple):
     """How a pass over the source ended."""
 
     outcome: Outcome

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vitrine.checks import BaseCheck
 from vitrine.flow.check_results import CheckResult
@@ -229,8 +229,7 @@ class Batch:
         return self.payload.count
 
 
-@dataclass(frozen=True)
-class KeyRange:
+class KeyRange(NamedTuple):
     """Keys with low ≤ key < high, column by column: numbers by value, everything else by text under "C"."""
 
     low: Key | None = None  # None: from the first key
@@ -243,8 +242,7 @@ Selection = Sequence[Key] | KeyRange
 """Rows by their keys, or by one range of keys."""
 
 
-@dataclass(frozen=True)
-class CursorRange:
+class CursorRange(NamedTuple):
     """Values of a cursor column with start ≤ value < end, in the text format of its type."""
 
     start: str
@@ -276,8 +274,7 @@ class Read:
         return self.after if self.held_at is None else self.held_at
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A remark of a source or a sink about a definition, made before any row is moved."""
 
     code: str
@@ -288,8 +285,7 @@ class Finding:
     note: bool = False  # a property of every such pipeline, and no reason to change this one
 
 
-@dataclass(frozen=True)
-class SourceInfo:
+class SourceInfo(NamedTuple):
     """A source as the system describes it now."""
 
     columns: tuple[Column, ...]
@@ -302,8 +298,7 @@ class SourceInfo:
     filtered: str | None = None
 
 
-@dataclass(frozen=True)
-class TargetInfo:
+class TargetInfo(NamedTuple):
     """A target as the system describes it now."""
 
     exists: bool
@@ -362,8 +357,7 @@ class Counts:
         )
 
 
-@dataclass(frozen=True)
-class Reject:
+class Reject(NamedTuple):
     """A row that does not fit the target; `row` is its JSON text, for the quarantine only."""
 
     key: str
@@ -414,8 +408,7 @@ class Entry:
     refused: tuple[Reject, ...] = ()  # of the batch
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """Requests that a save found in the pipeline's row."""
 
     pause_requested: bool = False
@@ -462,8 +455,7 @@ class KeptGeneration:
         )
 
 
-@dataclass(frozen=True)
-class LoadInfo:
+class LoadInfo(NamedTuple):
     """What a sink needs to know to publish a load."""
 
     rows: int

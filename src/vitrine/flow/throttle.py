@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """The throttle settings of a pipeline in its lane."""
 
     batch_rows: int

@@ -1,7 +1,7 @@
 """What a check of type sql may read: one SELECT over the rows to be published, and nothing else."""
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from postgast import pg_query_pb2 as pb
 
@@ -13,8 +13,7 @@ from vitrine.policy.inspection import GUIDE, Inspection
 from vitrine.policy.syntax import Names, check_text, deparse, descend, on_deep_stack, parse, single_select
 
 
-@dataclass(frozen=True)
-class CheckSql:
+class CheckSql(NamedTuple):
     """A SELECT that passed the policy; text is what the parser deparsed, never what the user typed."""
 
     text: str

@@ -1,8 +1,8 @@
 """The query without its filter by the checkpoint: `modified >= $1` also hides rows whose `modified` is NULL."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from google.protobuf.message import Message
 from postgast import pg_query_pb2 as pb
@@ -23,8 +23,7 @@ _CURSOR_FIRST = frozenset({">", ">="})
 _CURSOR_SECOND = frozenset({"<", "<="})
 
 
-@dataclass(frozen=True)
-class Unfiltered:
+class Unfiltered(NamedTuple):
     """A query without its filter by the checkpoint."""
 
     text: str | None  # None: `$1` has another use, so the filter is not known

@@ -5,8 +5,8 @@ call. What the text cannot show, an implicit cast for example, the catalog's dep
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from google.protobuf.message import Message
 from postgast import pg_query_pb2 as pb
@@ -22,8 +22,7 @@ BODY_PREFIX = "CREATE FUNCTION body() RETURNS void LANGUAGE sql "
 """Before a body in SQL, which is no statement by itself."""
 
 
-@dataclass(frozen=True)
-class Approved:
+class Approved(NamedTuple):
     """Names that the caller checks by their identity in the catalog."""
 
     functions: frozenset[Name] = frozenset()
@@ -32,8 +31,7 @@ class Approved:
     listed: frozenset[Call] = frozenset()  # functions that an administrator added
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """What a definition names; a relation without schema belongs to pg_catalog."""
 
     relations: frozenset[Name]

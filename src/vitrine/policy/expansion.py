@@ -7,6 +7,7 @@ No limit of the server applies to that: a short text can take all of its memory.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from google.protobuf.message import Message
 from postgast import pg_query_pb2 as pb
@@ -30,8 +31,7 @@ _MOST_DIGITS = 147_000
 """Of numeric."""
 
 
-@dataclass(frozen=True)
-class _Value:
+class _Value(NamedTuple):
     """An expression, with every column of a subquery replaced by its own expression."""
 
     nodes: int = 1

@@ -1,8 +1,8 @@
 """Whether a query returns everything when `$1` has the lowest value of its type."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from google.protobuf.message import Message
 from postgast import pg_query_pb2 as pb
@@ -19,8 +19,7 @@ _CONDITIONS = frozenset({"where_clause", "having_clause", "quals"})
 _TRANSPARENT = (pb.ParseResult, pb.RawStmt, pb.Node, pb.WithClause, pb.CommonTableExpr, pb.RangeSubselect, pb.JoinExpr)
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A place in the text of a query, counted from 1."""
 
     line: int

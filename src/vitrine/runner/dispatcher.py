@@ -4,8 +4,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from typing import NamedTuple
 
 from vitrine import metrics, plugins
 from vitrine.errors import (
@@ -41,8 +42,7 @@ POSTPONEMENTS = tuple(timedelta(seconds=seconds) for seconds in (15, 30, 60, 120
 """From the end of a postponed run to its next due time; the last one repeats until a run succeeds."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The event that ends a run, the run's own status, and when the next attempt starts."""
 
     event: Event

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vitrine.failpoints import reach
 from vitrine.model import Pipeline, PipelineId
 from vitrine.postgres import Connection
-from vitrine.service.bodies.audit import AuditBody, AuditPage
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
@@ -16,6 +15,9 @@ from vitrine.store import audit
 from vitrine.store.audit import AuditFilters
 from vitrine.store.database import transaction
 from vitrine.store.pipelines import Stored
+
+if TYPE_CHECKING:
+    from vitrine.service.bodies.audit import AuditBody, AuditPage
 
 Facts = Mapping[str, Any]
 EXPORT_PAGE = 1000
@@ -111,15 +113,17 @@ def _plain(facts: Facts | None) -> dict[str, Any] | None:
 @allowed(Role.ADMIN)
 def list_page(
     context: Context, filters: AuditFilters = NO_FILTERS, *, before: int | None = None, limit: int = 50
-) -> AuditPage:
+) -> "AuditPage":
     """Newest first; `before` is the id of the last entry of the page before."""
+    from vitrine.service.bodies.audit import AuditBody, AuditPage  # `vitrine run` does not need them
+
     with context.connection() as connection:
         found = audit.list_page(connection, filters, before=before or audit.NEWEST, limit=limit + 1)
     items = [AuditBody.of(entry) for entry in found[:limit]]
     return AuditPage(items=items, next=items[-1].id if len(found) > limit else None)
 
 
-def export(context: Context, filters: AuditFilters = NO_FILTERS) -> Iterator[AuditBody]:
+def export(context: Context, filters: AuditFilters = NO_FILTERS) -> Iterator["AuditBody"]:
     """Every entry, newest first, a page at a time."""
     page = list_page(context, filters, limit=EXPORT_PAGE)
     yield from page.items

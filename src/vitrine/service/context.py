@@ -5,7 +5,7 @@ import pwd
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vitrine.errors import Forbidden
 from vitrine.postgres import Connection
@@ -18,8 +18,7 @@ ANONYMOUS = "anonymous"
 """The name of a caller while no token has been created."""
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(NamedTuple):
     """Who asks: for the check of the role, for the audit log, and as the trigger of the runs they request."""
 
     via: Via

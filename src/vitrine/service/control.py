@@ -1,31 +1,19 @@
-"""Control of pipelines: run one or many, resume, roll back, reconcile, replay rejects, resend, pause, reload."""
+"""Control of pipelines: run, resume, roll back, reconcile, replay rejects, resend, pause, reload."""
 
 import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from vitrine.errors import NotFound, StoredDefinitionInvalid, TransitionRefused
 from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.service import audit
-from vitrine.service.bodies.control import (
-    MANY,
-    BackfillBody,
-    Paused,
-    RefusedRun,
-    Reloaded,
-    Requested,
-    RequestedRuns,
-    RunManyBody,
-    RunOptionsBody,
-    RunRequestBody,
-)
+from vitrine.service.bodies.control import BackfillBody, Paused, Reloaded, Requested, RunOptionsBody, RunRequestBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.status import Status
-from vitrine.store import pipelines, selecting
+from vitrine.store import pipelines
 from vitrine.store.pipelines import Stored
 
 if TYPE_CHECKING:
@@ -41,36 +29,11 @@ def run(context: Context, key: str, options: RunRequestBody | None = None) -> Re
     if options is not None and options.backfill is not None:
         return _request_backfill(context, key, options.backfill)
     with context.connection() as connection:
-        return _run(context, connection, key, options)
+        return request_run(context, connection, key, options)
 
 
-@allowed(Role.OPERATOR)
-def run_many(context: Context, body: RunManyBody) -> RequestedRuns:
-    """Request a run of every selected pipeline, each by itself: one that is refused does not stop the others."""
-    requested: list[Requested] = []
-    refused: list[RefusedRun] = []
-    with context.connection() as connection:
-        found = selecting.list_names(
-            connection, context.settings.zone, body.selection, after=body.after, limit=MANY + 1
-        )
-        selected = found[:MANY]
-        for pipeline_id, name in () if body.dry_run else selected:
-            try:
-                requested.append(_run(context, connection, str(pipeline_id), body))
-            except (StoredDefinitionInvalid, TransitionRefused, NotFound) as exc:  # NotFound: deleted since
-                refused.append(RefusedRun(pipeline=name, code=exc.code, reason=str(exc)))
-    names = [name for _, name in selected]
-    return RequestedRuns(
-        matched=len(names),
-        dry_run=body.dry_run,
-        names=names,
-        requested=requested,
-        refused=refused,
-        next=names[-1] if len(found) > MANY else None,
-    )
-
-
-def _run(context: Context, connection: Connection, key: str, options: RunRequestBody | None) -> Requested:
+def request_run(context: Context, connection: Connection, key: str, options: RunRequestBody | None) -> Requested:
+    """For callers that have checked the role."""
     is_full = options is not None and options.mode == "full"
     kind = RequestKind.FULL if is_full else RequestKind.RUN
     return _request(context, connection, key, _run_options(options), kind=kind)

@@ -1,17 +1,43 @@
-"""Pause or resume every pipeline that passes filters; one that refuses does not stop the others."""
+"""Run, pause or resume every pipeline that passes filters; one that refuses does not stop the others."""
 
 from collections.abc import Callable
 from typing import Any
 
 from vitrine.errors import NotFound, StoredDefinitionInvalid, TransitionRefused
 from vitrine.service import control
-from vitrine.service.bodies.control import MANY, RefusedRun
+from vitrine.service.bodies.control import Requested
 from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.many import ChangedMany
+from vitrine.service.bodies.many import MANY, ChangedMany, RefusedRun, RequestedRuns, RunManyBody
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.store import selecting
+
+
+@allowed(Role.OPERATOR)
+def run(context: Context, body: RunManyBody) -> RequestedRuns:
+    """Request a run of every selected pipeline, each by itself."""
+    requested: list[Requested] = []
+    refused: list[RefusedRun] = []
+    with context.connection() as connection:
+        found = selecting.list_names(
+            connection, context.settings.zone, body.selection, after=body.after, limit=MANY + 1
+        )
+        selected = found[:MANY]
+        for pipeline_id, name in () if body.dry_run else selected:
+            try:
+                requested.append(control.request_run(context, connection, str(pipeline_id), body))
+            except (StoredDefinitionInvalid, TransitionRefused, NotFound) as exc:  # NotFound: deleted since
+                refused.append(RefusedRun(pipeline=name, code=exc.code, reason=str(exc)))
+    names = [name for _, name in selected]
+    return RequestedRuns(
+        matched=len(names),
+        dry_run=body.dry_run,
+        names=names,
+        requested=requested,
+        refused=refused,
+        next=names[-1] if len(found) > MANY else None,
+    )
 
 
 @allowed(Role.OPERATOR)

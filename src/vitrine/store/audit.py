@@ -1,9 +1,8 @@
 """The audit log in the store: append-only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -14,8 +13,7 @@ from vitrine.store.database import execute, fetch_all
 NEWEST = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class AuditEntry:
+class AuditEntry(NamedTuple):
     """One change: who asked for it, from where, and what it was before and after."""
 
     id: int
@@ -31,8 +29,7 @@ class AuditEntry:
     after: dict[str, Any] | None
 
 
-@dataclass(frozen=True)
-class AuditFilters:
+class AuditFilters(NamedTuple):
     """None: any."""
 
     pipeline: str | None = None

@@ -1,9 +1,9 @@
 """Chains: which pipelines a pipeline runs after, and the waves that start it."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 from vitrine.errors import ConfigError, TransitionRefused
 from vitrine.model import PipelineId
@@ -12,16 +12,14 @@ from vitrine.status import STEPS
 from vitrine.store.database import execute, fetch_all, fetch_one
 
 
-@dataclass(frozen=True)
-class Upstream:
+class Upstream(NamedTuple):
     """A pipeline that another one runs after."""
 
     name: str
     succeeded_at: datetime | None  # None: it has not succeeded since the other one was last started by a wave
 
 
-@dataclass(frozen=True)
-class Mart:
+class Mart(NamedTuple):
     """A table of the store's database that a pipeline writes."""
 
     pipeline: str

@@ -1,8 +1,8 @@
 """The checkpoint of a claim: saved under the fence, in the transaction of its rows where there is one."""
 
 import time
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
@@ -88,8 +88,7 @@ def moves(before: State, after: State, counts: Counts) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Unconfirmed:
+class _Unconfirmed(NamedTuple):
     """A save whose commit was not confirmed yet."""
 
     state: State

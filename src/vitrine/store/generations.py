@@ -1,9 +1,8 @@
 """Published generations: which one is live, and the state of the reads that belongs to each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
@@ -18,8 +17,7 @@ KEPT = 10
 """Generations that are remembered for a pipeline; a target usually keeps fewer."""
 
 
-@dataclass(frozen=True)
-class Restorable:
+class Restorable(NamedTuple):
     """The live generation, and the one that was live before it; None: it is not known."""
 
     live: KeptGeneration | None = None

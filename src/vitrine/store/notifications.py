@@ -1,9 +1,8 @@
 """Messages about pipelines: stored in the transaction of their event, sent later, at least once."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -19,8 +18,7 @@ KEPT = timedelta(days=7)
 MAX_KEPT = 10_000
 
 
-@dataclass(frozen=True)
-class Notification:
+class Notification(NamedTuple):
     """A message that is to be sent."""
 
     id: UUID
@@ -31,8 +29,7 @@ class Notification:
     attempts: int  # this one included
 
 
-@dataclass(frozen=True)
-class Backlog:
+class Backlog(NamedTuple):
     """Messages that are not sent yet."""
 
     waiting: int

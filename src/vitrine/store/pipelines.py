@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from types import MappingProxyType
@@ -72,8 +72,7 @@ def get(connection: Connection, key: str | UUID) -> Pipeline:
     return of_row(_found(fetch_one(connection, "get_pipeline", **_id_or_name(key)), key))
 
 
-@dataclass(frozen=True)
-class Invalid:
+class Invalid(NamedTuple):
     """A pipeline whose stored definition is not valid: written without validation, or by a release that allowed it."""
 
     id: PipelineId
@@ -291,8 +290,7 @@ def first_due(connection: Connection, definition: Definition, zone: tzinfo = UTC
     return definition.schedule.next_after(row["now"], zone=zone) if row else None
 
 
-@dataclass(frozen=True)
-class Due:
+class Due(NamedTuple):
     """What a poll has to do."""
 
     schedules: bool

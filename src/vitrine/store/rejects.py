@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
 
@@ -37,8 +36,7 @@ def store_rejects(connection: Connection, claim: Claim, rejects: Sequence[Reject
         execute(connection, "close_rejects", id=claim.pipeline_id, keys=json.dumps(sorted(closed)))
 
 
-@dataclass(frozen=True)
-class OpenReject:
+class OpenReject(NamedTuple):
     """A row in quarantine."""
 
     id: int

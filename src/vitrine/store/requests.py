@@ -1,13 +1,13 @@
 """Where a new request stands beside the requests that a pipeline has already."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from vitrine.model import RETURNING, RequestKind, RunOptions, RunRequest
 from vitrine.status import Status
 
 
-@dataclass(frozen=True)
-class Queue:
+class Queue(NamedTuple):
     """The requests of a pipeline: at most one that is waiting, running or paused, and one that follows it."""
 
     current: RunRequest | None = None
@@ -15,8 +15,7 @@ class Queue:
     held: bool = False  # the rerun waits for a person: it does not start if the current one returns to that status
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """The requests after a new one has arrived, and which of them is the answer to it."""
 
     queue: Queue

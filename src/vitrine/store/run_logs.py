@@ -1,8 +1,7 @@
 """The last log lines of each run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg.types.json import Jsonb
 
@@ -11,8 +10,7 @@ from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_one
 
 
-@dataclass(frozen=True)
-class RunLog:
+class RunLog(NamedTuple):
     """The lines of a run, oldest first, as `logs.RunLines` made them."""
 
     lines: Sequence[Mapping[str, Any]] = ()

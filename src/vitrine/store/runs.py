@@ -1,9 +1,9 @@
 """Runs in the store, the requests that caused them and the live runner processes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from psycopg.rows import DictRow
@@ -21,8 +21,7 @@ NEWEST = RunId(2**63 - 1)
 RequestState = Literal["pending", "running", "paused", "succeeded", "failed"]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """The progress of a run request."""
 
     id: RequestId
@@ -160,8 +159,7 @@ def installation(connection: Connection) -> str:
     return str(row["id"]) if row else ""
 
 
-@dataclass(frozen=True)
-class RunContext:
+class RunContext(NamedTuple):
     """What a run's sink needs to know."""
 
     installation: str

@@ -1,9 +1,8 @@
 """The stored state of a pipeline's reads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
 
@@ -13,8 +12,7 @@ from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_all, fetch_one
 
 
-@dataclass(frozen=True)
-class StoredState:
+class StoredState(NamedTuple):
     """One row of etl_state."""
 
     position: Position
@@ -56,8 +54,7 @@ def rewind(connection: Connection, pipeline_id: PipelineId, value: str) -> None:
     execute(connection, "rewind_state", id=pipeline_id, cursor=[value])
 
 
-@dataclass(frozen=True)
-class CursorValue:
+class CursorValue(NamedTuple):
     text: str  # as a source reads it
     is_earlier: bool  # than the present checkpoint, or equal to it
 

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
     from vitrine.service.bodies.audit import AuditBody
     from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
-    from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
+    from vitrine.service.bodies.control import Paused, Reloaded, Requested, RunRequestBody
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
     from vitrine.service.bodies.filters import Filters
+    from vitrine.service.bodies.many import RequestedRuns, RunManyBody
     from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
     from vitrine.service.bodies.plans import PlanBody
     from vitrine.service.bodies.reconciliation import ReconcileBody
@@ -97,9 +98,9 @@ class LocalControl:
         return control.run(self._context, key, body)
 
     def run_many(self, body: "RunManyBody") -> "RequestedRuns":
-        from vitrine.service import control
+        from vitrine.service import many
 
-        return control.run_many(self._context, body)
+        return many.run(self._context, body)
 
     def resume(self, key: str) -> "Requested":
         from vitrine.service import control

@@ -14,9 +14,10 @@ from vitrine.model import Definition, StateChoice
 from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody, TokenPage
 from vitrine.service.bodies.audit import AuditBody, AuditPage
 from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
-from vitrine.service.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
+from vitrine.service.bodies.control import Paused, Reloaded, Requested, RunRequestBody
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
+from vitrine.service.bodies.many import RequestedRuns, RunManyBody
 from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
 from vitrine.service.bodies.plans import PlanBody, StoredPlanBody
 from vitrine.service.bodies.reconciliation import ReconcileBody

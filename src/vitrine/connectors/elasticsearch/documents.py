@@ -1,11 +1,11 @@
 """Rows as JSON documents."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from json.encoder import encode_basestring
-from typing import Literal
+from typing import Literal, TypeVar
 
 from vitrine.checks import BaseCheck
 from vitrine.connectors.elasticsearch import ids
@@ -16,6 +16,11 @@ from vitrine.flow import checks as rules
 from vitrine.flow import keys
 from vitrine.flow.check_results import Results
 from vitrine.flow.rows import Batch, Column, Key, Reject, TextRows
+
+Value = TypeVar("Value")
+
+PART_BYTES = 1 << 20
+"""Of rows that are split into fields at a time: fields take several times the memory of their text."""
 
 _NULL = values.NULL.encode()
 
@@ -37,17 +42,13 @@ class Documents:
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of a batch, column by column."""
+    """Rows column by column."""
 
     columns: tuple[Column, ...]
     fields: Mapping[str, Fields]
 
     def value(self, name: str, row: int) -> str | None:
-        field = self.fields[name][row]
-        return None if field == _NULL else values.unescape(field.decode())
-
-    def only(self, rows: Sequence[int]) -> "_Table":
-        return _Table(self.columns, {name: [fields[row] for row in rows] for name, fields in self.fields.items()})
+        return _value(self.fields[name][row])
 
     def row_text(self, row: int) -> str:
         """The row for the quarantine."""
@@ -59,6 +60,17 @@ class _Refusal:
     column: str | None
     code: str
     reason: str
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of a batch as documents; the source of a refused row means nothing."""
+
+    ids: Sequence[str]
+    sources: Sequence[bytes]
+    refused: Mapping[int, Reject]
+    checked: Mapping[int, Mapping[str, str | None]]  # the values that checks read
+    cursors: Fields  # which of two rows with one key is newer
 
 
 class DocumentEncoder:
@@ -87,39 +99,56 @@ class DocumentEncoder:
         self._last_wins = last_wins
 
     def encode(self, batch: Batch) -> Documents:
-        table = _table(batch)
-        document_ids = self._ids(table)
+        parts = [self._part(table, batch) for table in _tables(batch)]
+        document_ids = [one for part in parts for one in part.ids]
+        sources = [one for part in parts for one in part.sources]
+        refused = dict(_numbered(parts, lambda part: part.refused))
+        checked = dict(_numbered(parts, lambda part: part.checked))
         repeated = len(document_ids) - len(set(document_ids))
+        rows: Sequence[int] = range(len(document_ids))
         if repeated:
-            rows = self._newest(document_ids, table)
-            table, document_ids = table.only(rows), [document_ids[row] for row in rows]
-        refused: dict[int, _Refusal] = {
+            rows = self._newest(document_ids, [one for part in parts for one in part.cursors], batch.columns)
+        accepted = [row for row in rows if row not in refused] if refused else rows
+        results = self._check([checked[row] for row in accepted] if checked else (), batch.columns)
+        if not refused and not repeated:
+            return Documents(document_ids, sources, (), 0, results)
+        return Documents(
+            [document_ids[row] for row in accepted],
+            [sources[row] for row in accepted],
+            [refused[row] for row in rows if row in refused],
+            repeated,
+            results,
+        )
+
+    def _part(self, table: _Table, batch: Batch) -> _Part:
+        document_ids = self._ids(table)
+        refusals: dict[int, _Refusal] = {
             row: _Refusal(self._key[0] if len(self._key) == 1 else None, "DOCUMENT_ID", reason)
             for row, one in enumerate(document_ids)
             if (reason := ids.problem(one)) is not None
         }
         # a transform may return any text for a JSON column
-        sources = self._sources(table, refused, is_checked=isinstance(batch.payload, TextRows))
-        if not refused:
-            return Documents(document_ids, sources, (), repeated, self._check(table, range(len(document_ids))))
-        accepted = [row for row in range(len(document_ids)) if row not in refused]
-        return Documents(
-            [document_ids[row] for row in accepted],
-            [sources[row] for row in accepted],
-            [self._reject(table, row, refused[row]) for row in sorted(refused)],
-            repeated,
-            self._check(table, accepted),
+        sources = self._sources(table, refusals, is_checked=isinstance(batch.payload, TextRows))
+        return _Part(
+            document_ids,
+            sources,
+            {row: self._reject(table, row, refusals[row]) for row in sorted(refusals)},
+            self._checked(table, len(document_ids)),
+            table.fields.get(self._cursor, ()) if self._cursor is not None and self._last_wins else (),
         )
 
-    def _check(self, table: _Table, rows: Sequence[int]) -> Results:
-        """Rows of a load are checked once more, when all of them are staged."""
-        if not self._checks or not rows:
-            return ()
-        types = {column.name: column.type for column in table.columns}
-        rules.refuse_unfit(self._checks, types, self._target)
+    def _checked(self, table: _Table, count: int) -> Mapping[int, Mapping[str, str | None]]:
+        if not self._checks or not count:
+            return {}
+        rules.refuse_unfit(self._checks, _types(table.columns), self._target)
         needed = dict.fromkeys([*self._key, *(name for check in self._checks for name in check.checked)])
-        texts = [{name: table.value(name, row) for name in needed} for row in rows]
-        return rules.results_in(self._checks, texts, types, self._key, show_keys=self._show_keys)
+        return {row: {name: table.value(name, row) for name in needed} for row in range(count)}
+
+    def _check(self, rows: Sequence[Mapping[str, str | None]], columns: Sequence[Column]) -> Results:
+        """Rows of a load are checked once more, when all of them are staged."""
+        if not rows:
+            return ()
+        return rules.results_in(self._checks, rows, _types(columns), self._key, show_keys=self._show_keys)
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
@@ -133,9 +162,9 @@ class DocumentEncoder:
             )
         return ids.ids_of([_key_texts(table.fields[name]) for name in self._key])
 
-    def _newest(self, document_ids: Sequence[str], table: _Table) -> list[int]:
+    def _newest(self, document_ids: Sequence[str], cursors: Fields, columns: Sequence[Column]) -> list[int]:
         """Of rows with one key the last; DataError where that is not what the pipeline asks for."""
-        cursor = next((column for column in table.columns if column.name == self._cursor), None)
+        cursor = next((column for column in columns if column.name == self._cursor), None)
         newest: dict[str, int] = {}
         for row, document_id in enumerate(document_ids):
             before = newest.get(document_id)
@@ -147,7 +176,7 @@ class DocumentEncoder:
                     " not unique. To keep the last of them, set options.on_duplicate_key: last",
                     code="DUPLICATE_KEY",
                 )
-            if before is None or not _is_newer(table, before, row, cursor):
+            if before is None or cursor is None or not _is_newer(cursors[before], cursors[row], cursor):
                 newest[document_id] = row
         return list(newest.values())
 
@@ -191,11 +220,34 @@ class DocumentEncoder:
         return Reject(key, refusal.column, refusal.code, refusal.reason, table.row_text(row))
 
 
-def _table(batch: Batch) -> _Table:
-    width = len(batch.columns)
-    # a field has neither tabs nor line breaks: one split for all, and every nth is one column
-    flat = bytes(text_of(batch)).replace(b"\n", b"\t").split(b"\t")
-    return _Table(batch.columns, {column.name: flat[at:-1:width] for at, column in enumerate(batch.columns)})
+def _tables(batch: Batch) -> Iterator[_Table]:
+    """The batch in parts; at least one, so that its columns are always checked."""
+    text, width = text_of(batch), len(batch.columns)
+    first = 0
+    while True:
+        last = text.find(b"\n", first + PART_BYTES) + 1 or len(text)
+        # a field has neither tabs nor line breaks: one split for all, and every nth is one column
+        flat = bytes(text[first:last]).replace(b"\n", b"\t").split(b"\t")
+        yield _Table(batch.columns, {column.name: flat[at:-1:width] for at, column in enumerate(batch.columns)})
+        first = last
+        if first == len(text):
+            return
+
+
+def _numbered(parts: Sequence[_Part], of: Callable[[_Part], Mapping[int, Value]]) -> Iterator[tuple[int, Value]]:
+    """By the number of the row in the batch."""
+    first = 0
+    for part in parts:
+        yield from ((first + row, one) for row, one in of(part).items())
+        first += len(part.ids)
+
+
+def _types(columns: Sequence[Column]) -> dict[str, str]:
+    return {column.name: column.type for column in columns}
+
+
+def _value(field: bytes) -> str | None:
+    return None if field == _NULL else values.unescape(field.decode())
 
 
 def _key_texts(fields: Fields) -> Sequence[str]:
@@ -235,9 +287,7 @@ def _spread(texts: Iterable[bytes], fields: Fields, absent: bytes) -> list[bytes
     return [absent if field == _NULL else next(given) for field in fields]
 
 
-def _is_newer(table: _Table, row: int, other: int, cursor: Column | None) -> bool:
+def _is_newer(field: bytes, other: bytes, cursor: Column) -> bool:
     """Whether a row is newer than one that was read after it."""
-    if cursor is None:
-        return False
-    ours, theirs = table.value(cursor.name, row), table.value(cursor.name, other)
+    ours, theirs = _value(field), _value(other)
     return ours is not None and theirs is not None and keys.rank((ours,), (cursor,)) > keys.rank((theirs,), (cursor,))

@@ -1,6 +1,6 @@
 """Facts of the commonest types, the same in every database: a new session takes milliseconds to ask its catalog."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -9,8 +9,7 @@ from vitrine.connectors.postgres.type_facts import UNSET, Form, Operator, TypeFa
 _EQUAL, _GREATER, _AT_LEAST = (Operator("pg_catalog", name) for name in ("=", ">", ">="))
 
 
-@dataclass(frozen=True)
-class _Type:
+class _Type(NamedTuple):
     name: str  # without length or scale, as a cast needs it
     send: str
     identical: bool = True

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 from psycopg import sql
 from psycopg.rows import DictRow
@@ -28,8 +27,7 @@ _MILLISECONDS = {"": 1, "us": 0.001, "ms": 1, "s": 1000, "min": 60_000, "h": 3_6
 _KILOBYTES = {"": 1, "B": 1 / 1024, "kB": 1, "MB": 1024, "GB": 1024**2, "TB": 1024**3}
 
 
-@dataclass(frozen=True)
-class RoleLimits:
+class RoleLimits(NamedTuple):
     """What applies to the account unless a transaction sets something else."""
 
     role: str

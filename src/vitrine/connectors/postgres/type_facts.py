@@ -1,7 +1,7 @@
 """What is known about a type, and how its values are carried."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -20,8 +20,7 @@ class Form(StrEnum):
     JSON = "json"
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(NamedTuple):
     """An operator by its full name: a bare one would resolve to that of another type under our search_path."""
 
     schema: str
@@ -31,8 +30,7 @@ class Operator:
         return sql.SQL("{} OPERATOR({}.{}) {}").format(left, sql.Identifier(self.schema), raw(self.name), right)
 
 
-@dataclass(frozen=True)
-class TypeFacts:
+class TypeFacts(NamedTuple):
     """A type as its database describes it, and the type that carries its values."""
 
     declared: str  # in its own database, with length or scale; qualified unless it belongs to pg_catalog

@@ -1,7 +1,7 @@
 """Asks the catalog about types: how each is carried, compared and ordered."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 from psycopg.rows import DictRow
@@ -125,8 +125,7 @@ def from_catalog(connection: Connection, wanted: Sequence[tuple[int, int]]) -> l
     return [_facts(plan, next(names), next(names), next(names), known) for plan in plans]
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     declared: tuple[int, int]  # a domain is replaced by its base type
     carrier: tuple[int, int]
     form: Form

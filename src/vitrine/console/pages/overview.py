@@ -16,10 +16,9 @@ from vitrine.console.components import Marts
 from vitrine.console.frame import HOME
 from vitrine.console.viewer import Viewer
 from vitrine.model import TAG
-from vitrine.service import control, definitions, many, overview
-from vitrine.service.bodies.control import RunManyBody
+from vitrine.service import definitions, many, overview
 from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.many import ChangedMany
+from vitrine.service.bodies.many import ChangedMany, RunManyBody
 from vitrine.service.bodies.overview import GroupCounts, HealthBody, StateCounts
 from vitrine.service.bodies.pipelines import ListedPipelineBody
 from vitrine.service.context import Context
@@ -344,7 +343,7 @@ def change_many(
             return many.resume(context, filters, dry_run=dry_run, after=after)
         case "run":
             body = RunManyBody(**filters.model_dump(exclude_none=True), dry_run=dry_run, after=after)
-            runs = control.run_many(context, body)
+            runs = many.run(context, body)
             return ChangedMany(
                 matched=runs.matched,
                 names=runs.names,

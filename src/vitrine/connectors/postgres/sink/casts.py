@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 from psycopg.rows import DictRow
@@ -55,8 +55,7 @@ _CASTS = """
 """
 
 
-@dataclass(frozen=True)
-class CastFacts:
+class CastFacts(NamedTuple):
     """What the assignment of a value of one type to a column of another one does."""
 
     allowed: bool  # PostgreSQL has an assignment cast
@@ -67,8 +66,7 @@ class CastFacts:
     declared: str  # the target's type without domain
 
 
-@dataclass(frozen=True)
-class Conversion:
+class Conversion(NamedTuple):
     """A column of a batch, the type that its values are sent in, and the type they get in the target."""
 
     column: Column

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import sql
 
@@ -13,8 +13,7 @@ from vitrine.connectors.postgres.types import Operator, TypeFacts
 from vitrine.postgres import CATALOG_NAMES, Connection, in_transaction, raw
 
 
-@dataclass(frozen=True)
-class ColumnFacts:
+class ColumnFacts(NamedTuple):
     """A column of a table."""
 
     name: str
@@ -32,8 +31,7 @@ class ColumnFacts:
         return self.facts.identical and self.deterministic
 
 
-@dataclass(frozen=True)
-class UniqueFacts:
+class UniqueFacts(NamedTuple):
     """A unique index; columns is empty if it has expressions or a predicate."""
 
     name: str
@@ -45,8 +43,7 @@ class UniqueFacts:
     same_equality: bool
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """A foreign key that refers to the table."""
 
     name: str
@@ -55,8 +52,7 @@ class Reference:
     on_delete: str  # the action, as in SQL; empty: the deletion is refused
 
 
-@dataclass(frozen=True)
-class Trigger:
+class Trigger(NamedTuple):
     """A trigger that would fire in a session of ours."""
 
     name: str

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -23,8 +24,7 @@ CHANGED = "VALUE_CHANGED"
 """Code of a reject whose value a cast would change."""
 
 
-@dataclass(frozen=True)
-class Unfit:
+class Unfit(NamedTuple):
     """A numbered row that does not fit."""
 
     number: int
@@ -201,8 +201,7 @@ def _objection(place: int, way: "_Way", *, known: bool) -> sql.Composed:
     return sql.SQL("CASE WHEN {} THEN NULL ELSE {} END").format(way.condition, code)
 
 
-@dataclass(frozen=True)
-class _Way:
+class _Way(NamedTuple):
     """How a value that certainly fits is converted."""
 
     value: sql.Composable

@@ -6,7 +6,7 @@ has no text, so every dependency is followed as well.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, LiteralString
+from typing import Any, LiteralString, NamedTuple
 
 from psycopg.rows import DictRow
 
@@ -50,8 +50,7 @@ class Way:
         return ConfigError(f"source query: {self}{reason}; {remedies or f'see {_GUIDE}'}", code=code)
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What a query may lead to."""
 
     schemas: frozenset[str]
@@ -60,8 +59,7 @@ class Rules:
     respect: bool  # row-level security applies, so its policies are executed
 
 
-@dataclass(frozen=True)
-class _Definition:
+class _Definition(NamedTuple):
     """A text that PostgreSQL executes, and the object whose dependencies are those of the text."""
 
     text: str

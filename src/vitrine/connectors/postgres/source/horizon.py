@@ -1,8 +1,8 @@
 """The horizon of a source: the start of its oldest open transaction, which no checkpoint may pass."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from vitrine.accounts import horizon as shown
 from vitrine.connectors.postgres.source import lineage
@@ -11,8 +11,7 @@ from vitrine.policy import Call
 from vitrine.postgres import TEXT_FORMAT, Connection, in_transaction, translated
 
 
-@dataclass(frozen=True)
-class Horizon:
+class Horizon(NamedTuple):
     """`at`: start of the oldest open transaction, or the current time; None: unknown, the checkpoint must not move."""
 
     at: datetime | None

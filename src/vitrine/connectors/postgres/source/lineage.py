@@ -1,7 +1,7 @@
 """The relations behind a query: its tables, what its views read, and their partitions."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source.session import SourceSession
@@ -74,8 +74,7 @@ _COLUMN = """
 """
 
 
-@dataclass(frozen=True)
-class Outside:
+class Outside(NamedTuple):
     """A relation whose rows appear in other ways than by a transaction of a session of this database."""
 
     name: str
@@ -94,8 +93,7 @@ def outside(connection: Connection, relations: Relations, functions: Collection[
     return Outside(".".join(found), row["kind"] == "f", found in relations)
 
 
-@dataclass(frozen=True)
-class CachedSequence:
+class CachedSequence(NamedTuple):
     """A sequence that hands out numbers to sessions in advance."""
 
     name: str

@@ -1,7 +1,7 @@
 """A query in the order of one read: the statement that continues it after a cursor."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -18,8 +18,7 @@ _GREATER = Operator("pg_catalog", ">")
 _AT_LEAST = Operator("pg_catalog", ">=")
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """One expression of the order, with the operators of its type's default order."""
 
     column: SourceColumn

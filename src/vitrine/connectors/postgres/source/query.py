@@ -2,9 +2,8 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import sql
 
@@ -35,8 +34,7 @@ _MINIMUM = {
 }
 
 
-@dataclass(frozen=True)
-class SourceColumn:
+class SourceColumn(NamedTuple):
     """A column of the query."""
 
     name: str

@@ -4,9 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -30,8 +29,7 @@ _TERMINATE = """
 """
 
 
-@dataclass(frozen=True)
-class TimeLimit:
+class TimeLimit(NamedTuple):
     """How long one statement may take."""
 
     milliseconds: int

@@ -1,7 +1,7 @@
 """A row that is larger than a row may be: its key, its size and its largest column, found without receiving it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -23,8 +23,7 @@ TOLERANCE = 1024
 """Bytes around the values of a row that the stream has and the size of the values has not."""
 
 
-@dataclass(frozen=True)
-class WideRow:
+class WideRow(NamedTuple):
     """A row that was skipped."""
 
     cursor: Cursor
@@ -32,8 +31,7 @@ class WideRow:
     reject: Reject
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     cursor: Cursor
     key: tuple[str, ...]
     column: str
