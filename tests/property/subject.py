@@ -67,7 +67,9 @@ class Subject:
     def query(self) -> str:
         table = self.source.identifier.as_string(None)
         names = ", ".join(sql.Identifier(name).as_string(None) for name in self._named)
-        return f"SELECT {'*' if self.shape.star else names} FROM {table}"
+        # without the alias, a column that has vanished would be the whole row of a table with its name
+        alias = " AS the_table" if self.shape.table in self._named else ""
+        return f"SELECT {'*' if self.shape.star else names} FROM {table}{alias}"
 
     @property
     def lacks_columns(self) -> bool:

@@ -592,4 +592,5 @@ def test_without_the_horizon_rows_are_lost(
             f"{machine.__name__} without the horizon",
             lambda: machine(world, margins=False),
             steps=STEPS_WITHOUT_PROTECTION,
+            always_the_same=True,
         )
