@@ -34,6 +34,7 @@ PAGES = {
     "pipeline-reconciled": "/pipelines/film_dim_full",
     "new": "/new",
     "edit": "/pipelines/film_years/edit",
+    "edit-managed": "/pipelines/genre_names/edit",
     "edit-refused": "/pipelines/price_history/edit",
     "lineage": "/lineage",
     "lineage-one": "/lineage?node=pipeline:user_features",
@@ -75,9 +76,23 @@ PIPELINES: tuple[Mapping[str, Any], ...] = (
         "  FROM content.film_work f",
         "target_table": "analytics.film_years",
         "key_columns": ["id"],
+        "checks": [{"type": "not_null", "columns": ["title"]}],
         "options": {"on_reject": "quarantine"},
     },
 )
+
+APPLIED: Mapping[str, Any] = {
+    "name": "genre_names",
+    "description": "Names of genres, for the search.",
+    "owner": "team-search",
+    "tags": ["search"],
+    "source_query": "SELECT g.id, g.name, g.modified\n  FROM content.genre g",
+    "target_table": "analytics.genre_names",
+    "key_columns": ["id"],
+    "schedule_interval": "10m",
+    "checks": [{"type": "unique", "columns": ["name"]}],
+}
+"""A pipeline that a file manages, and that was changed since."""
 
 
 def main() -> None:
@@ -89,9 +104,12 @@ def main() -> None:
             address = f"http://127.0.0.1:{port}"
             _create_strict_mart(folder)
             _add_pipelines(address)
+            pages = PAGES | {"trace-result": _trace_of_a_reject(address)}
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=tools.find("chromium"), args=FLAGS)
-                _take(browser, f"{address}/console")
+                _take(browser, f"{address}/console", pages)
+                httpx.post(f"{address}/tokens", json={"name": "anna", "role": "admin"}).raise_for_status()
+                _take(browser, f"{address}/console", {"login": "/login"})
                 browser.close()
 
 
@@ -101,7 +119,7 @@ def _create_strict_mart(folder: Path) -> None:
     assert url is not None
     with connect(url, name="tests") as connection:
         connection.execute(
-            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1935));"
+            "CREATE TABLE analytics.film_years (id uuid PRIMARY KEY, title text, year int CHECK (year > 1960));"
             "GRANT ALL ON analytics.film_years TO PUBLIC"
         )
 
@@ -112,6 +130,9 @@ def _add_pipelines(address: str) -> None:
             answer = client.post("/pipelines", params={"validate": "false"}, json=definition)
             assert answer.status_code == 201, answer.text
             client.post(f"/pipelines/{definition['name']}/run").raise_for_status()
+        document = {"origin": "genre_names.yaml", "fields": APPLIED}
+        client.post("/apply", json={"documents": [document]}).raise_for_status()
+        client.patch("/pipelines/genre_names", json={"batch_size": 500}).raise_for_status()
         client.post("/pipelines/film_dim_full/reconcile", json={"deep": True}).raise_for_status()
         client.post("/pipelines/calendar/pause").raise_for_status()
         wait_until(
@@ -119,7 +140,18 @@ def _add_pipelines(address: str) -> None:
         )
 
 
-def _take(browser: Browser, console: str) -> None:
+def _trace_of_a_reject(address: str) -> str:
+    """The address of the trace of a row that is in quarantine."""
+
+    def keys() -> list[str]:
+        rejects = httpx.get(f"{address}/pipelines/film_years/rejects").json()["items"]
+        return [one["key"] for one in rejects]
+
+    wait_until(lambda: bool(keys()), timeout=120, what="a row in quarantine")
+    return f"/trace?pipeline=film_years&key={keys()[0]}"
+
+
+def _take(browser: Browser, console: str, pages: Mapping[str, str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     for theme in ("light", "dark"):
         for width, height in WIDTHS.items():
@@ -130,12 +162,13 @@ def _take(browser: Browser, console: str) -> None:
                 device_scale_factor=2 if width < 500 else 1,
             )
             page = context.new_page()
-            for name, path in PAGES.items():
+            for name, path in pages.items():
                 page.goto(f"{console}{path}", timeout=120_000)
                 page.wait_for_selector("main >> visible=true")
-                page.wait_for_function("document.querySelector('.v-age').innerText.includes('updated')")
+                if name != "login":
+                    page.wait_for_function("document.querySelector('.v-age').innerText.includes('updated')")
                 time.sleep(1)  # charts and logs
-                page.screenshot(path=FOLDER / f"{name}-{width}-{theme}.png", full_page=name.startswith("pipeline"))
+                page.screenshot(path=FOLDER / f"{name}-{width}-{theme}.png", full_page=True)
                 sys.stdout.write(f"{name}-{width}-{theme}.png\n")
             context.close()
 

@@ -10,6 +10,9 @@ from vitrine import input_errors
 from vitrine.errors import ConfigError, DefinitionRefused, VitrineError
 from vitrine.input_errors import Location
 from vitrine.model import Definition
+from vitrine.printable import printable
+
+MAX_FILE_LENGTH = 300
 
 _FIELD_OF_CODE = {
     "NAME_TAKEN": "name",
@@ -27,6 +30,13 @@ class Document:
     fields: Mapping[str, Any]
     # file, line and column of a field, or of the nearest field around it; None: only the origin is known
     locate: Callable[[Location], str] | None = field(default=None, compare=False)
+
+    @property
+    def file(self) -> str:
+        """The origin without folders of the machine that it was read on, and without control characters."""
+        parts = self.origin.replace("\\", "/").split("/")
+        is_absolute = parts[0] in ("", "~") or parts[0].endswith(":")
+        return printable(parts[-1] if is_absolute else self.origin)[:MAX_FILE_LENGTH] or "document"
 
     def place(self, *location: int | str) -> str:
         return self.locate(location) if self.locate else self.origin

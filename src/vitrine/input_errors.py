@@ -124,7 +124,8 @@ def _find(schema: Schema, location: Location) -> _Place:
     for part in location:
         if members := node.get("anyOf") or node.get("oneOf"):
             # the part is pydantic's name for a member of the union
-            parent, node = {}, _resolve(schema, _member(members, str(part)))
+            named = node.get("discriminator", {}).get("mapping", {}).get(part)
+            parent, node = {}, _resolve(schema, {"$ref": named} if named else _member(members, str(part)))
             continue
         kept.append(part)
         parent, node = node, _resolve(schema, _child(node, part))

@@ -579,6 +579,14 @@ class Verification(NamedTuple):
     at: datetime | None = None  # when that one ended
 
 
+class AppliedFile(NamedTuple):
+    """The file that manages a definition: the next `apply` of it stores what it says."""
+
+    name: str  # without folders of the machine that it was read on
+    applied_at: datetime
+    differs: bool  # the definition was changed since, and is not the one that was applied
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A stored definition with its status and requests."""
@@ -604,6 +612,7 @@ class Pipeline:
     updated_at: datetime
     status_since: datetime | None  # None: its status has not changed since this is recorded
     read_at: datetime = field(compare=False)  # when the store was read, by its clock
+    file: AppliedFile | None = None  # None: no file manages the definition
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import chains, generations, pipelines
+from vitrine.store import chains, files, generations, pipelines
 from vitrine.store import state as states
 from vitrine.store.database import transaction
 from vitrine.store.pipelines import Invalid, Stored
@@ -363,6 +363,8 @@ class Applied:
     resets: bool = False  # the user asked for it
     old: Stored | None = None  # None: it did not exist
     new: Pipeline | None = None  # None: it does not exist any more
+    drifted: bool = False  # the stored definition had been changed since it was applied from a file
+    file: str | None = None  # the file that manages the pipeline from now on; None: no other than before
 
 
 def apply_all(
@@ -374,11 +376,12 @@ def apply_all(
     refused: Sequence[str] = (),
     delete: Sequence[str] = (),
     dry_run: bool = False,
+    mark: bool = False,
 ) -> list[Applied]:
     """Create or change a pipeline for every document and delete the named ones, or change nothing.
 
     One ConfigError lists all refusals, after those that are known already. A dry run makes every change and rolls it
-    back, so that it is refused for the same reasons.
+    back, so that it is refused for the same reasons. With `mark`, the documents are files that manage the pipelines.
     """
     reasons = list(refused)
     applied: list[Applied] = []
@@ -386,7 +389,7 @@ def apply_all(
         # one set after another: two that change the same pipelines in another order would deadlock
         chains.lock(connection)
         stored = {pipeline.name: pipeline for pipeline in pipelines.list_all(connection)}
-        pipelines.lock_all(connection, _touched(documents, stored, delete))
+        pipelines.lock_all(connection, _touched(documents, stored, delete, mark=mark))
         # their own chains are stored afterwards
         changing = {*delete, *(str(document.fields.get("name")) for document in documents)}
         # first, because a document may take over the target of a deleted pipeline
@@ -414,6 +417,8 @@ def apply_all(
                 applied = _apply_chains(connection, applied, origins)
             except ConfigError as exc:
                 reasons.append(str(exc))
+        if mark and not reasons:
+            applied = _mark(connection, applied, origins)
         if reasons:
             raise ConfigError("nothing was applied:\n  " + "\n  ".join(reasons), code="NOT_APPLIED")
         if dry_run:
@@ -421,8 +426,10 @@ def apply_all(
     return sorted(applied, key=lambda one: one.name)
 
 
-def _touched(documents: Sequence[Document], stored: Mapping[str, Stored], delete: Sequence[str]) -> set[str]:
-    """The pipelines that are deleted or changed, and those that they run after."""
+def _touched(
+    documents: Sequence[Document], stored: Mapping[str, Stored], delete: Sequence[str], *, mark: bool
+) -> set[str]:
+    """The pipelines that are deleted, changed or marked, and those that they run after."""
     names = set(delete)
     for document in documents:
         try:
@@ -432,7 +439,32 @@ def _touched(documents: Sequence[Document], stored: Mapping[str, Stored], delete
         old = stored.get(definition.name)
         if not (isinstance(old, Pipeline) and old.definition == definition):
             names |= {definition.name, *definition.after}
+        elif mark and not _is_marked(old, document):
+            names.add(definition.name)
     return names
+
+
+def _is_marked(pipeline: Pipeline, document: Document) -> bool:
+    """Whether the stored definition is known to be the one of this file."""
+    return pipeline.file is not None and pipeline.file.name == document.file and not pipeline.file.differs
+
+
+def _mark(connection: Connection, applied: Sequence[Applied], documents: Mapping[str, Document]) -> list[Applied]:
+    """Record which file manages each pipeline. A file that is applied again without a change writes nothing."""
+    marked: list[Applied] = []
+    rows: list[tuple[Pipeline, str]] = []
+    for one in applied:
+        if one.new is None or (one.outcome == "unchanged" and _is_marked(one.new, documents[one.name])):
+            marked.append(one)
+            continue
+        document = documents[one.name]
+        before = one.old.file if one.old else None
+        rows.append((one.new, document.file))
+        is_other = before is None or before.name != document.file
+        marked.append(replace(one, file=document.file if is_other else None))
+    if rows:
+        files.mark(connection, rows)
+    return marked
 
 
 def _apply(
@@ -447,7 +479,8 @@ def _apply(
         return Applied(definition.name, "unchanged", old=old, new=old)
     new = _store(connection, settings, pipelines.lock_stored(connection, old.id), definition, state)
     changed = differences(old, definition)
-    return Applied(definition.name, "changed", changed, resets=state == "reset", old=old, new=new)
+    drifted = old.file is not None and old.file.differs
+    return Applied(definition.name, "changed", changed, state == "reset", old, new, drifted)
 
 
 def _unknown_upstreams(documents: Iterable[Document], known: Collection[str]) -> list[str]:

@@ -166,6 +166,24 @@ def test_a_dry_run_shows_the_differences_and_changes_nothing(
     assert {one.name for one in pipelines.list_all(connection)} == {"films", "genres", "ratings"}
 
 
+@pytest.mark.promise("D26")
+def test_a_change_beside_the_file_is_shown_until_apply_replaces_it(command: Command, files: Path) -> None:
+    ok(command("apply", str(files)))
+    assert "\nfile: genres.yaml, applied at 2" in ok(command("status", "genres"))
+    assert ok(command("disable", "genres")) == (
+        "genres: disabled, IDLE\n"
+        "warning: 'genres' is managed by the file genres.yaml, and the next apply of it replaces this change;"
+        " change the file, too\n"
+    )
+    assert "; changed since, and the next apply of it replaces the change\n" in ok(command("status", "genres"))
+    assert ok(command("apply", str(files))) == (
+        "genres: changed\n  enabled: false → default\n"
+        "  it had been changed since its file was applied; the file replaces these changes\n"
+        "ratings: unchanged\n"
+    )
+    assert "changed since" not in ok(command("status", "genres"))
+
+
 def test_prune_asks_before_it_deletes_and_marts_stay(
     command: Command, files: Path, connection: Connection, database_url: str, tmp_path: Path
 ) -> None:

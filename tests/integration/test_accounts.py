@@ -47,7 +47,7 @@ GENRES = {
 }
 
 API_ONLY = {"insert_pipeline", "update_pipeline", "delete_steps", "insert_step", "delete_pipeline"} | {
-    *("add_upstreams", "remove_upstreams"),
+    *("add_upstreams", "remove_upstreams", "mark_files", "detach_file"),
     *("insert_token", "list_tokens", "has_tokens", "record_token_use", "list_valid_tokens", "revoke_token"),
     *("insert_session", "list_valid_sessions", "record_session_use", "delete_session", "prune_sessions"),
 }

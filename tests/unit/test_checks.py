@@ -77,7 +77,7 @@ def breaks(check: BaseCheck, **values: str | None) -> bool:
         ({"type": "accepted_values", "column": "a", "values": [None]}, "give a text, a number, true or false"),
         ({"type": "range", "column": "a", "max": float("nan")}, "give a text, a number, true or false"),
         ({"type": "not_null", "columns": ["a"], "severity": "error"}, "checks[0].severity: give one of fail, warn"),
-        ({"type": "not_null", "columns": ["a"], "colums": 1}, "checks[0].colums"),
+        ({"type": "not_null", "columns": ["a"], "colums": 1}, "did you mean `checks[0].columns`?"),
     ],
 )
 def test_a_wrong_check_is_refused_in_one_sentence(check: dict[str, Any], sentence: str) -> None:

@@ -32,6 +32,7 @@ def test_a_form_becomes_the_definition_that_it_was_made_of() -> None:
         key_columns=["id"],
         batch_size=500,
         after=["film_dim"],
+        checks=[{"type": "not_null", "columns": ["name"]}, {"type": "row_count", "min": 5, "severity": "warn"}],
         options={"on_reject": "quarantine", "freshness": "1h"},
     )
     assert drafts.read_form(drafts.form_of(stored), stored).definition == stored
@@ -64,9 +65,22 @@ def test_options_that_are_no_yaml_are_a_problem_with_their_place() -> None:
     assert drafts.read_form(form(options="a: b: c")).problems[0].text.startswith("options: line 1, column 5")
 
 
+def test_checks_are_a_list_of_yaml_and_each_mistake_has_its_place() -> None:
+    found = drafts.read_form(form(key_columns="id", checks="- type: not_null\n  columns: [name]\n")).definition
+    assert found is not None
+    assert [check.label for check in found.checks] == ["not_null (name)"]
+    assert drafts.read_form(form(checks="- type: [")).problems[0].text.startswith("checks: line 1, column")
+    typed = "- type: not_null\n  columns: [name]\n- type: unique\n  colums: [name]\n"
+    reading = drafts.read_form(form(checks=typed, options="on_reject: quarantine\nmax_rejects: many\n"))
+    assert reading.definition is None
+    assert any(one.text.startswith("checks: line 4, column 3: no field") for one in reading.problems), reading.problems
+    assert any(one.text.startswith("options: line 2, column 1: options.max_rejects") for one in reading.problems)
+    assert "checks" in drafts.read_form(form(checks="only words")).problems[0].text
+
+
 def test_a_form_that_is_not_valid_keeps_every_text_as_yaml() -> None:
-    text = drafts.yaml_of_form(form(name="No name!", batch_size="many", options="a: b: c"))
-    assert all(typed in text for typed in ("No name!", "many", "a: b: c", "FROM content.genre"))
+    text = drafts.yaml_of_form(form(name="No name!", batch_size="many", options="a: b: c", checks="- type: ["))
+    assert all(typed in text for typed in ("No name!", "many", "a: b: c", "- type: [", "FROM content.genre"))
 
 
 def test_a_mistake_in_yaml_has_its_line() -> None:
@@ -120,9 +134,9 @@ def test_keys_and_cursors_of_the_tables_in_the_query_are_suggested() -> None:
 
 
 def test_fields_that_the_form_does_not_show_are_kept() -> None:
-    stored = definition(key_columns=["id"], checks=[{"type": "not_null", "columns": ["name"]}])
+    stored = definition(key_columns=["id"]).model_copy(update={"source_type": "other"})
     assert drafts.fits_form(stored, stored)
-    assert drafts.read_form(drafts.form_of(stored), stored).definition == stored
+    assert drafts.fields_of(drafts.form_of(stored), stored)["source_type"] == "other"
     # but the form would lose those that were typed as YAML
     assert not drafts.fits_form(stored, definition(key_columns=["id"]))
     assert not drafts.fits_form(stored)

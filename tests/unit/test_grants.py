@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from vitrine.accounts.grants import CHECKPOINT, DEFINITION, FIXED, LEASE, OUTCOME, REQUEST, TABLES
+from vitrine.accounts.grants import CHECKPOINT, DEFINITION, FILE, FIXED, LEASE, OUTCOME, REQUEST, TABLES
 from vitrine.model import Definition
 
 MIGRATIONS = Path(__file__).parents[2] / "src" / "vitrine" / "store" / "migrations" / "versions"
@@ -27,7 +27,7 @@ def test_every_table_and_sequence_of_a_migration_has_an_entry_in_the_list_of_gra
 
 
 def test_every_column_of_a_pipeline_belongs_to_exactly_one_group() -> None:
-    groups = [*DEFINITION, *LEASE, *OUTCOME, *REQUEST, *FIXED]
+    groups = [*DEFINITION, *FILE, *LEASE, *OUTCOME, *REQUEST, *FIXED]
     assert len(groups) == len(set(groups))
     assert columns_of("etl_pipelines") == set(groups)
 

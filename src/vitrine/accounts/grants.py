@@ -12,6 +12,9 @@ DEFINITION = (
 )
 """Columns of etl_pipelines that configure a pipeline: of the API only."""
 
+FILE = ("file_name", "file_applied_at", "file_digest", "file_differs")
+"""Columns of etl_pipelines that say which file manages a definition: of the API only."""
+
 LEASE = ("lease_token", "lease_owner", "lease_expires_at", "heartbeat_at")
 """Columns that say which runner has a pipeline: of runners only."""
 
@@ -79,7 +82,7 @@ class TableGrants:
 TABLES: Mapping[str, TableGrants] = {
     "etl_pipelines": TableGrants(
         runner=_may("SELECT", update=(*REQUEST, *LEASE, *OUTCOME)),
-        api=_may("SELECT", "DELETE", insert=("id", *DEFINITION, "next_due_at"), update=(*DEFINITION, *REQUEST)),
+        api=_may("SELECT", "DELETE", insert=("id", *DEFINITION, "next_due_at"), update=(*DEFINITION, *FILE, *REQUEST)),
     ),
     "etl_pipeline_tasks": TableGrants(runner=READ, api=_may("SELECT", "INSERT", "DELETE")),
     "etl_chains": TableGrants(runner=_may("SELECT", update=("succeeded_at",)), api=_may("SELECT", "INSERT", "DELETE")),

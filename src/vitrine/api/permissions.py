@@ -27,6 +27,7 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("PUT", "/pipelines/{id}/tasks"): definitions.replace_tasks,
     ("POST", "/pipelines/{id}/enable"): definitions.set_enabled,
     ("POST", "/pipelines/{id}/disable"): definitions.set_enabled,
+    ("POST", "/pipelines/{id}/detach-file"): definitions.detach_file,
     ("POST", "/pipelines/{id}/run"): control.run,
     ("POST", "/runs"): many.run,
     ("POST", "/pipelines/{id}/resume"): control.resume,

@@ -110,7 +110,8 @@ def change_pipeline(
 ) -> StoredPipelineBody:
     """Changes only the fields in the body. If the pipeline has a checkpoint, a new query needs `state: keep` or
     `state: reset`, and a new cursor, key or target needs `state: reset`. None of these can change during a run. Source
-    and target are asked as for a new pipeline, unless only the schedule, the throttle or a text changes."""
+    and target are asked as for a new pipeline, unless only the schedule, the throttle or a text changes. If a file
+    manages the pipeline, `warnings` says that the next apply of it replaces the change."""
     fields = change.model_dump(mode="json", exclude_unset=True)
     state = fields.pop("state", None)
     with body_errors():
@@ -177,6 +178,13 @@ def disable_pipeline(
 ) -> StoredPipelineBody:
     """No schedule and no request starts it any more. A current run is paused after its batch."""
     return with_etag(definitions.set_enabled(service, key, False, expected_version=expected_version), response)
+
+
+@router.post("/pipelines/{id}/detach-file", summary="Stop managing a pipeline by its file", responses=documented(404))
+def detach_file(service: Service, key: Key, response: Response) -> PipelineBody:
+    """`managed_by` becomes null, and the console edits the definition again; the definition does not change. The next
+    apply of the file manages it again. Without a file, nothing happens."""
+    return with_etag(definitions.detach_file(service, key), response)
 
 
 @router.delete(

@@ -50,6 +50,8 @@ def _set_enabled(name: str, enabled: bool, as_json: bool) -> None:
         output.show_body(pipeline)
     else:
         output.show(f"{pipeline.name}: {'enabled' if pipeline.enabled else 'disabled'}, {pipeline.status}")
+        for warning in pipeline.warnings:
+            output.show_wrapped(f"warning: {warning}", "  ")
 
 
 def reload(name: Name, as_json: AsJson = False) -> None:

@@ -22,6 +22,8 @@ def show(applied: "Iterable[AppliedPipelineBody]") -> None:
                 output.show(f"  {line}")
         if one.resets:
             output.show("  state: reset")
+        if one.drifted:
+            output.show("  it had been changed since its file was applied; the file replaces these changes")
 
 
 def _lines(difference: "DifferenceBody") -> Iterator[str]:

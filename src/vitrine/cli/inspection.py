@@ -12,7 +12,7 @@ from vitrine.cli.arguments import AsJson, Name
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from vitrine.service.bodies.pipelines import PipelineBody
+    from vitrine.service.bodies.pipelines import ManagedByBody, PipelineBody
     from vitrine.service.bodies.runs import CheckResultBody, LogLineBody, RequestBody, RunBody, StatusBody
     from vitrine.service.bodies.state import StateBody
     from vitrine.settings import Settings
@@ -63,6 +63,8 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
         output.show(f"owner: {pipeline.owner}")
     if pipeline.tags:
         output.show(f"tags: {', '.join(pipeline.tags)}")
+    if current.managed_by:
+        output.show_wrapped(f"file: {_file(current.managed_by, settings)}", "  ")
     if current.progress:
         output.show(f"progress: {_progress(current)}")
     if current.waiting:
@@ -95,6 +97,11 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
     if current.last_error:
         at = output.local_time(current.last_error.at, settings)
         output.show_wrapped(f"last error, at {at}: {current.last_error.message} [{current.last_error.code}]", "  ")
+
+
+def _file(managed: "ManagedByBody", settings: "Settings") -> str:
+    applied = f"{managed.file}, applied at {output.local_time(managed.applied_at, settings)}"
+    return f"{applied}; changed since, and the next apply of it replaces the change" if managed.differs else applied
 
 
 def _passed(results: "list[CheckResultBody]") -> str:

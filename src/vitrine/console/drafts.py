@@ -12,7 +12,7 @@ from vitrine import input_errors
 from vitrine.console import texts
 from vitrine.documents import Document
 from vitrine.errors import DefinitionRefused, VitrineError
-from vitrine.input_errors import Schema
+from vitrine.input_errors import InputError, Schema
 from vitrine.model import NAME, Definition
 from vitrine.pipeline_files import format_text, parse_text
 from vitrine.pipeline_files.places import FileRefused
@@ -33,6 +33,8 @@ MAX_DIGITS = 10
 
 OPTIONAL = ("python_task", "incremental_key", "incremental_id_key", "schedule_interval")
 LISTS = ("tags", "key_columns", "after")
+YAML_TEXTS: Mapping[str, Any] = {"options": {}, "checks": []}
+"""Fields that the form has as YAML, and what an empty text means."""
 
 _PLACE = re.compile(r"^(?:yaml|source query), line (\d+), column (\d+): (.*)$", re.DOTALL)
 
@@ -80,6 +82,7 @@ EMPTY_FORM: Form = {
     "schedule_interval": "",
     "after": "",
     "options": "",
+    "checks": "",
 }
 
 
@@ -96,29 +99,34 @@ _DEFAULTS = Definition(name=UNNAMED, target_table="")
 
 
 def _hidden(definition: Definition) -> dict[str, Any]:
-    """The fields without an input, such as checks."""
+    """The fields without an input, such as source_type."""
     return definition.model_dump(mode="json", exclude={"type", "tasks", *EMPTY_FORM})
 
 
 def form_of(definition: Definition) -> dict[str, str | bool]:
-    fields = definition.model_dump(mode="json", include=set(EMPTY_FORM) - {"options"})
+    fields = definition.model_dump(mode="json", include=set(EMPTY_FORM) - set(YAML_TEXTS))
     options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    checks = [check.model_dump(mode="json", exclude_defaults=True) for check in definition.checks]
     form: dict[str, str | bool] = {
         name: ", ".join(cast(list[str], value)) if name in LISTS else "" if value is None else value
         for name, value in fields.items()
     }
-    return form | {"batch_size": str(definition.batch_size), "options": dump(options) if options else ""}
+    return form | {
+        "batch_size": str(definition.batch_size),
+        "options": dump(options) if options else "",
+        "checks": dump(checks) if checks else "",
+    }
 
 
 def fields_of(form: Form, base: Definition | None = None) -> dict[str, Any]:
-    """The fields of a definition; `base` has those that the form does not show. FileRefused: options are no YAML."""
+    """The fields of a definition; `base` has those that the form does not show. FileRefused: a text is no YAML."""
     fields = _hidden(base) if base else {}
     for name, value in form.items():
         if isinstance(value, bool):
             fields[name] = value
         elif name in LISTS:
             fields[name] = [part.strip() for part in value.split(",") if part.strip()]
-        elif name not in ("options", "source_query", "description"):
+        elif name not in (*YAML_TEXTS, "source_query", "description"):
             fields[name] = value.strip()
         else:
             fields[name] = value
@@ -127,7 +135,16 @@ def fields_of(form: Form, base: Definition | None = None) -> dict[str, Any]:
     fields["target_table"] = fields["target_table"] or f"{TARGET_SCHEMA}.{fields['name']}"
     size = fields["batch_size"].replace(" ", "").replace("_", "")
     fields["batch_size"] = int(size) if size.isascii() and size.isdigit() and len(size) < MAX_DIGITS else size or "auto"
-    fields["options"] = parse("options", str(form["options"])).content or {}
+    refused: list[str] = []
+    for name, empty in YAML_TEXTS.items():
+        try:
+            content = parse(name, str(form[name])).content
+        except FileRefused as exc:
+            refused += exc.reasons
+        else:
+            fields[name] = empty if content is None else content
+    if refused:
+        raise FileRefused(refused)
     return fields
 
 
@@ -135,7 +152,7 @@ def read_form(form: Form, base: Definition | None = None) -> Reading:
     try:
         fields = fields_of(form, base)
     except FileRefused as exc:
-        return Reading(None, tuple(Problem(f"options: {reason.removeprefix('options, ')}") for reason in exc.reasons))
+        return Reading(None, tuple(Problem(_in_text(reason)) for reason in exc.reasons))
     problems: list[Problem] = []
     if re.fullmatch(NAME, fields["name"]) is None:
         problems.append(Problem(texts.NAME_FORM) if fields["name"] else Problem(texts.NAME_NEEDED, "missing"))
@@ -148,7 +165,21 @@ def read_form(form: Form, base: Definition | None = None) -> Reading:
         return Reading(Definition.model_validate(fields), tuple(problems))
     except ValidationError as exc:
         wrong = input_errors.explain(exc.errors(), schema=_schema())
-        return Reading(None, (*problems, *(Problem(one.sentence) for one in wrong)))
+        return Reading(None, (*problems, *(_wrong_field(one, form) for one in wrong)))
+
+
+def _wrong_field(wrong: InputError, form: Form) -> Problem:
+    """The sentence; within a text of YAML, after its place."""
+    name, *inside = wrong.location or ("",)
+    if name not in YAML_TEXTS or not inside:
+        return Problem(wrong.sentence)
+    place = parse(str(name), str(form[str(name)])).locate(tuple(inside))
+    return Problem(_in_text(f"{place}: {wrong.sentence}"))
+
+
+def _in_text(reason: str) -> str:
+    """`options, line 1, column 5: …`: a place in the text of a field, which is no file."""
+    return reason.replace(", ", ": ", 1)
 
 
 @lru_cache(maxsize=1)
@@ -171,7 +202,8 @@ def yaml_of_form(form: Form, base: Definition | None = None) -> str:
     try:
         fields = fields_of(form, base)
     except FileRefused:
-        fields = fields_of({**form, "options": ""}, base) | {"options": str(form["options"])}
+        empty_texts, typed = dict.fromkeys(YAML_TEXTS, ""), {name: str(form[name]) for name in YAML_TEXTS if form[name]}
+        fields = fields_of({**form, **empty_texts}, base) | typed
     empty = fields_of(EMPTY_FORM)
     kept = {name: value for name, value in fields.items() if value != empty.get(name) and value not in (None, [], {})}
     return dump({"name": fields["name"]} | kept)

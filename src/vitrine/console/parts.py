@@ -56,6 +56,15 @@ def text(content: str, classes: str = "", *, tag: str = "span") -> ui.label:
     return label
 
 
+def prose(content: str, classes: str = "") -> Element:
+    """A paragraph; what stands between backticks is a command or a name."""
+    with box(classes, tag="p") as made:
+        for number, piece in enumerate(content.split("`")):
+            if piece:
+                text(piece, "v-mono" if number % 2 else "")
+    return made
+
+
 def badge(content: str, tone: str) -> ui.label:
     label = text(content, "v-badge")
     return label.props(f'data-tone="{tone}"')

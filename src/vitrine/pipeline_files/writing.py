@@ -1,6 +1,6 @@
 """Stored pipelines as YAML files that can be read back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -34,9 +34,10 @@ def format_text(definition: Definition, **first: str) -> str:
     return dump(fields)
 
 
-def dump(fields: Mapping[str, object]) -> str:
-    """Fields as YAML, in their order."""
-    return yaml.dump(dict(fields), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+def dump(content: Mapping[str, object] | Sequence[object]) -> str:
+    """Fields as YAML, in their order; or a list."""
+    plain = dict(content) if isinstance(content, Mapping) else list(content)
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):

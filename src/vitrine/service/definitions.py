@@ -26,9 +26,11 @@ from vitrine.service.lateness import Lateness
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.store import chains, pipelines, selecting
+from vitrine.store import chains, files, pipelines, selecting
 from vitrine.store.pipelines import Invalid
 from vitrine.store.selecting import Listed
+
+MANAGED_BY_FILE = "MANAGED_BY_FILE"
 
 
 @allowed(Role.VIEWER)
@@ -120,7 +122,29 @@ def _change(
             connection, context.settings, key, fields, state=state, expected_version=expected_version
         )
         record.add_change(old, pipeline, **({"state": state} if state else {}))
-    return _stored(context, pipeline, findings)
+    return _stored(context, pipeline, (*findings, *_about_file(old, pipeline)))
+
+
+def _about_file(old: Pipeline, new: Pipeline) -> Sequence[Finding]:
+    """What a change does to the file that manages the pipeline."""
+    if old.file is not None and new.file is None:
+        text = f"the file {old.file.name} does not manage the pipeline any more, because it defines '{old.name}'"
+        return [Finding(MANAGED_BY_FILE, f"{text}; rename it there, too")]
+    if new.file is not None and new.file.differs and new.definition != old.definition:
+        text = f"'{new.name}' is managed by the file {new.file.name}, and the next apply of it replaces this change"
+        return [Finding(MANAGED_BY_FILE, f"{text}; change the file, too")]
+    return ()
+
+
+@allowed(Role.ADMIN)
+def detach_file(context: Context, key: str) -> PipelineBody:
+    """The definition is not managed by its file any more, until the file is applied again."""
+    with context.connection() as connection, audit.recorded(context, connection, "pipelines.detach_file") as record:
+        old = pipelines.lock(connection, key)
+        if old.file is not None:
+            files.detach(connection, old.id)
+            record.add(old, before={"managed_by": old.file.name}, after={"managed_by": None})
+        return PipelineBody.of(pipelines.get(connection, key), context.settings.zone)
 
 
 @allowed(Role.ADMIN)

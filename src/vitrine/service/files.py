@@ -37,6 +37,7 @@ def apply(context: Context, body: ApplyBody) -> AppliedBody:
             refused=refused,
             delete=body.delete,
             dry_run=body.dry_run,
+            mark=True,
         )
     return AppliedBody(
         dry_run=body.dry_run, pipelines=[AppliedPipelineBody.of(one) for one in applied], warnings=warnings
@@ -52,11 +53,15 @@ def store_documents(
     refused: Sequence[str] = (),
     delete: Sequence[str] = (),
     dry_run: bool = False,
+    mark: bool = False,
 ) -> list[Applied]:
-    """Apply the documents, and record it; source and target are not asked."""
+    """Apply the documents, and record it; source and target are not asked.
+
+    With `mark`, the documents are files of the caller, which manage the pipelines from now on.
+    """
     with audit.recorded(context, connection, "pipelines.apply") as record:
         applied = revisions.apply_all(
-            connection, context.settings, documents, state, refused=refused, delete=delete, dry_run=dry_run
+            connection, context.settings, documents, state, refused=refused, delete=delete, dry_run=dry_run, mark=mark
         )
         for one in () if dry_run else applied:
             _record(record, one)
@@ -65,12 +70,13 @@ def store_documents(
 
 def _record(record: audit.Record, applied: Applied) -> None:
     """The same rows as if each pipeline had been created, changed or deleted by itself."""
+    marked = {"managed_by": applied.file} if applied.file is not None else {}
     match applied:
         case Applied(outcome="created", new=Pipeline() as new):
-            record.add(new, after=audit.stored_facts(new), operation="pipelines.create")
-        case Applied(outcome="changed", old=Pipeline() | Invalid() as old, new=Pipeline() as new):
+            record.add(new, after={**audit.stored_facts(new), **marked}, operation="pipelines.create")
+        case Applied(outcome="changed" | "unchanged", old=Pipeline() | Invalid() as old, new=Pipeline() as new):
             facts = {"state": "reset"} if applied.resets else {}
-            record.add_change(old, new, operation="pipelines.change", **facts)
+            record.add_change(old, new, operation="pipelines.change", **facts, **marked)
         case Applied(outcome="deleted", old=Pipeline() | Invalid() as old):
             facts = {"status": old.status, **audit.stored_facts(old)}
             record.add(old, before=facts, operation="pipelines.delete")

@@ -27,6 +27,7 @@ from vitrine.errors import (
 from vitrine.model import (
     NAME,
     RETURNING,
+    AppliedFile,
     Claim,
     Definition,
     LastError,
@@ -43,7 +44,7 @@ from vitrine.model import (
 )
 from vitrine.postgres import Connection
 from vitrine.status import RETURNS, STEPS, Event, RunStatus, Status
-from vitrine.store import chains, checkpoints, notifications, requests
+from vitrine.store import chains, checkpoints, files, notifications, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 
 MAX_ATTEMPTS = 3
@@ -81,6 +82,7 @@ class Invalid(NamedTuple):
     lease_owner: str | None
     fields: Mapping[str, Any]  # of the definition, as `plain_fields` has them
     reason: str  # every wrong field, with what it should be
+    file: AppliedFile | None = None  # None: no file manages the definition
 
     def error(self) -> StoredDefinitionInvalid:
         return StoredDefinitionInvalid(
@@ -136,7 +138,7 @@ def update(connection: Connection, pipeline_id: PipelineId, definition: Definiti
     with transaction(connection):
         _lock_row(connection, pipeline_id)
         due = first_due(connection, definition, zone)
-        values = {"id": pipeline_id, "next_due_at": due, **_columns(definition)}
+        values = {"id": pipeline_id, "next_due_at": due, "digest": files.digest(definition), **_columns(definition)}
         _refuse_held_target(connection, definition, pipeline_id)
         with _name_conflicts(definition):
             execute(connection, "update_pipeline", **values, steps=STEPS)
@@ -740,6 +742,7 @@ def read_row(row: DictRow) -> Stored:
             lease_owner=row["lease_owner"],
             fields=fields,
             reason="; ".join(error.sentence for error in input_errors.explain(exc.errors(), schema=_schema())),
+            file=_file(row),
         )
 
 
@@ -771,7 +774,13 @@ def _of_row(row: DictRow, definition: Definition) -> Pipeline:
         updated_at=row["updated_at"],
         status_since=row["status_since"],
         read_at=row.get("read_at", row["updated_at"]),
+        file=_file(row),
     )
+
+
+def _file(row: DictRow) -> AppliedFile | None:
+    name = row["file_name"]
+    return None if name is None else AppliedFile(name, row["file_applied_at"], row["file_differs"])
 
 
 def _last_error(row: DictRow) -> LastError | None:

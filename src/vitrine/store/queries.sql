@@ -66,7 +66,8 @@ rerun_kind = CASE WHEN NOT step.starts_rerun THEN p.rerun_kind END,
 rerun_options = CASE WHEN NOT step.starts_rerun THEN p.rerun_options END
 
 -- fragment definition --
--- Assignments: the definition of pipeline p. A pipeline with another schedule, or enabled again, gets a new due time
+-- Assignments: the definition of pipeline p. A pipeline with another schedule, or enabled again, gets a new due time. Under
+-- another name it is not the one that its file defines
 name = %(name)s, description = %(description)s, owner = %(owner)s, tags = %(tags)s, type = %(type)s, source_type = %(source_type)s,
 source = %(source)s, source_query = %(source_query)s, python_task = %(python_task)s,
 target_table = %(target_table)s, mode = %(mode)s, incremental_key = %(incremental_key)s,
@@ -83,6 +84,10 @@ verdict = CASE WHEN p.target_table = %(target_table)s THEN p.verdict END,
 verdict_at = CASE WHEN p.target_table = %(target_table)s THEN p.verdict_at END,
 next_reconcile_at = CASE WHEN p.options ->> 'reconcile_interval' IS NOT DISTINCT FROM %(options)s::jsonb ->> 'reconcile_interval'
                          THEN p.next_reconcile_at END,
+file_name = CASE WHEN p.name = %(name)s THEN p.file_name END,
+file_applied_at = CASE WHEN p.name = %(name)s THEN p.file_applied_at END,
+file_digest = CASE WHEN p.name = %(name)s THEN p.file_digest END,
+file_differs = coalesce(p.name = %(name)s AND p.file_digest <> %(digest)s, false),
 config_version = p.config_version + 1
 
 -- fragment reconcile_due --
@@ -210,6 +215,21 @@ UPDATE etl.etl_pipelines p
    SET updated_at = now(),
        -- include definition
  WHERE p.id = %(id)s AND NOT EXISTS (SELECT FROM moved);
+
+-- mark_files --
+-- Records which file each of these pipelines was applied from. Earlier statements must have locked the rows; a version
+-- that another session has stored before that is not the one of the file
+UPDATE etl.etl_pipelines p
+   SET file_name = given.name, file_applied_at = now(), file_digest = given.digest,
+       file_differs = p.config_version <> given.version
+  FROM unnest(%(ids)s::uuid[], %(versions)s::int[], %(names)s::text[], %(digests)s::bytea[])
+       AS given (id, version, name, digest)
+ WHERE p.id = given.id;
+
+-- detach_file --
+-- No file manages the pipeline any more
+UPDATE etl.etl_pipelines SET file_name = NULL, file_applied_at = NULL, file_digest = NULL, file_differs = false
+ WHERE id = %(id)s;
 
 -- delete_steps --
 -- Deletes every step of a pipeline, before its new ones are inserted

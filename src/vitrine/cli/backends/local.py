@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitrine.service.bodies.files import AppliedBody, ApplyBody
     from vitrine.service.bodies.filters import Filters
     from vitrine.service.bodies.many import RequestedRuns, RunManyBody
-    from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+    from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
     from vitrine.service.bodies.plans import PlanBody
     from vitrine.service.bodies.reconciliation import ReconcileBody
     from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
@@ -72,7 +72,7 @@ class LocalDefinitions:
 
         return definitions.get(self._context, key)
 
-    def set_enabled(self, key: str, enabled: bool) -> "PipelineBody":
+    def set_enabled(self, key: str, enabled: bool) -> "StoredPipelineBody":
         from vitrine.service import definitions
 
         return definitions.set_enabled(self._context, key, enabled)

@@ -13,7 +13,7 @@ from vitrine.service.bodies.control import Paused, Reloaded, Requested, RunReque
 from vitrine.service.bodies.files import AppliedBody, ApplyBody
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.many import RequestedRuns, RunManyBody
-from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage
+from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
 from vitrine.service.bodies.plans import PlanBody
 from vitrine.service.bodies.reconciliation import ReconcileBody
 from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
@@ -32,7 +32,7 @@ class Definitions(Protocol):
 
     def get(self, key: str) -> PipelineBody: ...
 
-    def set_enabled(self, key: str, enabled: bool) -> PipelineBody: ...
+    def set_enabled(self, key: str, enabled: bool) -> StoredPipelineBody: ...
 
     def delete(self, key: str, *, force: bool) -> None: ...
 

@@ -69,7 +69,7 @@ class RemoteDefinitions:
     def get(self, key: str) -> PipelineBody:
         return self._client.get(_pipeline(key), PipelineBody)
 
-    def set_enabled(self, key: str, enabled: bool) -> PipelineBody:
+    def set_enabled(self, key: str, enabled: bool) -> StoredPipelineBody:
         return self._client.send("POST", _pipeline(key, "enable" if enabled else "disable"), StoredPipelineBody)
 
     def delete(self, key: str, *, force: bool) -> None:

@@ -23,6 +23,19 @@ class When(Element, component="when.js"):
             self.update()
 
 
+class Sentence(Element, component="sentence.js"):
+    """A sentence of the server, its times in the zone of the viewer; nothing without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._props["text"] = ""
+
+    def show(self, text: str) -> None:
+        if self._props["text"] != text:
+            self._props["text"] = text
+            self.update()
+
+
 class Age(Element, component="age.js"):
     """How old the page is, and the name of the viewer's zone."""
 

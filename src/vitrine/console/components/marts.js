@@ -32,7 +32,7 @@ export default {
             </span>
             <span v-else class="v-muted">{{ row.late ? "" : texts.never_built }}
               <span class="v-badge" data-tone="late" v-if="row.late">{{ texts.late }}</span></span>
-            <span class="v-sub" :class="{ 'v-cause': row.late && row.cause }" :title="row.cause || ''">{{ row.late && row.cause ? row.cause : row.promise }}</span>
+            <span class="v-sub" :class="{ 'v-cause': row.late && row.cause }" :title="row.cause || ''">{{ row.late && row.cause ? local(row.cause) : row.promise }}</span>
           </td>
           <td :data-label="texts.last_run">
             <template v-if="row.last_run">
@@ -41,7 +41,7 @@ export default {
                 <time :datetime="row.last_run.at" :title="both(row.last_run.at)">{{ age(row.last_run.at) }}</time>
                 <template v-if="row.last_run.seconds !== null"> · {{ duration(row.last_run.seconds) }}</template>
               </span>
-              <span v-if="row.error && !(row.late && row.cause === row.error)" class="v-sub v-why" :title="row.error">{{ row.error }}</span>
+              <span v-if="row.error" class="v-sub v-why" :title="row.error">{{ row.error }}</span>
             </template>
             <span v-else class="v-muted">{{ texts.never_run }}</span>
           </td>
@@ -69,6 +69,7 @@ export default {
       this.shown = this.shown.map((row) => byName.get(row.name) || row);
     },
     age(at) { return vitrine.age(at, this.now); },
+    local(text) { return vitrine.local(text, this.now); },
     both(at) { return vitrine.both(at); },
     duration(seconds) { return vitrine.duration(seconds); },
     count(number) { return vitrine.count(number); },

@@ -7,8 +7,7 @@ export default {
           <div>
             <strong>{{ row.title + " " }}</strong>
             <span v-if="row.badge" class="v-badge" :data-tone="row.tone">{{ row.badge }}</span>
-            <span class="v-muted">{{ row.detail }}</span>
-            <span v-if="row.seconds !== undefined && row.seconds !== null" class="v-muted">{{ " " + duration(row.seconds) + " " }}</span>
+            <span class="v-muted">{{ row.detail + took(row.seconds) + " " }}</span>
             <button v-if="row.run" type="button" class="v-link" @click="$emit('log', row.run)"
                     :aria-label="texts.log_of.replace('{run}', row.run)">{{ texts.log }}</button>
           </div>
@@ -27,7 +26,7 @@ export default {
     },
     clock(at) { return vitrine.clock(at, this.now); },
     both(at) { return vitrine.both(at); },
-    duration(seconds) { return vitrine.duration(seconds); },
+    took: (seconds) => (seconds === undefined || seconds === null ? "" : ` · ${vitrine.duration(seconds)}`),
   },
   mounted() { this.stop = vitrine.onTick((now) => { if (now % 60000 < 1000) this.now = now; }); },
   unmounted() { this.stop(); },

@@ -33,6 +33,9 @@
     },
     utc: (at) => (at ? `${new Date(at).toISOString().slice(0, 19).replace("T", " ")} UTC` : ""),
     both: (at) => (at ? `${yearFormat.format(new Date(at))} ${zone}\n${vitrine.utc(at)}` : ""),
+    // times that the server has written into a sentence
+    local: (text, now = Date.now()) =>
+      text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day, time) => vitrine.clock(`${day}T${time}Z`, now)),
     age(at, now = Date.now()) {
       if (!at) return "–";
       const seconds = (now - new Date(at).getTime()) / 1000;

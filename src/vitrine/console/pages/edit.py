@@ -11,6 +11,7 @@ from nicegui import ui
 from vitrine.console import drafts, parts, texts
 from vitrine.console.drafts import Problem
 from vitrine.console.frame import NAVIGATION, Entry
+from vitrine.console.pages.edit_managed import ManagedCard
 from vitrine.console.pages.edit_names import Names
 from vitrine.console.pages.edit_plan import PlanCard
 from vitrine.console.pages.edit_results import PreviewCard
@@ -64,7 +65,8 @@ class EditPage:
         self._viewer = viewer
         self._stored = stored
         self._base = stored.definition() if stored else None
-        self._views = Views(viewer, self._base, self._changed)
+        self._managed = stored.managed_by if stored else None
+        self._views = Views(viewer, self._base, self._changed, read_only=self._managed is not None)
         self._names = Names(viewer, self._views)
         self._typed = 0  # counts changes
         self._checking: asyncio.Task[None] | None = None
@@ -73,6 +75,8 @@ class EditPage:
 
     def build(self) -> None:
         self._build_head()
+        if self._stored is not None and self._managed is not None:
+            ManagedCard(self._viewer, self._stored.name, self._managed)
         self._saving = Saving(self._viewer, self._stored, self._leave)
         self._views.build(self._names.build)
         self._plan = PlanCard()
@@ -101,8 +105,9 @@ class EditPage:
             with parts.box("v-row v-actions"):
                 self._views.build_switch()
                 parts.button(texts.PREVIEW, self._show_preview).props["title"] = texts.PREVIEW_HELP
-                parts.button(texts.PLAN_CARD, self._show_plan).props["title"] = texts.PLAN_HELP
-                parts.button(texts.SAVE, self._save, primary=True)
+                if not self._views.is_read_only:
+                    parts.button(texts.PLAN_CARD, self._show_plan).props["title"] = texts.PLAN_HELP
+                    parts.button(texts.SAVE, self._save, primary=True)
 
     # -- checks -----------------------------------------------------------------------------------------------------
 

@@ -13,12 +13,15 @@ Input = ui.input | ui.textarea | ui.select | ui.checkbox | ui.codemirror
 
 
 class DefinitionForm:
-    """One input for each field; `values` is what was typed."""
+    """One input for each field; `values` is what was typed. `read_only`: nothing can be typed."""
 
-    def __init__(self, values: Form, sources: Sequence[str], on_change: Callable[[], Any]) -> None:
+    def __init__(
+        self, values: Form, sources: Sequence[str], on_change: Callable[[], Any], *, read_only: bool = False
+    ) -> None:
         self._inputs: dict[str, Input] = {}
         self._sources = sources
         self._on_change = on_change
+        self._is_read_only = read_only
         self._kept = dict(values)  # of fields without an input
 
     @property
@@ -90,13 +93,21 @@ class DefinitionForm:
             self._area("description", texts.FIELD_DESCRIPTION)
             self._area("options", texts.FIELD_OPTIONS, placeholder=texts.OPTIONS_EXAMPLE).classes("v-code-area")
 
+    def build_checks(self) -> None:
+        with parts.box("v-fields v-pad"):
+            self._area("checks", texts.FIELD_CHECKS, placeholder=texts.CHECKS_EXAMPLE).classes("v-code-area")
+
     def _text(self, name: str, label: str, *, placeholder: str = "") -> None:
-        field = ui.input(label, placeholder=placeholder, value=str(self._kept[name]))
+        field = ui.input(label, placeholder=self._example(placeholder), value=str(self._kept[name]))
         field.props('dense outlined stack-label autocomplete="off" spellcheck="false"')
         self._add(name, field)
 
+    def _example(self, text: str) -> str:
+        """Beside values that cannot be changed, an example would be read as one of them."""
+        return "" if self._is_read_only else text
+
     def _area(self, name: str, label: str, *, placeholder: str = "") -> ui.textarea:
-        field = ui.textarea(label, placeholder=placeholder, value=str(self._kept[name]))
+        field = ui.textarea(label, placeholder=self._example(placeholder), value=str(self._kept[name]))
         field.props('dense outlined stack-label autogrow spellcheck="false"').classes("v-wide")
         self._add(name, field)
         return field
@@ -110,4 +121,7 @@ class DefinitionForm:
     def _add(self, name: str, field: Input) -> None:
         self._inputs[name] = field
         field.props["data-field"] = name
+        if self._is_read_only:
+            # texts can still be selected and copied
+            field.props("disable" if isinstance(field, ui.checkbox | ui.codemirror) else "readonly")
         cast(Any, field).on_value_change(self._on_change)

@@ -57,6 +57,8 @@ class Names:
 
     async def show(self, produced: Sequence[str]) -> None:
         """Offer the names of the chosen source. `produced`: columns of the query; empty: not known."""
+        if self._views.is_read_only:
+            return
         self._produced = produced
         source = str(self._views.form.values["source"])
         if source not in self._tables:

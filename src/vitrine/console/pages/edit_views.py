@@ -20,11 +20,14 @@ DRAFT_KEY = "vitrine-draft:"
 
 
 class Views:
-    """One of them is visible, and has what is typed."""
+    """One of them is visible, and has what is typed. `read_only`: nothing can be typed, kept or restored."""
 
-    def __init__(self, viewer: Viewer, base: Definition | None, on_change: Callable[[], Any]) -> None:
+    def __init__(
+        self, viewer: Viewer, base: Definition | None, on_change: Callable[[], Any], *, read_only: bool = False
+    ) -> None:
         self._viewer = viewer
         self._base = base
+        self.is_read_only = read_only
         self._on_change = on_change
         self._is_offering = False
         self.as_yaml = base is not None and not drafts.fits_form(base, base)
@@ -32,7 +35,7 @@ class Views:
         self._first_yaml = drafts.yaml_of(base) if base and self.as_yaml else ""
         self._key = f"{DRAFT_KEY}{base.name if base else ''}"
         names = sorted({"default", *(name.lower() for name in viewer.settings.sources)})
-        self.form = DefinitionForm(self._first_form, names, on_change)
+        self.form = DefinitionForm(self._first_form, names, on_change, read_only=read_only)
 
     # -- building ---------------------------------------------------------------------------------------------------
 
@@ -50,6 +53,8 @@ class Views:
         with parts.box("v-edit") as self._form_area:
             with parts.box("v-stack"):
                 self._build_query(below_editor)
+                with _card(texts.CHECKS, texts.CHECKS_HINT):
+                    self.form.build_checks()
             with parts.box("v-stack"):
                 for title, build in (
                     (texts.MART_CARD, self.form.build_mart),
@@ -63,7 +68,7 @@ class Views:
         self._show()
 
     def _build_query(self, below_editor: Callable[[], Any]) -> None:
-        with _card(texts.QUERY_CARD, texts.QUERY_HINT):
+        with _card(texts.QUERY_CARD, "" if self.is_read_only else texts.QUERY_HINT):
             editor = self.form.build_query()
             self.query_help = EditorHelp(editor, label=texts.QUERY_CARD, key=self._key, on_kept=self._offer_form)
             below_editor()
@@ -73,6 +78,8 @@ class Views:
         self._yaml = ui.codemirror(self._first_yaml, language="YAML", theme="basicLight", indent="  ")
         self._yaml.classes("v-editor v-editor-tall")
         self._yaml.on_value_change(self._on_change)
+        if self.is_read_only:
+            self._yaml.props("disable")
         self._yaml_help = EditorHelp(self._yaml, label=texts.YAML, key=f"{self._key}:yaml", on_kept=self._offer_yaml)
         self._yaml_findings = Findings(self._yaml_help.go_to)
 
@@ -133,7 +140,7 @@ class Views:
 
     def keep(self) -> None:
         """In the tab, until it is saved: the server may restart, and the page is then loaded again."""
-        if self._is_offering:
+        if self._is_offering or self.is_read_only:
             return  # what is kept is not decided yet
         typed = self.text if self.as_yaml else self.form.values
         if typed == (self._first_yaml if self.as_yaml else self._first_form):
@@ -172,6 +179,8 @@ class Views:
                 self.forget()
             self._on_change()
 
+        if self.is_read_only:
+            return
         self._is_offering = True
         self._kept.clear()
         with self._kept, parts.box("v-card v-pad v-row"):

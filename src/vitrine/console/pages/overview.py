@@ -11,7 +11,7 @@ from fastapi import Request
 from nicegui import ui
 from nicegui.element import Element
 
-from vitrine.console import lateness, parts, texts
+from vitrine.console import parts, promises, texts
 from vitrine.console.components import Marts
 from vitrine.console.frame import HOME
 from vitrine.console.viewer import Viewer
@@ -120,9 +120,9 @@ def _row(one: ListedPipelineBody) -> dict[str, Any]:
         "status": texts.STATUS[one.status] if one.enabled else texts.DISABLED,
         "tone": parts.tone_of(one.status) if one.enabled else "disabled",
         "fresh_as_of": one.fresh_as_of.isoformat() if one.fresh_as_of else None,
-        "promise": lateness.promise(one),
+        "promise": promises.promise(one),
         "late": one.stale,
-        "cause": lateness.cause(one),
+        "cause": one.late_reason if one.stale else None,
         "error": one.last_error.message if one.last_error else None,
         "next_due_at": one.next_due_at.isoformat() if one.next_due_at else None,
         "trigger": texts.AFTER.format(names=", ".join(one.after)) if one.after else texts.NO_SCHEDULE,

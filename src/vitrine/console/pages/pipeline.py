@@ -9,11 +9,12 @@ from fastapi import Request
 from nicegui import ui
 from nicegui.element import Element
 
-from vitrine.console import lateness, origins, parts, texts
-from vitrine.console.components import Chart, Sql, Timeline, When
+from vitrine.console import origins, parts, promises, texts
+from vitrine.console.components import Chart, Sentence, Sql, Timeline, When
 from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
 from vitrine.errors import NotFound, StoredDefinitionInvalid
+from vitrine.pipeline_files.writing import dump
 from vitrine.service import checks, control, definitions, history, overview, timeline
 from vitrine.service.bodies.checks import RejectPage
 from vitrine.service.bodies.control import RunRequestBody
@@ -93,7 +94,7 @@ class PipelinePage:
         self._viewer = viewer
         self._name = name
         self._missing = parts.box()
-        self._version: int | None = None
+        self._defined: object = None  # what the definition is shown of
 
     async def build(self) -> None:
         name = self._name
@@ -136,8 +137,10 @@ class PipelinePage:
         self._error.show(live.status)
         self._checkpoint.show(live.state)
         self._checks.show(live.pipeline, live.status)
-        if self._version != live.pipeline.config_version:
-            self._version = live.pipeline.config_version
+        self._charts.promise(promises.longest_age(live.pipeline))
+        shown = (live.pipeline.config_version, live.pipeline.managed_by)
+        if self._defined != shown:
+            self._defined = shown
             self._definition.clear()
             with self._definition:
                 build_definition(live.pipeline)
@@ -169,7 +172,7 @@ class Head:
                 self._buttons = self._build_buttons()
             else:
                 self._buttons = {}
-        self._sentence = parts.text("", "v-sentence", tag="p")
+        self._sentence = Sentence().classes("v-sentence")
         with parts.box("v-facts", tag="dl"):
             self._facts = {label: _fact(label) for label in (texts.FACT_FRESH, texts.FACT_DUE, texts.FACT_VERIFIED)}
             self._texts = {label: _text_fact(label) for label in (texts.FACT_PROMISE, texts.FACT_MODE)}
@@ -195,16 +198,14 @@ class Head:
         labels = [pipeline.target_table, pipeline.owner, *(f"#{tag}" for tag in pipeline.tags)]
         parts.set_text(self._sub, " · ".join(label for label in labels if label))
         parts.set_text(self._description, pipeline.description)
-        sentence = "" if _is_shown_elsewhere(status) else status.waiting or ""
-        parts.set_text(self._sentence, f"{sentence[:1].upper()}{sentence[1:]}")
-        self._sentence.set_visibility(bool(sentence))
+        self._sentence.show(_sentence(status))
         for label, at in (
             (texts.FACT_FRESH, status.fresh_as_of),
             (texts.FACT_DUE, status.next_due_at),
             (texts.FACT_VERIFIED, status.verified_until),
         ):
             self._facts[label].set(_iso(at))
-        parts.set_text(self._texts[texts.FACT_PROMISE], lateness.promise(pipeline))
+        parts.set_text(self._texts[texts.FACT_PROMISE], promises.promise(pipeline))
         parts.set_text(self._texts[texts.FACT_MODE], pipeline.mode)
         self._show_buttons(pipeline, status)
 
@@ -252,10 +253,18 @@ class Head:
             await self._viewer.act(texts.DISABLED_DONE, definitions.set_enabled, self._name, False)
 
 
+def _sentence(status: StatusBody) -> str:
+    """Why the mart is late or, if it is not, why nothing happens."""
+    if status.status is Status.FAILED and status.last_error is not None:
+        return ""
+    if status.stale and status.late_reason:
+        return texts.WHY_LATE.format(reason=status.late_reason)
+    sentence = "" if _is_shown_elsewhere(status) else status.waiting or ""
+    return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
 def _is_shown_elsewhere(status: StatusBody) -> bool:
-    """A due time and an error have places of their own, with times in the viewer's zone."""
-    if status.status is Status.FAILED:
-        return status.last_error is not None
+    """A due time has a place of its own, with times in the viewer's zone."""
     return (
         status.status is Status.IDLE and status.next_due_at is not None and not status.postponed and status.runners > 0
     )
@@ -340,16 +349,30 @@ class ErrorCard:
 
 
 class Charts:
+    """Of the last runs; the ages of the mart beside its promise."""
+
     def __init__(self) -> None:
+        self._limit: tuple[float, str] | None = None
+        self._ages: Sequence[dict[str, Any]] = ()
         with parts.box("v-charts"):
             self._duration = Chart(texts.CHART_DURATION, unit="seconds", empty=texts.NO_RUNS)
             self._rows = Chart(texts.CHART_ROWS, unit="rows", empty=texts.NO_RUNS)
-            self._freshness = Chart(texts.CHART_FRESHNESS, unit="seconds", empty=texts.NO_RUNS)
+            self._freshness = Chart(texts.CHART_FRESHNESS, unit="seconds", empty=texts.NO_AGES)
 
     def show(self, runs: Sequence[RecentRunBody]) -> None:
         self._duration.show([_point(run, round(run.seconds, 3)) for run in runs])
         self._rows.show([_point(run, run.rows_read) for run in runs])
-        self._freshness.show(ages_before_updates(runs))
+        self._ages = ages_before_updates(runs)
+        self._show_ages()
+
+    def promise(self, limit: tuple[float, str] | None) -> None:
+        """How old the mart may be, in seconds, and as a legend; None: nothing is promised."""
+        self._limit = limit
+        self._show_ages()
+
+    def _show_ages(self) -> None:
+        seconds, text = self._limit or (None, "")
+        self._freshness.show(self._ages, limit=seconds, limit_text=text)
 
 
 def ages_before_updates(runs: Sequence[RecentRunBody]) -> list[dict[str, Any]]:
@@ -431,7 +454,7 @@ def _key(entry: TimelineEntry) -> str:
 def _event(entry: TimelineEntry) -> dict[str, Any]:
     run, change = entry.run, entry.change
     if run is not None:
-        counts = [(run.rows_read, "read"), (run.rows_written, "written"), (run.rows_deleted, "deleted")]
+        counts = [(run.rows_read, "rows read"), (run.rows_written, "written"), (run.rows_deleted, "deleted")]
         counts.append((run.rows_rejected, "rejected"))
         rows = ", ".join(f"{count:,} {verb}" for count, verb in counts if count)
         trigger = texts.TRIGGERS.get(run.trigger, run.trigger)
@@ -650,12 +673,14 @@ class RejectsCard:
                 parts.text(texts.NO_REJECTS, "v-muted v-pad", tag="p")
                 return
             parts.text(texts.REJECTS_HELP, "v-muted v-pad", tag="p")
-            with parts.box("v-table", tag="table"):
+            with parts.box("v-table v-rejects", tag="table"):
+                # a constraint of the whole row names no column
+                named = any(one.column for one in page.items)
                 with parts.box(tag="thead"):
-                    _row((texts.KEY, texts.COLUMN, texts.REASON), tag="th")
+                    _row((texts.KEY, *([texts.COLUMN] if named else []), texts.REASON), tag="th")
                 with parts.box(tag="tbody"):
                     for one in page.items:
-                        _row((one.key, one.column or "–", one.reason))
+                        _row((one.key, *([one.column or "–"] if named else []), one.reason))
             if page.next is not None:
                 parts.text(texts.MORE_REJECTS.format(count=SHOWN_REJECTS), "v-muted v-pad", tag="p")
 
@@ -675,6 +700,11 @@ def build_definition(pipeline: PipelineBody) -> None:
         with parts.box("v-card-head"):
             parts.text(texts.DEFINITION, tag="h3")
             parts.text(texts.VERSION.format(version=pipeline.config_version), "v-muted")
+            if pipeline.managed_by is not None:
+                parts.text(texts.MANAGED.format(file=pipeline.managed_by.file), "v-muted")
+                parts.when(pipeline.managed_by.applied_at, age=True).classes("v-muted")
+                if pipeline.managed_by.differs:
+                    parts.badge(texts.CHANGED_SINCE, "late").props["title"] = texts.CHANGED_SINCE_HELP
         with parts.box("v-pad v-stack"):
             _plan(plan_boxes(pipeline))
             for query in queries:
@@ -688,9 +718,18 @@ def build_definition(pipeline: PipelineBody) -> None:
             }
             with parts.box("v-facts v-narrow", tag="dl"):
                 for name, value in fields.items():
-                    shown = ", ".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value)
-                    _text_fact(name).set_text(shown)
+                    _text_fact(name).classes("v-lines").set_text(shown_value(value))
             parts.text(texts.ONLY_DIFFERENT, "v-sub", tag="p")
+
+
+def shown_value(value: object) -> str:
+    """A field as a person would write it: values in one line, mappings as YAML."""
+    if isinstance(value, dict):
+        return dump(cast(dict[str, Any], value)).rstrip()
+    if not isinstance(value, list):
+        return str(value)
+    items = cast(list[Any], value)
+    return dump(items).rstrip() if any(isinstance(one, dict) for one in items) else ", ".join(map(str, items))
 
 
 def plan_boxes(pipeline: PipelineBody) -> list[tuple[str, str]]:

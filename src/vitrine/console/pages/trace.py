@@ -116,9 +116,9 @@ class TracePage:
             with parts.box("v-pad v-trace-why"):
                 parts.text(_sentence(found.sentence), "v-verdict", tag="p")
                 if found.remedy:
-                    parts.text(f"{texts.REMEDY}: {found.remedy}", tag="p")
+                    parts.prose(f"{texts.REMEDY}: {found.remedy}")
                 if found.waiting and found.standing != "blocked":
-                    parts.text(f"{texts.PIPELINE}: {found.waiting}", "v-muted", tag="p")
+                    parts.prose(f"{texts.PIPELINE}: {found.waiting}", "v-muted")
                 if found.reject is not None and found.reject.reason not in found.sentence:
                     parts.text(found.reject.reason, "v-muted", tag="p")
                 if found.cursor and found.checkpoint:

@@ -106,6 +106,9 @@ FINDING_EXAMPLE: dict[str, Any] = {
 }
 
 
+MANAGED_BY_EXAMPLE = {"file": "top_genres.yaml", "applied_at": "2025-01-01T11:00:00Z", "differs": False}
+
+
 @cache
 def pipeline_example() -> dict[str, Any]:
     """A function, because validating its definition takes longer than the import of all other examples."""
@@ -123,6 +126,7 @@ def pipeline_example() -> dict[str, Any]:
         "next_due_at": "2025-01-01T12:05:00Z",
         "postponed": 0,
         "last_error": None,
+        "managed_by": MANAGED_BY_EXAMPLE,
         **Definition.model_validate(DEFINITION_EXAMPLE).model_dump(mode="json"),
         **TIMES,
     }

@@ -18,7 +18,9 @@ class DocumentBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    origin: str = Field(max_length=300, description="What errors name, such as the name of a file.")
+    origin: str = Field(
+        max_length=300, description="The name of the file, for errors and for `managed_by` of the pipeline."
+    )
     fields: dict[str, Any] = Field(description="The fields of a pipeline; `id` may be among them.")
     places: dict[str, str] = Field(
         default_factory=dict[str, str],
@@ -87,6 +89,11 @@ class AppliedPipelineBody(Mirror):
     outcome: Literal["created", "changed", "unchanged", "deleted"]
     differences: list[DifferenceBody]
     resets: bool = Field(description="The state is reset, because `state: reset` was given.")
+    drifted: bool = Field(
+        default=False,
+        description="The stored definition had been changed since it was applied from a file; the document replaces"
+        " these changes.",
+    )
 
 
 class AppliedBody(BaseModel):
@@ -101,6 +108,7 @@ class AppliedBody(BaseModel):
                     "outcome": "changed",
                     "differences": [{"field": "batch_size", "old": None, "new": 500}],
                     "resets": False,
+                    "drifted": False,
                 }
             ],
             "warnings": [],

@@ -7,9 +7,15 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 
 from vitrine.flow.rows import Finding
-from vitrine.model import Definition, FreshnessCovers, LastError, Pipeline, Verdict
+from vitrine.model import AppliedFile, Definition, FreshnessCovers, LastError, Pipeline, Verdict
 from vitrine.places import Place
-from vitrine.service.bodies.examples import FINDING_EXAMPLE, NEWEST_RUN_EXAMPLE, example, pipeline_example
+from vitrine.service.bodies.examples import (
+    FINDING_EXAMPLE,
+    MANAGED_BY_EXAMPLE,
+    NEWEST_RUN_EXAMPLE,
+    example,
+    pipeline_example,
+)
 from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
 from vitrine.service.bodies.reconciliation import VERDICT, VERIFIED_UNTIL
 from vitrine.status import RunStatus, Status
@@ -68,6 +74,31 @@ class ErrorBody(BaseModel):
         return cls(code=error.code, message=error.message, at=error.at) if error else None
 
 
+MANAGED_BY = (
+    "The file that the definition was applied from with `vitrine apply` or `POST /apply`; the next apply of it replaces"
+    " every other change. null: none."
+)
+
+
+class ManagedByBody(BaseModel):
+    """The file that manages a definition."""
+
+    model_config = example(MANAGED_BY_EXAMPLE)
+
+    file: str = Field(description="As `apply` names it, without folders of the machine that it was read on.")
+    applied_at: datetime = Field(
+        description="When the file was applied and changed the pipeline, or first named it. Applying it again without a"
+        " change does not count."
+    )
+    differs: bool = Field(
+        description="The definition was changed since, by another way than `apply`, and is not the one of the file."
+    )
+
+    @classmethod
+    def of(cls, file: AppliedFile | None) -> Self | None:
+        return cls(file=file.name, applied_at=file.applied_at, differs=file.differs) if file else None
+
+
 class PipelineBody(Definition):
     """A pipeline: its definition, and the fields that the store adds."""
 
@@ -89,6 +120,7 @@ class PipelineBody(Definition):
     next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
     postponed: int = Field(description=POSTPONED)
     last_error: ErrorBody | None = Field(description=LAST_ERROR)
+    managed_by: ManagedByBody | None = Field(default=None, description=MANAGED_BY)
     created_at: datetime
     updated_at: datetime
 
@@ -111,6 +143,7 @@ class PipelineBody(Definition):
             next_due_at=pipeline.next_due_at,
             postponed=pipeline.postponed,
             last_error=ErrorBody.of(pipeline.last_error),
+            managed_by=ManagedByBody.of(pipeline.file),
             created_at=pipeline.created_at,
             updated_at=pipeline.updated_at,
             **vars(pipeline.definition),

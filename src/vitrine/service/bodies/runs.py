@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from vitrine.checks import Severity
 from vitrine.model import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.service.bodies.checks import ComparisonBody
-from vitrine.service.bodies.examples import CHECK_EXAMPLE, ID, REQUEST_ID, RUN_EXAMPLE, example
+from vitrine.service.bodies.examples import CHECK_EXAMPLE, ID, MANAGED_BY_EXAMPLE, REQUEST_ID, RUN_EXAMPLE, example
 from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
-from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, POSTPONED, ErrorBody
+from vitrine.service.bodies.pipelines import COVERS, LAST_ERROR, MANAGED_BY, POSTPONED, ErrorBody, ManagedByBody
 from vitrine.service.bodies.reconciliation import (
     VERDICT,
     VERIFIED_UNTIL,
@@ -201,6 +201,7 @@ class StatusBody(BaseModel):
             "next_attempt_at": None,
             "postponed": 0,
             "last_error": None,
+            "managed_by": MANAGED_BY_EXAMPLE,
             "fresh_as_of": "2025-01-01T11:55:00Z",
             "freshness_covers": "everything",
             "stale": False,
@@ -243,6 +244,7 @@ class StatusBody(BaseModel):
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     postponed: int = Field(description=POSTPONED)
     last_error: ErrorBody | None = Field(description=LAST_ERROR)
+    managed_by: ManagedByBody | None = Field(default=None, description=MANAGED_BY)
     fresh_as_of: datetime | None = Field(
         description="The mart contains every change committed before this time, of the kinds in `freshness_covers`;"
         " null before the first success."
@@ -296,6 +298,7 @@ class StatusBody(BaseModel):
             next_attempt_at=pipeline.next_attempt_at,
             postponed=pipeline.postponed,
             last_error=ErrorBody.of(pipeline.last_error),
+            managed_by=ManagedByBody.of(pipeline.file),
             fresh_as_of=pipeline.fresh_as_of,
             freshness_covers=pipeline.freshness_covers,
             stale=pipeline.is_stale(zone),
