@@ -38,6 +38,25 @@ from bench.tree import ROOT, CommandFailed, Tree
 
 Workload = Callable[[Setup], list[Result]]
 
+
+def _overview(setup: Setup) -> list[Result]:
+    from bench import overview  # the only rows that import the console
+
+    return overview.beside_bare_queries(setup)
+
+
+def _viewers(setup: Setup) -> list[Result]:
+    from bench import viewers
+
+    return viewers.twenty_pages(setup)
+
+
+def _lineage(setup: Setup) -> list[Result]:
+    from bench import lineage
+
+    return [lineage.refreshed(setup)]
+
+
 WORKLOADS: dict[str, Workload] = {
     "F1": lambda setup: [loads.first_load(setup)],
     "F2": lambda setup: [loads.refresh(setup)],
@@ -56,6 +75,9 @@ WORKLOADS: dict[str, Workload] = {
     "G2": growth.small_batches,
     "R1": lambda setup: [control.request_to_running(setup)],
     "R2": control.small_pipelines,
+    "C1": _overview,
+    "C2": _viewers,
+    "C3": _lineage,
 }
 
 WITH_ANOTHER = {"M1": "M2", "D1": "D2", "E1": "E2"}

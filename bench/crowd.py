@@ -26,7 +26,8 @@ def fill(connection: psycopg.Connection[Any], pipelines: int = PIPELINES, runs: 
                rows_read, config, runner, lease_token)
            SELECT p.id, ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, 1, 'api', 'full',
                   CASE WHEN n %% 10 = 0 THEN 'FAILED' ELSE 'SUCCESS' END, now() - n * interval '1 minute',
-                  now() - n * interval '1 minute' + interval '1 second', 10, '{}', 'worker-1', n
+                  now() - n * interval '1 minute' + (100 + n %% 977 * 13) * interval '1 millisecond',
+                  n %% 5000, '{}', 'worker-1', n
              FROM generate_series(1, %(runs)s) AS n
              JOIN (SELECT id, row_number() OVER (ORDER BY name) AS number FROM etl.etl_pipelines) AS p
                ON p.number = n %% %(pipelines)s + 1""",

@@ -49,12 +49,12 @@ def beside_bare_routes(setup: Setup) -> list[Result]:
         with _moving(setup):
             for path in PATHS.values():  # the first requests import modules and open connections
                 for port in ports:
-                    _latencies(port, path, count=CLIENTS)
+                    latencies(port, path, count=CLIENTS)
             for _, ours_first in turns(setup.rounds):
                 for name, path in PATHS.items():
                     sides = [(ours, ports[0]), (bare, ports[1])]
                     for taken, port in sides if ours_first else reversed(sides):
-                        taken[name] += _latencies(port, path, count=round(RATE * SECONDS))
+                        taken[name] += latencies(port, path, count=round(RATE * SECONDS))
     setup.dst.execute("DROP TABLE IF EXISTS analytics.ratings_a2", "DELETE FROM etl.etl_pipelines")
     return [_result(name, Samples(tuple(ours[name])), Samples(tuple(bare[name]))) for name in PATHS]
 
@@ -90,7 +90,7 @@ def _moving(setup: Setup) -> Generator[None]:
         thread.join()
 
 
-def _latencies(port: int, path: str, *, count: int) -> list[float]:
+def latencies(port: int, path: str, *, count: int) -> list[float]:
     """Seconds from the time at which a request was due to the end of its answer; AssertionError for another status."""
     local = threading.local()
     began = time.perf_counter() + 0.1
@@ -112,7 +112,7 @@ def _latencies(port: int, path: str, *, count: int) -> list[float]:
 
 def _result(name: str, ours: Samples, bare: Samples) -> Result:
     ratio = ours.median / bare.median
-    slow = f"p99 {_percentile(ours, 0.99) * 1000:.0f} ms, bare {_percentile(bare, 0.99) * 1000:.0f} ms"
+    slow = f"p99 {percentile(ours, 0.99) * 1000:.0f} ms, bare {percentile(bare, 0.99) * 1000:.0f} ms"
     return Result(
         row="A2",
         workload=f"{name}: {RATE}/s with {crowd.PIPELINES:,} pipelines, {crowd.RUNS:,} runs, a load beside",
@@ -122,9 +122,9 @@ def _result(name: str, ours: Samples, bare: Samples) -> Result:
         ours=ours,
         ratio=ratio,
         note=f"p50 {ours.median * 1000:.1f} ms, {slow}",
-        facts={"p99": _percentile(ours, 0.99), "bare_p99": _percentile(bare, 0.99)},
+        facts={"p99": percentile(ours, 0.99), "bare_p99": percentile(bare, 0.99)},
     )
 
 
-def _percentile(samples: Samples, part: float) -> float:
+def percentile(samples: Samples, part: float) -> float:
     return sorted(samples.seconds)[int(part * (len(samples.seconds) - 1))]

@@ -51,7 +51,7 @@ class Cron:
         return _second_due(self.line, fresh, zone)
 
 
-@lru_cache(maxsize=1024)  # a list asks twice for each pipeline
+@lru_cache(maxsize=16_384)  # counters and lists ask for every pipeline again and again; 6 MB if all have cron lines
 def _second_due(line: str, after: datetime, zone: tzinfo) -> datetime:
     return next(islice(_due_times(line, after, zone), 1, None))
 

@@ -1,5 +1,6 @@
 """The console in a real browser, served by real processes."""
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -81,9 +82,16 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     for name, owner in (("alpha", "team-a"), ("beta", "team-b"), ("gamma", "team-a")):
         create(connection, name, owner=owner, tags=["search"] if name == "beta" else [])
     connection.execute("UPDATE etl.etl_pipelines SET status = 'PAUSED' WHERE name <> 'gamma'")
+    connection.execute("""INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, status, started_at,
+            finished_at, config, runner, lease_token)
+        SELECT id, 1, 'schedule', 'full', outcome, now() - interval '1 h', now() - interval '59 m 58.5 s', '{}', '', 1
+          FROM etl.etl_pipelines, unnest('{SUCCESS,FAILED}'::text[]) AS outcome WHERE name = 'alpha'""")
     page = tab.page
     page.goto(site.console)
     expect(page.locator(".v-marts tbody tr")).to_have_count(3)
+    expect(mart(page, "alpha").locator(".v-spark rect[data-tone=success]")).to_have_count(1)
+    expect(mart(page, "alpha").locator(".v-spark rect[data-tone=failed] title")).to_contain_text("Failed, 1.5 s, ")
+    expect(mart(page, "alpha").locator(".v-spark")).to_have_attribute("aria-label", re.compile("^2 .*1 .*1.5 s"))
     expect(page.locator(".v-counter[data-state=paused] .v-figure")).to_have_text("2")
     page.locator(".v-counter[data-state=paused]").click()
     expect(page.locator(".v-marts tbody tr")).to_have_count(2)

@@ -84,13 +84,13 @@ def test_a_page_of_the_overview_takes_a_fixed_number_of_statements(connection: C
 
     page = read_marts(replace(context(settings, connection, Role.VIEWER), connection=recording), Query())
     assert len(page.rows) == 50
-    assert {len(row["runs"]) for row in page.rows} == {30}
+    assert {len(row["runs"]["statuses"]) for row in page.rows} == {30}
     assert len(recorder.executed) <= MOST_STATEMENTS
 
 
 def test_the_newest_runs_of_a_page_are_found_by_their_index(connection: Connection) -> None:
     ids = [row["id"] for row in connection.execute("SELECT id FROM etl.etl_pipelines LIMIT 50")]
-    statement = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) {}").format(sql.SQL(database.statement("list_recent_runs")))
+    statement = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) {}").format(sql.SQL(database.statement("list_sparklines")))
     explained = connection.execute(statement, {"ids": ids, "limit": 30}).fetchone()
     assert explained is not None
     plan = explained["QUERY PLAN"][0]["Plan"]

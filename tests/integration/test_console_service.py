@@ -70,6 +70,23 @@ def test_the_newest_runs_of_several_pipelines_come_with_one_query(connection: Co
     assert found[never.id] == []
 
 
+def test_a_sparkline_has_the_newest_runs_as_the_history_has_them(connection: Connection, settings: Settings) -> None:
+    genres = film_dim(connection, settings)
+    never = create(connection, "never")
+    for _ in range(3):
+        succeed(connection, settings, genres)
+    connection.execute("""UPDATE etl.etl_runs SET status = 'FAILED', finished_at = started_at + interval '1.234 s'
+        WHERE id = (SELECT max(id) FROM etl.etl_runs)""")
+    viewer = context(settings, connection, Role.VIEWER)
+    found = overview.sparklines(viewer, [genres.id, never.id], limit=2)
+    runs = overview.recent_runs(viewer, [genres.id], limit=2)[genres.id]
+    assert found[genres.id].statuses == [run.status for run in runs] == ["SUCCESS", "FAILED"]
+    assert found[genres.id].milliseconds == pytest.approx([run.seconds * 1000 for run in runs], abs=0.51)
+    assert found[genres.id].milliseconds[1] == 1234
+    assert found[genres.id].started == pytest.approx([run.started_at.timestamp() * 1000 for run in runs], abs=0.51)
+    assert found[never.id]._asdict() == {"statuses": [], "milliseconds": [], "started": []}
+
+
 def test_health_names_runners_queue_and_what_a_checkpoint_waits_for(connection: Connection, settings: Settings) -> None:
     viewer = context(settings, connection, Role.VIEWER)
     genres = film_dim(connection, settings)

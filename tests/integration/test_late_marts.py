@@ -10,6 +10,7 @@ from psycopg import sql
 
 from tests.helpers.pipelines import create
 from tests.helpers.processes import environment, vitrine
+from tests.helpers.recording import record_statements
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import database, runs
@@ -135,21 +136,14 @@ def test_ten_thousand_late_marts_cost_no_more_statements_and_use_the_indexes(
     connection.execute("""INSERT INTO etl.etl_audit (actor, role, via, operation, pipeline, pipeline_id)
         SELECT 'anna', 'operator', 'api', 'pipelines.pause', name, id FROM etl.etl_pipelines""")
     connection.execute("ANALYZE etl.etl_pipelines, etl.etl_audit")
-    executed: list[str] = []
-    original = database.statement
-
-    def counting(name: str) -> Any:
-        executed.append(name)
-        return original(name)
-
-    monkeypatch.setattr(database, "statement", counting)
+    executed = record_statements(monkeypatch)
     page = client.get("/pipelines?limit=200").json()
     assert {item["late_cause"] for item in page["items"]} == {"paused"}
     assert executed.count("list_late_facts") == 1
     assert len(executed) < 10
     ids = [item["id"] for item in page["items"]]
     explained = connection.execute(
-        sql.SQL("EXPLAIN (FORMAT JSON) {}").format(sql.SQL(original("list_late_facts"))), {"ids": ids}
+        sql.SQL("EXPLAIN (FORMAT JSON) {}").format(sql.SQL(database.statement("list_late_facts"))), {"ids": ids}
     ).fetchone()
     assert explained is not None
     plan = json.dumps(explained["QUERY PLAN"])

@@ -8,13 +8,15 @@ from pydantic import SecretStr
 
 from tests.helpers.access import context
 from tests.helpers.pipelines import create
+from tests.helpers.recording import record_statements
 from vitrine import policy
 from vitrine.postgres import Connection
-from vitrine.service import lineage
-from vitrine.service.bodies.lineage import Cause, Graph
+from vitrine.service import definitions, lineage
+from vitrine.service.bodies.lineage import Cause, Graph, State
 from vitrine.service.lineage import Memory
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
+from vitrine.status import Status
 
 
 def read(settings: Settings, connection: Connection, memory: Memory | None = None) -> Graph:
@@ -52,6 +54,11 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return queries
 
 
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return record_statements(monkeypatch)
+
+
 @pytest.mark.usefixtures("chain")
 def test_a_mart_that_another_pipeline_reads_connects_both(settings: Settings, connection: Connection) -> None:
     found = read(settings, connection)
@@ -62,7 +69,7 @@ def test_a_mart_that_another_pipeline_reads_connects_both(settings: Settings, co
         ("table:/analytics.film_dim", "pipeline:films"),
         ("pipeline:films", "table:/es:films"),
     }
-    assert (found.unread, found.is_cut) == (0, False)
+    assert (found.topology.unread, found.topology.is_cut) == (0, False)
 
 
 @pytest.mark.usefixtures("chain")
@@ -131,6 +138,69 @@ def test_each_version_of_a_query_is_parsed_once(settings: Settings, connection: 
     assert len(parsed) == 3
 
 
+@pytest.mark.usefixtures("chain")
+def test_a_refresh_reads_states_only_and_a_changed_definition_is_the_only_one_parsed(
+    settings: Settings, connection: Connection, parsed: list[str], executed: list[str]
+) -> None:
+    memory = Memory()
+    first = read(settings, connection, memory)
+    assert len(parsed) == 2
+    executed.clear()
+    assert read(settings, connection, memory) is first
+    assert executed == ["get_lineage_version", "list_crons", "list_lineage_states"]
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name = 'film_dim'")
+    failed = read(settings, connection, memory)
+    assert failed.topology is first.topology
+    assert (failed.state("pipeline:film_dim"), failed.state("pipeline:films")) == (
+        State(Status.FAILED, "failed"),
+        State(),
+    )
+    assert "list_lineage" not in executed
+    assert len(parsed) == 2
+    with_index = lineage.graph(context(settings, connection), memory=memory)
+    definitions.change(context(settings, connection), "film_dim", {"description": "all films"}, validate=False)
+    changed = read(settings, connection, memory)
+    assert changed.topology is not with_index.topology
+    assert edges(changed) == edges(first)
+    assert len(parsed) == 3, "one query, of the changed pipeline"
+    assert executed.count("list_reading_steps") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE etl.etl_pipelines SET config_version = config_version + 1 WHERE name = 'films'",
+        "UPDATE etl.etl_pipelines SET name = 'other' WHERE name = 'films'",
+        "UPDATE etl.etl_pipelines SET target_table = 'es:other' WHERE name = 'films'",
+        "UPDATE etl.etl_pipelines SET enabled = false WHERE name = 'films'",
+        "DELETE FROM etl.etl_pipelines WHERE name = 'films'",
+    ],
+)
+@pytest.mark.usefixtures("chain")
+def test_the_graph_after_a_change_is_the_one_that_a_new_process_makes(
+    settings: Settings, connection: Connection, change: str
+) -> None:
+    memory = Memory()
+    before = read(settings, connection, memory)
+    connection.execute(change)  # type: ignore[arg-type]
+    after, anew = read(settings, connection, memory), read(settings, connection)
+    assert after.topology is not before.topology
+    assert (edges(after), after.nodes) == (edges(anew), anew.nodes)
+
+
+def test_a_source_that_is_another_database_now_changes_the_graph(
+    settings: Settings, connection: Connection, database_url: str
+) -> None:
+    create(connection, "here", source="crm")
+    memory = Memory()
+    there, same = (
+        settings.model_copy(update={"sources": {"crm": SecretStr(url)}})
+        for url in ("postgresql://crm.example/crm", database_url)
+    )
+    assert "table:crm/content.genre" in read(there, connection, memory).nodes
+    assert "table:/content.genre" in read(same, connection, memory).nodes
+
+
 def test_very_many_queries_are_parsed_by_several_calls(
     settings: Settings, connection: Connection, parsed: list[str]
 ) -> None:
@@ -138,12 +208,12 @@ def test_very_many_queries_are_parsed_by_several_calls(
         create(connection, f"mart_{number}")
     memory, clock = Memory(), slow_clock()
     first = lineage.graph(context(settings, connection), memory=memory, now=lambda: next(clock))
-    assert first.unread == 8 - len(parsed)
+    assert first.topology.unread == 8 - len(parsed)
     assert 0 < len(parsed) < 8
     assert len([id for id in first.nodes if id.startswith("pipeline:")]) == 8  # all are shown meanwhile
     for _ in range(8):
         lineage.graph(context(settings, connection), memory=memory, now=lambda: next(clock))
-    assert (read(settings, connection, memory).unread, len(parsed)) == (0, 8)
+    assert (read(settings, connection, memory).topology.unread, len(parsed)) == (0, 8)
 
 
 def slow_clock() -> Iterator[float]:

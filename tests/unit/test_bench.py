@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -17,6 +18,7 @@ from bench.comparison.interval import Interval, Outcome, interval_of_median, pai
 from bench.comparison.interval import judge as judge_interval
 from bench.comparison.rounds import measure_in_rounds
 from bench.measuring import Result, Samples, Verdict, judge, ratio_of, turns
+from bench.page_clients import Page
 from bench.tree import CommandFailed, Measurement, Tree, warm_up_of
 
 
@@ -72,6 +74,7 @@ def test_the_document_keeps_every_round_and_the_machine() -> None:
 
 def test_rows_are_chosen_by_name_and_m2_includes_m1() -> None:
     assert list(command.chosen("f1, m2", peers=False)) == ["F1", "M1"]
+    assert list(command.chosen("c1,C2", peers=False)) == ["C1", "C2"]
     assert "S1" in command.chosen("", peers=False)
     assert "S1" not in command.chosen("", peers=True)  # measured beside the peer
     assert not command.chosen("P1", peers=True)
@@ -207,3 +210,21 @@ def _printed(table: object) -> str:
     out = StringIO()
     Console(file=out, width=160).print(table)
     return out.getvalue()
+
+
+def message(page: Page, name: str, data: dict[str, object]) -> None:
+    page.apply(name, {"_id": 1, **data})
+
+
+def test_a_page_without_a_browser_shows_what_it_is_sent() -> None:
+    page = Page("http://127.0.0.1:1")
+    rows = [{"name": "a", "late": False}, {"name": "b"}]
+    table: dict[str, Any] = {"tag": "x", "props": {"outcomes": {}, "rows": rows}}
+    counter = {"tag": "button", "props": {"data-state": "all"}, "children": [7, 8]}
+    figure = {"tag": "span", "class": ["v-figure"], "text": "2"}
+    message(page, "update", {"5": counter, "6": table, "7": figure, "8": {"tag": "span", "text": "All"}, "9": {}})
+    message(page, "update", {"9": None, "7": {**figure, "text": "3"}})
+    message(page, "run_javascript", {"code": 'return runMethod(6, "patch", [[{"name": "a", "late": true}]])'})
+    message(page, "run_javascript", {"code": 'return runMethod(3, "tick", [1.5])'})
+    assert page.shown() == {"counters": {"all": "3"}, "rows": [{"name": "a", "late": True}, {"name": "b"}]}
+    assert "9" not in page.elements

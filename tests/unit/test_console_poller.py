@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any, cast
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 
 from vitrine.console import poller as polling
 from vitrine.console.poller import MAX_READS, Poller, State
+from vitrine.console.viewer import Viewer
 from vitrine.errors import TransientError
 from vitrine.service.context import Caller, Context
 from vitrine.service.roles import Role
@@ -98,6 +100,60 @@ def test_only_what_has_changed_is_shown() -> None:
         poller.listen(nothing)
         await until(lambda: poller.reads >= 6)
         assert shown == [1, 2]
+
+    run(test)
+
+
+def test_a_page_is_shown_what_it_watches_once_whoever_has_read_it() -> None:
+    async def test(poller: Poller) -> None:
+        unused = cast(Any, None)
+        for _ in range(2):
+            viewer = Viewer(unused, unused, settings=unused, pool=unused, sessions=unused, poller=poller)
+            shown: list[int] = []
+            assert await viewer.watch("key", lambda _: 7, shown.append, every=1000) == 7
+            assert shown == [7]
+        assert poller.reads == 1
+
+    run(test)
+
+
+def test_pages_are_shown_one_at_a_time_and_other_tasks_run_between_them() -> None:
+    async def test(poller: Poller) -> None:
+        order: list[str] = []
+
+        async def others() -> None:
+            while True:
+                order.append("other")
+                await asyncio.sleep(0)
+
+        for page in ("first", "second", "third"):
+            poller.watch("key", lambda _: 1, lambda _, page=page: order.append(page), every=1000)
+        running = asyncio.create_task(others())
+        poller.listen(nothing)
+        await until(lambda: "third" in order)
+        running.cancel()
+        shown = [number for number, one in enumerate(order) if one != "other"]
+        assert [order[number] for number in shown] == ["first", "second", "third"]
+        assert all(one + 1 < other for one, other in pairwise(shown))
+
+    run(test)
+
+
+def test_a_page_that_was_closed_while_others_were_shown_is_left_out() -> None:
+    async def test(poller: Poller) -> None:
+        shown: list[str] = []
+        numbers: list[int] = []
+
+        def close_the_other(_: int) -> None:
+            shown.append("first")
+            poller.unwatch(numbers[1])
+
+        numbers.append(poller.watch("key", lambda _: 1, close_the_other, every=1000))
+        numbers.append(poller.watch("key", lambda _: 1, lambda _: shown.append("second"), every=1000))
+        states: list[State] = []
+        poller.listen(states.append)
+        await until(lambda: bool(states))
+        assert shown == ["first"]
 
     run(test)
 

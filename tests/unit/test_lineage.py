@@ -1,32 +1,35 @@
 """The graph of tables and pipelines, without a store."""
 
+from collections.abc import Mapping
+
 from vitrine.console import layers
-from vitrine.service.bodies.lineage import Cause, Graph, Node, Trouble
+from vitrine.service.bodies.lineage import Cause, Graph, Node, State, Topology, Trouble
 from vitrine.status import Status
 
 
-def pipeline(name: str, trouble: Trouble | None = None) -> Node:
-    return Node(f"pipeline:{name}", "pipeline", name, status=Status.IDLE, trouble=trouble)
+def pipeline(name: str) -> Node:
+    return Node(f"pipeline:{name}", "pipeline", name)
 
 
 def table(name: str) -> Node:
     return Node(f"table:/{name}", "table", name)
 
 
-def graph(*nodes: Node, chains: list[str]) -> Graph:
-    """`chains`: names of tables and pipelines, `film > film_dim > mart`."""
+def graph(*nodes: Node, chains: list[str], troubles: Mapping[str, Trouble | None] | None = None) -> Graph:
+    """`chains`: names of tables and pipelines, `film > film_dim > mart`; `troubles`: of pipelines."""
     ids = {node.name: node.id for node in nodes}
     edges = [
         (ids[one], ids[other])
         for chain in chains
         for one, other in zip(chain.split(" > "), chain.split(" > ")[1:], strict=False)
     ]
-    return Graph.of(nodes, edges, unread=0, is_cut=False)
+    states = {ids[name]: State(Status.IDLE, trouble) for name, trouble in (troubles or {}).items() if trouble}
+    return Graph.of(Topology.of({node.id: node for node in nodes}, edges), states)
 
 
 def chain(trouble: Trouble | None = None, second: Trouble | None = None) -> Graph:
-    nodes = (table("film"), pipeline("dim", trouble), table("mart"), pipeline("search", second), table("index"))
-    return graph(*nodes, chains=["film > dim > mart > search > index"])
+    nodes = (table("film"), pipeline("dim"), table("mart"), pipeline("search"), table("index"))
+    return graph(*nodes, chains=["film > dim > mart > search > index"], troubles={"dim": trouble, "search": second})
 
 
 def test_one_hop_shows_what_is_directly_before_and_after_a_node() -> None:
@@ -70,16 +73,26 @@ def test_a_failure_is_shown_before_lateness() -> None:
 
 
 def test_a_cycle_of_tables_ends() -> None:
-    nodes = (table("a"), pipeline("one", "failed"), table("b"), pipeline("two"))
-    circle = graph(*nodes, chains=["a > one > b > two > a"])
+    nodes = (table("a"), pipeline("one"), table("b"), pipeline("two"))
+    circle = graph(*nodes, chains=["a > one > b > two > a"], troubles={"one": "failed"})
     assert set(circle.causes) == set(circle.nodes)
     placed = layers.place(circle, list(circle.nodes))
     assert {one.id for one in placed} == set(circle.nodes)
 
 
 def test_a_search_finds_troubled_nodes_first() -> None:
-    nodes = (pipeline("film_a"), pipeline("film_z", "failed"), pipeline("genre"))
-    assert [one.name for one in graph(*nodes, chains=[]).search("FILM", limit=5)] == ["film_z", "film_a"]
+    nodes = (pipeline("Film_a"), pipeline("film_z"), pipeline("genre"))
+    found = graph(*nodes, chains=[], troubles={"film_z": "failed"})
+    assert [one.name for one in found.search("FILM", limit=5)] == ["film_z", "Film_a"]
+    assert [one.name for one in found.search("", limit=2)] == ["film_z", "Film_a"]
+    assert [one.name for one in found.search("", limit=1)] == ["film_z"]
+
+
+def test_graphs_are_equal_while_topology_and_states_are_the_same() -> None:
+    first = chain()
+    assert Graph.of(first.topology, {}) == first
+    assert Graph.of(first.topology, {"pipeline:dim": State(Status.RUNNING)}) != first
+    assert chain() != first, "another topology is compared by identity: ten thousand nodes are not"
 
 
 def test_tables_and_pipelines_stand_in_columns_of_their_own() -> None:

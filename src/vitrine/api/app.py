@@ -170,7 +170,7 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         finally:
             waiting.close()
-            pool.close()
+            pool.end()
 
     app = Api(
         title="Vitrine",

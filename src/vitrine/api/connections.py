@@ -1,6 +1,7 @@
 """What a route depends on: the context of the service, with connections to the store from a small pool."""
 
-from typing import Annotated, cast
+from contextlib import suppress
+from typing import Annotated, Any, cast
 
 import psycopg
 from fastapi import Depends, Request
@@ -8,20 +9,44 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
 
 from vitrine.api.long_polling import RequestWaiting
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, leave
 from vitrine.service.context import Caller, Context
 from vitrine.settings import Settings
 
-Pool = ConnectionPool[Connection]
-
 WAIT_SECONDS = 5.0
+CANCEL_SECONDS = 0.5
 CALLER = "vitrine.caller"
 """Where the guard leaves the caller in the scope of a request."""
 
 
+class Pool(ConnectionPool[Connection]):
+    """It knows the connections that are in use: the end of the process does not wait for what they execute."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._in_use: set[Connection] = set()
+        super().__init__(url, **options)
+
+    def getconn(self, timeout: float | None = None) -> Connection:
+        connection = super().getconn(timeout)
+        self._in_use.add(connection)
+        return connection
+
+    def putconn(self, conn: Connection) -> None:
+        self._in_use.discard(conn)
+        super().putconn(conn)
+
+    def end(self) -> None:
+        """Close the pool, and end every statement: Python waits for its threads, and one may wait for a lock."""
+        self.close()
+        for connection in list(self._in_use):
+            with suppress(psycopg.Error, OSError):
+                connection.cancel_safe(timeout=CANCEL_SECONDS)
+            leave(connection)
+
+
 def make_pool(url: str) -> Pool:
     """A closed pool: the lifespan of the application opens it without waiting for the database."""
-    return ConnectionPool(
+    return Pool(
         url,
         connection_class=psycopg.Connection[DictRow],
         kwargs={

@@ -46,6 +46,8 @@ def serve(
             http=cast(Any, partial(TimedProtocol, listener)),
             ws="none" if attach is None else "websockets-sansio",
             ws_max_size=MAX_MESSAGE_BYTES,
+            # a message is a few kilobytes; each socket would keep 300 kB, and each message take longer
+            ws_per_message_deflate=False,
             # the guard decides which proxies are believed; uvicorn would believe every local client
             proxy_headers=False,
             ssl_context_factory=(lambda _, __: context) if context else None,

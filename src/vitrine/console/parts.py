@@ -24,8 +24,11 @@ TONES = {
 """The colour of a status; the text beside it says the same."""
 
 
+_TONE_OF = {known.value: tone for known, tone in TONES.items()}
+
+
 def tone_of(status: str) -> str:
-    return next((tone for known, tone in TONES.items() if known.value == status), "idle")
+    return _TONE_OF.get(status, "idle")
 
 
 def box(classes: str = "", *, tag: str = "div") -> Element:

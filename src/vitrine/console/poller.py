@@ -127,8 +127,10 @@ class Poller:
                 if self.state.error is None:  # once, not in every round
                     log.exception("the console could not read", extra={"action": "console_read_failed"})
                 self._fail(exc)
-            for listener in list(self._listeners.values()):
-                _show(listener, self.state)
+            for number, listener in list(self._listeners.items()):
+                if number in self._listeners:
+                    _show(listener, self.state)
+                    await asyncio.sleep(0)
             self._wake.clear()
             try:
                 async with asyncio.timeout(ROUND_SECONDS):
@@ -169,8 +171,11 @@ class Poller:
         if value == topic.value:
             return
         topic.value = value
-        for show in list(self._shows.get(topic.key, {}).values()):
-            _show(show, value)
+        for number, show in list(self._shows.get(topic.key, {}).items()):
+            # pages are shown one at a time: a request of the API that arrives meanwhile does not wait for all of them
+            if topic.value is value and number in self._shows.get(topic.key, {}):
+                _show(show, value)
+                await asyncio.sleep(0)
 
 
 def _show(show: Show[Value], value: Value) -> None:

@@ -60,9 +60,16 @@ class Viewer:
         `key` names what is read: pages with the same key share one read, so it must contain every argument.
         """
         self.unwatch(key)
-        self._watches[key] = self.poller.watch(key, fetch, show, every=every)
+        is_shown = False
+
+        def noted(value: Value) -> None:
+            nonlocal is_shown
+            is_shown = True
+            show(value)
+
+        self._watches[key] = self.poller.watch(key, fetch, noted, every=every)
         value = await self.poller.read(key)
-        if value is not None:
+        if value is not None and not is_shown:  # another page has read it
             show(value)
         return value
 

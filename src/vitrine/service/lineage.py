@@ -2,22 +2,22 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
+from typing import NamedTuple
 from uuid import UUID
 
 from vitrine import policy, urls
 from vitrine.errors import VitrineError
-from vitrine.service.bodies.lineage import Graph, Node, Trouble
+from vitrine.service.bodies.lineage import Graph, Node, State, Topology, Trouble, state_of
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import lineage
-from vitrine.store.lineage import Ends, Reading
+from vitrine.store.lineage import Ends, Reading, Unusual
 
 MAX_PIPELINES = 20_000
 MAX_REMEMBERED = 2 * MAX_PIPELINES
@@ -32,18 +32,26 @@ _DATABASE = ("host", "hostaddr", "port", "dbname", "service")
 Version = tuple[UUID, datetime, int]
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(NamedTuple):
     """What a version of a pipeline reads."""
 
     relations: frozenset[tuple[str, str]] = frozenset()
     reader: str | None = None
 
 
+class Kept(NamedTuple):
+    """The graph of the last call, and what its topology was made from."""
+
+    version: object  # of all definitions
+    places: Mapping[str, str]  # of their sources
+    graph: Graph
+
+
 class Memory:
     """What versions of pipelines read; a version never changes, so that an answer stays right."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
+        self.kept: Kept | None = None  # one graph, of at most 20 000 pipelines
         self._known: OrderedDict[Version, Reads] = OrderedDict()
         self._limit = limit
         self._lock = Lock()
@@ -65,24 +73,49 @@ _memory = Memory()
 def graph(context: Context, *, memory: Memory = _memory, now: Callable[[], float] = time.monotonic) -> Graph:
     """Every pipeline with what it reads and writes, of at most 20 000 pipelines.
 
-    Queries that no call has parsed yet are parsed for a second; `unread` says how many are left for the next call.
+    While no definition changes, a call reads states only, and returns the same graph if these are the same. Queries
+    that no call has parsed yet are parsed for a second; `unread` says how many are left for the next call.
     """
     with context.connection() as connection:
-        found = lineage.list_ends(connection, context.settings.zone, limit=MAX_PIPELINES + 1)
+        version = lineage.get_version(connection, limit=MAX_PIPELINES + 1)
+        unusual = lineage.list_unusual(connection, context.settings.zone, limit=MAX_PIPELINES)
+    places = _Places(context.settings)
+    kept = memory.kept
+    if kept is not None and _is_current(kept, version, places):
+        topology, known = kept.graph.topology, kept.places
+    else:
+        # a change after the version was read is found by the next call
+        kept, topology, known = None, _topology(context, memory, places, now), places.known
+    ids = {_pipeline_id(one.name): one for one in unusual}
+    states = {id: _state(one) for id, one in ids.items() if id in topology.nodes}
+    if kept is not None and kept.graph.states == states:
+        return kept.graph
+    found = Graph.of(topology, states)
+    memory.kept = Kept(version, known, found)
+    return found
+
+
+def _is_current(kept: Kept, version: object, places: "_Places") -> bool:
+    is_whole = not kept.graph.topology.unread
+    return is_whole and kept.version == version and all(places.of(one) == place for one, place in kept.places.items())
+
+
+def _topology(context: Context, memory: Memory, places: "_Places", now: Callable[[], float]) -> Topology:
+    with context.connection() as connection:
+        found = lineage.list_ends(connection, limit=MAX_PIPELINES + 1)
     pipelines = found[:MAX_PIPELINES]
     _learn(context, pipelines, memory, now)
-    known = {one.id: memory.get(_version(one)) for one in pipelines}
-    places = _Places(context.settings)
     nodes: dict[str, Node] = {}
     edges: list[tuple[str, str]] = []
+    unread = 0
     for one in pipelines:
-        pipeline = _pipeline(one)
-        target = _target(one)
-        inputs = list(_inputs(one, known[one.id] or Reads(), places))
-        nodes |= {node.id: node for node in (*inputs, pipeline, target)}
-        edges += [*((node.id, pipeline.id) for node in inputs), (pipeline.id, target.id)]
-    unread = sum(reads is None for reads in known.values())
-    return Graph.of(nodes.values(), edges, unread=unread, is_cut=len(found) > len(pipelines))
+        reads = memory.get(_version(one))
+        unread += reads is None
+        pipeline = _pipeline_id(one.name)
+        nodes[pipeline] = Node(pipeline, "pipeline", one.name, enabled=one.enabled)
+        edges.append((pipeline, _table(nodes, "", one.target_table)))
+        edges += [(id, pipeline) for id in _inputs(nodes, one, reads or Reads(), places)]
+    return Topology.of(nodes, edges, unread=unread, is_cut=len(found) > len(pipelines))
 
 
 def _learn(context: Context, pipelines: Sequence[Ends], memory: Memory, now: Callable[[], float]) -> None:
@@ -119,12 +152,12 @@ class _Places:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: dict[str, str] = {}
+        self.known: dict[str, str] = {}  # those that were asked for
 
     def of(self, source: str) -> str:
-        if source not in self._known:
-            self._known[source] = "" if self._is_store(source) else source
-        return self._known[source]
+        if source not in self.known:
+            self.known[source] = "" if self._is_store(source) else source
+        return self.known[source]
 
     def _is_store(self, source: str) -> bool:
         try:
@@ -139,23 +172,30 @@ def _database(url: str) -> dict[str, str]:
     return {name: keywords[name] for name in _DATABASE if name in keywords}
 
 
-def _pipeline(one: Ends) -> Node:
+def _pipeline_id(name: str) -> str:
+    return f"pipeline:{name}"
+
+
+def _state(one: Unusual) -> State:
     trouble: Trouble | None = "failed" if one.enabled and one.status is Status.FAILED else None
     if trouble is None and one.stale:
         trouble = "late"
-    return Node(f"pipeline:{one.name}", "pipeline", one.name, "", one.status, one.enabled, trouble)
+    return state_of(one.status, trouble)
 
 
-def _target(one: Ends) -> Node:
-    return _table("", one.target_table)
-
-
-def _inputs(one: Ends, reads: Reads, places: _Places) -> Iterator[Node]:
-    for schema, table in sorted(reads.relations):
-        yield _table(places.of(one.source), f"{schema}.{table}")
+def _inputs(nodes: dict[str, Node], one: Ends, reads: Reads, places: _Places) -> Iterator[str]:
+    place = places.of(one.source) if reads.relations else ""
+    for schema, table in reads.relations:
+        yield _table(nodes, place, f"{schema}.{table}")
     if reads.reader is not None:
-        yield Node(f"reader:{reads.reader}", "reader", reads.reader)
+        id = f"reader:{reads.reader}"
+        nodes[id] = Node(id, "reader", reads.reader)
+        yield id
 
 
-def _table(place: str, name: str) -> Node:
-    return Node(f"table:{place}/{name}", "table", name, place)
+def _table(nodes: dict[str, Node], place: str, name: str) -> str:
+    """The id of the table, with its node among those that are known."""
+    id = f"table:{place}/{name}"
+    if id not in nodes:  # many pipelines read the same tables
+        nodes[id] = Node(id, "table", name, place)
+    return id

@@ -9,6 +9,7 @@ from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.store import figures
+from vitrine.store.figures import Sparkline
 
 MAX_COUNT = 1000
 """Larger numbers are shown as `1000+`."""
@@ -35,6 +36,13 @@ def recent_runs(context: Context, ids: Sequence[UUID], *, limit: int = RECENT_RU
     with context.connection() as connection:
         found = figures.list_recent_runs(connection, ids, limit=limit)
     return {one: [RecentRunBody.of(run) for run in runs] for one, runs in found.items()}
+
+
+@allowed(Role.VIEWER)
+def sparklines(context: Context, ids: Sequence[UUID], *, limit: int = RECENT_RUNS) -> dict[UUID, Sparkline]:
+    """The newest runs of each of these pipelines in short: what a row of a table shows of them."""
+    with context.connection() as connection:
+        return figures.list_sparklines(connection, ids, limit=limit)
 
 
 @allowed(Role.VIEWER)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from vitrine.postgres import Connection
@@ -28,6 +28,14 @@ class RecentRun:
     seconds: float
     rows_read: int
     rows_written: int
+
+
+class Sparkline(NamedTuple):
+    """The newest runs of a pipeline, oldest first: one element of each for every run."""
+
+    statuses: list[str]
+    milliseconds: list[int]
+    started: list[int]  # milliseconds since the epoch
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,20 @@ def list_recent_runs(connection: Connection, ids: Sequence[UUID], *, limit: int)
         values = dict(row)
         found[values.pop("pipeline_id")].append(RecentRun(**values))
     return found
+
+
+def list_sparklines(connection: Connection, ids: Sequence[UUID], *, limit: int) -> dict[UUID, Sparkline]:
+    """The newest runs of these pipelines."""
+    return {
+        row["id"]: Sparkline(
+            _oldest_first(row["statuses"]), _oldest_first(row["milliseconds"]), _oldest_first(row["started"])
+        )
+        for row in fetch_all(connection, "list_sparklines", ids=list(ids), limit=limit)
+    }
+
+
+def _oldest_first(newest_first: list[Any] | None) -> list[Any]:
+    return newest_first[::-1] if newest_first else []
 
 
 def get_health(connection: Connection, *, limit: int, within: timedelta = RUNNER_SEEN_WITHIN) -> Health:

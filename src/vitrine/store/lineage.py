@@ -1,20 +1,19 @@
 """What pipelines read from and write to; every query reads a limited number of rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any
+from decimal import Decimal
+from typing import NamedTuple
 
 from vitrine.model import PipelineId
 from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import selecting
-from vitrine.store.database import fetch_all
+from vitrine.store.database import fetch_all, fetch_one
 
 
-@dataclass(frozen=True)
-class Ends:
-    """A pipeline without its query: where it reads and writes, and its state."""
+class Ends(NamedTuple):
+    """A pipeline without its query: where it reads and writes."""
 
     id: PipelineId
     name: str
@@ -23,12 +22,18 @@ class Ends:
     source: str
     target_table: str
     enabled: bool
+
+
+class Unusual(NamedTuple):
+    """The state of a pipeline that is not idle, or whose mart is late."""
+
+    name: str
+    enabled: bool
     status: Status
     stale: bool
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """How a pipeline reads: one of them is set, unless the definition is not valid."""
 
     id: PipelineId
@@ -37,16 +42,23 @@ class Reading:
     reader: str | None
 
 
-def list_ends(connection: Connection, zone: tzinfo, *, limit: int) -> list[Ends]:
-    """Pipelines in the order of their names. `zone`: time zone for cron schedules."""
+def get_version(connection: Connection, *, limit: int) -> tuple[int, Decimal | None]:
+    """Another one after every change of what `list_ends` or `list_readings` return."""
+    row = fetch_one(connection, "get_lineage_version", limit=limit)
+    assert row is not None  # noqa: S101  an aggregate has one row
+    return row["pipelines"], row["hash"]
+
+
+def list_ends(connection: Connection, *, limit: int) -> list[Ends]:
+    """Pipelines in the order of their names."""
+    return [Ends(**row) for row in fetch_all(connection, "list_lineage", limit=limit)]
+
+
+def list_unusual(connection: Connection, zone: tzinfo, *, limit: int) -> list[Unusual]:
+    """All others are idle and in time. `zone`: time zone for cron schedules."""
     crons = selecting.list_stale_crons(connection, zone)
-    rows = fetch_all(connection, "list_lineage", stale_crons=crons, limit=limit)
-    return [_ends(dict(row)) for row in rows]
-
-
-def _ends(values: dict[str, Any]) -> Ends:
-    values["status"] = Status(values["status"])
-    return Ends(**values)
+    rows = fetch_all(connection, "list_lineage_states", stale_crons=crons, limit=limit)
+    return [Unusual(row["name"], row["enabled"], Status(row["status"]), row["stale"]) for row in rows]
 
 
 def list_readings(connection: Connection, ids: Sequence[PipelineId]) -> list[Reading]:

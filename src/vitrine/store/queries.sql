@@ -1267,6 +1267,19 @@ SELECT tag AS name, count(*) AS pipelines, count(*) FILTER (WHERE p.status = 'FA
   FROM (SELECT * FROM etl.etl_pipelines LIMIT %(limit)s) AS p CROSS JOIN LATERAL unnest(p.tags) AS tag
  GROUP BY tag ORDER BY tag LIMIT %(groups)s;
 
+-- list_sparklines --
+-- Status, milliseconds and start of the newest runs of several pipelines, as arrays, newest first: as rows they would take
+-- most of the time of a page. A pipeline without runs has nulls
+SELECT p.id, r.statuses, r.milliseconds, r.started
+  FROM unnest(%(ids)s::uuid[]) AS p(id)
+ CROSS JOIN LATERAL (
+       SELECT array_agg(n.status) AS statuses,
+              array_agg((extract(epoch FROM coalesce(n.finished_at, clock_timestamp()) - n.started_at) * 1000)::int8)
+                AS milliseconds,
+              array_agg((extract(epoch FROM n.started_at) * 1000)::int8) AS started
+         FROM (SELECT status, started_at, finished_at FROM etl.etl_runs
+                WHERE pipeline_id = p.id ORDER BY id DESC LIMIT %(limit)s) AS n) AS r;
+
 -- list_recent_runs --
 -- The newest runs of several pipelines, in short, newest first
 SELECT r.pipeline_id, r.id, r.kind, r.status, r.started_at, r.rows_read, r.rows_written,
@@ -1297,12 +1310,29 @@ SELECT (SELECT count(*) FROM etl.etl_runners WHERE seen_at > now() - %(within)s:
 SELECT id, at, actor, via, operation, ARRAY(SELECT jsonb_object_keys(coalesce(after, before, '{}')) ORDER BY 1) AS fields
   FROM etl.etl_audit WHERE pipeline = %(name)s AND id < %(before)s ORDER BY id DESC LIMIT %(limit)s;
 
+-- get_lineage_version --
+-- Another value after every change of a definition, of at most `limit` pipelines: lineage reads them again only then. The sum
+-- does not depend on the order of the rows
+SELECT count(*) AS pipelines,
+       sum(hash_record_extended(ROW(p.id, p.created_at, p.config_version, p.name, p.source, p.target_table, p.enabled), 0)) AS hash
+  FROM (SELECT id, created_at, config_version, name, source, target_table, enabled
+          FROM etl.etl_pipelines ORDER BY name LIMIT %(limit)s) AS p;
+
 -- list_lineage --
--- What every pipeline reads from and writes to, and its state, without the queries; at most `limit` pipelines
-SELECT p.id, p.name, p.config_version, p.created_at, p.source, p.target_table, p.enabled, p.status,
+-- What every pipeline reads from and writes to, without the queries; at most `limit` pipelines
+SELECT id, name, config_version, created_at, source, target_table, enabled
+  FROM etl.etl_pipelines
+ ORDER BY name
+ LIMIT %(limit)s;
+
+-- list_lineage_states --
+-- The pipelines that are not idle or whose mart is late; at most `limit`
+SELECT p.name, p.enabled, p.status,
        -- include stale
        AS stale
   FROM etl.etl_pipelines p
+ WHERE p.status <> 'IDLE' OR
+       -- include stale
  ORDER BY p.name
  LIMIT %(limit)s;
 

@@ -44,12 +44,14 @@ class Rows(Element):
         self._key = key
         self._rows: list[Row] = []
         self._props["texts"] = dict(texts)
-        self._props["rows"] = []
+        self._props["rows"] = ()
 
     def show(self, rows: Sequence[Row]) -> None:
         before, self._rows = self._rows, list(rows)
-        # in the page as it is built again by the browser, without sending it now
-        self._props["rows"] = self._rows
+        # for a browser that builds the page again; a change of the props would send all rows now
+        with self._props.suspend_updates():
+            # NiceGUI would watch every value in a list, which takes longer than to read the rows
+            self._props["rows"] = tuple(rows)
         if [one[self._key] for one in before] != [one[self._key] for one in rows]:
             self.update()
             return
@@ -59,10 +61,11 @@ class Rows(Element):
 
 
 class Marts(Rows, component="marts.js"):
-    """The table of pipelines and their marts."""
+    """The table of pipelines and their marts. `outcomes`: text and tone of each status of a run."""
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
+    def __init__(self, texts: Mapping[str, str], outcomes: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(texts, key="name")
+        self._props["outcomes"] = dict(outcomes)
 
 
 class Timeline(Rows, component="timeline.js"):

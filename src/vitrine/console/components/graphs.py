@@ -14,11 +14,12 @@ class Lineage(Element, component="lineage.js"):
     def __init__(self, texts: Mapping[str, str], on_choose: Callable[[str], Any]) -> None:
         super().__init__()
         self._props["texts"] = dict(texts)
-        self._props |= {"nodes": [], "edges": [], "columns": []}
+        self._props |= {"nodes": (), "edges": (), "columns": ()}
         self.on("choose", lambda event: on_choose(str(event.args)))
 
     def show(self, nodes: Sequence[Row], edges: Sequence[Row], columns: Sequence[Row]) -> None:
-        shown = {"nodes": list(nodes), "edges": list(edges), "columns": list(columns)}
+        # not lists: NiceGUI would watch every value in them
+        shown = {"nodes": tuple(nodes), "edges": tuple(edges), "columns": tuple(columns)}
         if {name: self._props[name] for name in shown} != shown:
             self._props |= shown
             self.update()

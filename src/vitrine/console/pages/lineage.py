@@ -191,9 +191,10 @@ class LineagePage:
         node = graph.nodes.get(self._chosen)
         cause = graph.causes.get(self._chosen)
         near = (graph.before.get(self._chosen, ()), graph.after.get(self._chosen, ()))
-        if self._detailed == (node, cause, near):
+        shown = (node, graph.state(self._chosen), cause, near)
+        if self._detailed == shown:
             return
-        self._detailed = (node, cause, near)
+        self._detailed = shown
         self._details.clear()
         self._details.set_visibility(node is not None)
         if node is None:
@@ -203,7 +204,7 @@ class LineagePage:
                 parts.text(node.name, tag="h2")
                 parts.text(_kind(graph, node), "v-muted")
                 if node.kind == "pipeline":
-                    parts.badge(_status(node), _tone(node))
+                    parts.badge(_status(graph, node), _tone(graph, node))
                     parts.link(texts.OPEN_PIPELINE, address_of(node.name), "v-button")
             if cause is not None:
                 why = parts.text(_because(node, cause.trouble, cause.pipeline), "v-cause-text", tag="p")
@@ -222,7 +223,7 @@ class LineagePage:
 def _node(graph: Graph, id: str, *, is_chosen: bool) -> dict[str, Any]:
     node = graph.nodes[id]
     cause = graph.causes.get(id)
-    state = _status(node) if node.kind == "pipeline" else _kind(graph, node)
+    state = _status(graph, node) if node.kind == "pipeline" else _kind(graph, node)
     label = f"{node.name}: {state}"
     if cause is not None:
         label = f"{label}. {_because(node, cause.trouble, cause.pipeline)}"
@@ -247,8 +248,8 @@ def _path(graph: Graph, id: str) -> dict[str, Any]:
     return {
         "name": node.name,
         "href": address_of(node.name),
-        "status": _status(node),
-        "tone": _tone(node),
+        "status": _status(graph, node),
+        "tone": _tone(graph, node),
         "cause": _because(node, cause.trouble, cause.pipeline) if cause and cause.pipeline != node.name else "",
         "reads": ends(graph.before[id]),
         "writes": ends(graph.after[id]),
@@ -260,18 +261,18 @@ def _tone_of_edge(graph: Graph, id: str) -> str:
     return cause.trouble if cause else ""
 
 
-def _tone(node: Node) -> str:
+def _tone(graph: Graph, node: Node) -> str:
     if not node.enabled:
         return "disabled"
-    return node.trouble or (parts.tone_of(node.status) if node.status else "idle")
+    state = graph.state(node.id)
+    return state.trouble or parts.tone_of(state.status)
 
 
-def _status(node: Node) -> str:
-    if not node.enabled or node.status is None:
+def _status(graph: Graph, node: Node) -> str:
+    if not node.enabled:
         return texts.DISABLED
-    if node.trouble == "late":
-        return texts.LATE
-    return texts.STATUS[node.status]
+    state = graph.state(node.id)
+    return texts.LATE if state.trouble == "late" else texts.STATUS[state.status]
 
 
 def _kind(graph: Graph, node: Node) -> str:
@@ -302,7 +303,7 @@ def _head(graph: Graph, placed: list[layers.Placed], column: int) -> str:
 
 def _summary(graph: Graph, ids: list[str]) -> str:
     shown = texts.NODES_SHOWN.format(shown=len(ids), all=len(graph.nodes))
-    notes = [texts.UNREAD.format(count=graph.unread)] if graph.unread else []
-    if graph.is_cut:
+    notes = [texts.UNREAD.format(count=graph.topology.unread)] if graph.topology.unread else []
+    if graph.topology.is_cut:
         notes.append(texts.LINEAGE_CUT)
     return " · ".join([shown, *notes])

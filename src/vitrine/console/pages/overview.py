@@ -95,13 +95,10 @@ class MartsPage:
 
 
 def read_marts(context: Context, query: Query) -> MartsPage:
-    """Two queries: the pipelines with their newest runs, and the last runs of all of them."""
+    """The pipelines with their newest runs, why some are late, and the last runs of all of them."""
     page = definitions.list_page(context, query.filters, after=query.after, limit=PAGE_SIZE)
-    runs = overview.recent_runs(context, [one.id for one in page.items])
-    rows = [
-        _row(one) | {"runs": [_bar(run.status, run.seconds, run.started_at.isoformat()) for run in runs[one.id]]}
-        for one in page.items
-    ]
+    runs = overview.sparklines(context, [one.id for one in page.items])
+    rows = [_row(one) | {"runs": runs[one.id]._asdict()} for one in page.items]
     rows += [_invalid_row(one.name, one.reason) for one in page.invalid]
     return MartsPage(sorted(rows, key=lambda row: str(row["name"])), page.next)
 
@@ -110,8 +107,8 @@ def address_of(name: str) -> str:
     return f"{HOME}/pipelines/{quote(name)}"
 
 
-def _bar(status: str, seconds: float, at: str) -> dict[str, Any]:
-    return {"status": texts.RUN_STATUS[status], "tone": parts.tone_of(status), "seconds": round(seconds, 3), "at": at}
+OUTCOMES = {status: {"text": text, "tone": parts.tone_of(status)} for status, text in texts.RUN_STATUS.items()}
+"""How the table shows the statuses of runs."""
 
 
 def _row(one: ListedPipelineBody) -> dict[str, Any]:
@@ -156,7 +153,7 @@ def _invalid_row(name: str, reason: str) -> dict[str, Any]:
         "next_due_at": None,
         "trigger": "–",
         "last_run": None,
-        "runs": [],
+        "runs": {"statuses": [], "milliseconds": [], "started": []},
     }
 
 
@@ -183,7 +180,7 @@ class OverviewPage:
             self._build_filters()
         self._groups = parts.box("v-groups")
         with parts.box("v-card"):
-            self._marts = Marts(texts.MARTS)
+            self._marts = Marts(texts.MARTS, OUTCOMES)
             self._empty = parts.box()
         with parts.box("v-pager") as self._pager:
             self._first = parts.button(texts.FIRST_PAGE, self._choose(after=""))
