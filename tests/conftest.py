@@ -1,5 +1,6 @@
 """Shared fixtures: servers per session, and a fresh database with a small cinema per test."""
 
+import gc
 import itertools
 import os
 import signal
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # an example of 0.2 s shows a busy machine, not a mistake
     hypothesis.settings.register_profile("vitrine", deadline=None)
     hypothesis.settings.load_profile("vitrine")
+    gc.disable()  # until the tests are collected; see below
     # the processes of pytest-xdist belong to the session of the process that starts them
     if not hasattr(config, "workerinput"):
         config.stash[_session] = elasticsearch.Session()
@@ -48,6 +50,12 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first, the short ones of integration last: at the end no process waits for another one."""
     items.sort(key=lambda item: item.path.parent.name != "property")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests live until the end: a collection of garbage would visit all of them each time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

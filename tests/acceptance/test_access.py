@@ -262,7 +262,7 @@ def test_a_token_appears_nowhere_but_where_it_is_created(
     assert token_text.PATTERN.fullmatch(token)
     assert (made.returncode, token in made.stderr) == (0, False)
     texts: list[str] = []
-    with started(["api"], tmp_path, env) as api, started(["runner"], tmp_path, env) as work:
+    with started(["api"], tmp_path, env, new=True) as api, started(["runner"], tmp_path, env, new=True) as work:
         wait_until(lambda: fetch(port, "/health", token)[0] == 200, START_SECONDS, "the start of API and runner")
         for method, path in (
             ("GET", "/pipelines"),

@@ -119,8 +119,8 @@ def test_a_planted_secret_appears_nowhere(connection: Connection, database_url: 
     logs.mkdir()
     found: dict[str, str] = {}
     with (
-        started(["api"], logs, env) as api,
-        started(["runner", "--metrics-port", str(metrics_port)], logs, env) as runner,
+        started(["api"], logs, env, new=True) as api,
+        started(["runner", "--metrics-port", str(metrics_port)], logs, env, new=True) as runner,
     ):
         wait_until(lambda: '"ok"' in ask(api_port, "GET", "/health"), 60)
         for name, fields in PIPELINES.items():

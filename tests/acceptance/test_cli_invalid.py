@@ -91,12 +91,12 @@ def test_lists_name_it_with_the_reason_and_show_the_others(command: Command) -> 
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("arguments", [["show"], ["status"], ["runs"], ["validate"], ["run", "--no-wait"]])
-def test_questions_about_it_are_answered_with_the_reason_and_the_remedy(command: Command, arguments: list[str]) -> None:
-    assert refused(command(*arguments, "genres")) == (
-        f"vitrine: the stored definition of 'genres' is not valid ({REASON}); apply a valid one with `vitrine apply`,"
-        " or delete the pipeline\n"
-    )
+def test_questions_about_it_are_answered_with_the_reason_and_the_remedy(command: Command) -> None:
+    for arguments in (["show"], ["status"], ["runs"], ["validate"], ["run", "--no-wait"]):
+        assert refused(command(*arguments, "genres")) == (
+            f"vitrine: the stored definition of 'genres' is not valid ({REASON}); apply a valid one with"
+            " `vitrine apply`, or delete the pipeline\n"
+        ), arguments
 
 
 @pytest.mark.usefixtures("files")

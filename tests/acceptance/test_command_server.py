@@ -1,12 +1,15 @@
 """The short commands of the tests are forks of one process, and behave as new processes do."""
 
+import signal
+import subprocess
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from tests.helpers import command_server
-from tests.helpers.processes import environment, vitrine
+from tests.helpers.processes import environment, started, vitrine
+from tests.helpers.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -30,9 +33,26 @@ def test_a_fork_answers_as_a_new_process_does(
 def test_a_command_that_takes_too_long_is_killed(database_url: str, tmp_path: Path) -> None:
     with (tmp_path / "output").open("w+") as output:
         streams = (output.fileno(), output.fileno(), output.fileno())
-        with pytest.raises(TimeoutError):
+        with pytest.raises(subprocess.TimeoutExpired):
             command_server.run(["runner"], tmp_path, environment(database_url), streams, seconds=0.5)
         assert command_server.run(["--version"], tmp_path, environment(None), streams, seconds=60) == 0
+
+
+def test_a_service_is_a_fork_that_receives_signals_and_reports_its_end(database_url: str, tmp_path: Path) -> None:
+    with started(["runner"], tmp_path, environment(database_url)) as one:
+        assert isinstance(one.process, command_server.Fork)
+        wait_until(lambda: "runner started" in one.output(), what="the start of the runner")
+        assert one.process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            one.process.wait(0.05)
+        assert one.stop() == 0
+        assert (one.process.poll(), one.process.returncode) == (0, 0)
+    with started(["runner"], tmp_path, environment(database_url)) as killed:
+        killed.process.kill()
+        assert killed.process.wait(20) == -signal.SIGKILL
+        killed.process.terminate()  # it has ended: no other process may get its signal
+    with started(["runner"], tmp_path, environment(database_url), new=True) as new:
+        assert isinstance(new.process, subprocess.Popen)
 
 
 def test_variables_of_the_interpreter_need_a_new_process() -> None:

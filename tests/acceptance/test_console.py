@@ -3,27 +3,32 @@
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import Tab, open_tab
+from tests.helpers.browser import Tab, button, new_tab, violations
 from tests.helpers.console import Site, enter, path_of, served
+from tests.helpers.console_fixtures import browser, connection, database_url, settings
+from tests.helpers.databases import copy_of
+from tests.helpers.folders import server_folder
 from tests.helpers.pipelines import create
 from tests.helpers.processes import runner
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import run
 from tests.helpers.waiting import wait_until
-from vitrine.postgres import Connection
+from vitrine.embedded import EmbeddedPostgres
+from vitrine.postgres import Connection, connect
 from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import pipelines
+
+__all__ = ["browser", "connection", "database_url", "settings"]
 
 SLOW = 60_000
 """Milliseconds; a machine with one busy core."""
@@ -33,20 +38,23 @@ HOSTILE = (
 )
 
 
-@pytest.fixture
-def site(database_url: str, tmp_path: Path) -> Iterator[Site]:
-    with served(database_url, tmp_path) as site:
+@pytest.fixture(autouse=True)
+def _empty_store(connection: Connection) -> Iterator[None]:
+    """Each test begins without pipelines and runners."""
+    yield
+    connection.execute("TRUNCATE etl.etl_pipelines, etl.etl_runners CASCADE")
+
+
+@pytest.fixture(scope="module")
+def site(database_url: str) -> Iterator[Site]:
+    with server_folder("vitrine-test-") as folder, served(database_url, folder) as site:
         yield site
 
 
 @pytest.fixture
-def tab(site: Site, tmp_path: Path) -> Iterator[Tab]:
+def tab(browser: BrowserContext) -> Iterator[Tab]:
     """The page contacts its own host only, without a violation of its policy, and without an error."""
-    (tmp_path / "browser").mkdir()
-    with open_tab(tmp_path / "browser") as tab:
-        expect.set_options(timeout=SLOW)
-        tab.page.set_default_timeout(SLOW)
-        tab.page.set_default_navigation_timeout(SLOW)
+    with new_tab(browser, milliseconds=SLOW) as tab:
         yield tab
         assert [one for one in tab.complaints if "WebSocket" not in one and "ERR_CONNECTION" not in one] == []
         assert tab.hosts() == {"127.0.0.1"}
@@ -54,20 +62,6 @@ def tab(site: Site, tmp_path: Path) -> Iterator[Tab]:
 
 def mart(page: Page, name: str) -> Locator:
     return page.locator(f".v-marts tr[data-name={name}]")
-
-
-def button(page: Page, name: str) -> Locator:
-    return page.get_by_role("button", name=name, exact=True)
-
-
-def violations(page: Page) -> list[str]:
-    """What axe-core finds; each with the element."""
-    found = cast(Any, Axe()).run(page).response["violations"]
-    return [
-        f"{one['id']}: {node['html'][:200]} {node['any'][0]['message'] if node['any'] else ''}"
-        for one in cast(list[Any], found)
-        for node in one["nodes"]
-    ]
 
 
 def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site: Site) -> None:
@@ -225,15 +219,17 @@ def test_a_failing_pipeline_shows_its_sentence_and_hostile_text_is_only_text(
 
 @pytest.mark.promise("H2", "H30")
 def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
-    database_url: str, tmp_path: Path, connection: Connection, settings: Settings
+    postgres: EmbeddedPostgres, template: str, settings: Settings, tmp_path: Path, browser: BrowserContext
 ) -> None:
-    create(connection, "alpha", tags=["search"])
-    token = issue(settings, connection, Role.VIEWER, "analyst")
-    operator = issue(settings, connection, Role.OPERATOR, "operator")
-    with served(database_url, tmp_path) as site, open_tab(tmp_path) as tab:
-        page = tab.page
-        page.set_default_timeout(SLOW)
-        expect.set_options(timeout=SLOW)
+    with ExitStack() as stack:
+        # a store with tokens: the process of the other tests has none
+        url = postgres.tcp_url(stack.enter_context(copy_of(postgres, template, "console_with_tokens")))
+        connection = stack.enter_context(connect(url, name="tests"))
+        create(connection, "alpha", tags=["search"])
+        token = issue(settings, connection, Role.VIEWER, "analyst")
+        operator = issue(settings, connection, Role.OPERATOR, "operator")
+        site = stack.enter_context(served(url, tmp_path))
+        page = stack.enter_context(new_tab(browser, milliseconds=SLOW)).page
         enter(page, site, site.log_in(operator))
         page.goto(f"{site.console}/pipelines/alpha")
         button(page, "Run").click()
@@ -256,14 +252,11 @@ def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
 
 
 def test_the_page_comes_back_after_a_restart_of_the_server(
-    database_url: str, tmp_path: Path, connection: Connection
+    database_url: str, tmp_path: Path, connection: Connection, browser: BrowserContext
 ) -> None:
     create(connection, "alpha")
-    (tmp_path / "browser").mkdir()
-    with open_tab(tmp_path / "browser") as tab:
+    with new_tab(browser, milliseconds=SLOW) as tab:
         page = tab.page
-        expect.set_options(timeout=SLOW)
-        page.set_default_timeout(SLOW)
         with served(database_url, tmp_path) as site:
             page.goto(site.console)
             expect(mart(page, "alpha")).to_be_visible()

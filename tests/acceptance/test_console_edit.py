@@ -1,51 +1,31 @@
 """New and edit in a real browser: one server and one browser for all tests of this file."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any, cast
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import Tab, open_tab
+from tests.helpers.browser import button, new_tab, violations
 from tests.helpers.console import Site, enter, served
-from tests.helpers.databases import copy_of
+from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.folders import server_folder
 from tests.helpers.processes import runner
 from tests.helpers.running import succeed
-from vitrine.embedded import EmbeddedPostgres
 from vitrine.model import Definition
-from vitrine.postgres import Connection, connect
+from vitrine.postgres import Connection
 from vitrine.service import definitions
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 from vitrine.store import state as states
 
+__all__ = ["browser", "connection", "database_url", "settings"]
+
 SLOW = 30_000
 """Milliseconds; a machine with one busy core."""
 
 HOSTILE = "<img src=x onerror='window.harm = 1'>{{ harm = window.harm = 2 }}<script>window.harm = 3</script>"
-ADMIN = "the-admin"
-
-
-@pytest.fixture(scope="module")
-def url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
-    with copy_of(postgres, template, "console_edit") as name:
-        yield postgres.tcp_url(name)
-
-
-@pytest.fixture(scope="module")
-def settings(url: str) -> Settings:
-    return Settings.model_validate({"database_url": url})
-
-
-@pytest.fixture(scope="module")
-def connection(url: str) -> Iterator[Connection]:
-    with connect(url, name="tests") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -54,40 +34,25 @@ def tokens(settings: Settings, connection: Connection) -> dict[Role, str]:
 
 
 @pytest.fixture(scope="module")
-def site(url: str, tokens: dict[Role, str]) -> Iterator[Site]:
+def site(database_url: str, tokens: dict[Role, str]) -> Iterator[Site]:
     assert tokens
-    with server_folder("vitrine-test-") as folder, served(url, folder) as site:
+    with server_folder("vitrine-test-") as folder, served(database_url, folder) as site:
         yield site
 
 
-@pytest.fixture(scope="module")
-def browser(site: Site) -> Iterator[Tab]:
-    with ExitStack() as stack:
-        tab = stack.enter_context(open_tab(stack.enter_context(server_folder("vitrine-test-"))))
-        expect.set_options(timeout=SLOW)
-        tab.page.context.set_default_timeout(SLOW)
-        tab.page.context.set_default_navigation_timeout(SLOW)
-        assert site.port
-        yield tab
-
-
 @pytest.fixture
-def page(browser: Tab, site: Site, tokens: dict[Role, str]) -> Iterator[Page]:
+def page(browser: BrowserContext, site: Site, tokens: dict[Role, str]) -> Iterator[Page]:
     """A page of an administrator; it has no error, and no violation of its policy."""
-    enter(browser.page, site, site.log_in(tokens[Role.ADMIN]))
-    browser.complaints.clear()
-    yield browser.page
-    assert browser.page.evaluate("window.harm") is None
-    assert [one for one in browser.complaints if "WebSocket" not in one] == []
-    assert browser.hosts() == {"127.0.0.1"}
+    with new_tab(browser, milliseconds=SLOW) as tab:
+        enter(tab.page, site, site.log_in(tokens[Role.ADMIN]))
+        yield tab.page
+        assert tab.page.evaluate("window.harm") is None
+        assert [one for one in tab.complaints if "WebSocket" not in one] == []
+        assert tab.hosts() == {"127.0.0.1"}
 
 
 def editor(page: Page, label: str = "Query") -> Locator:
     return page.locator(f'.cm-content[aria-label="{label}"]')
-
-
-def button(page: Page, name: str) -> Locator:
-    return page.get_by_role("button", name=name, exact=True)
 
 
 def write(page: Page, text: str, label: str = "Query") -> None:
@@ -95,12 +60,6 @@ def write(page: Page, text: str, label: str = "Query") -> None:
     editor(page, label).click()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text(text)
-
-
-def violations(page: Page) -> list[str]:
-    """What axe-core finds; each with the element."""
-    found: list[dict[str, Any]] = cast(Any, Axe()).run(page).response["violations"]
-    return [f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found for node in one["nodes"]]
 
 
 def store(settings: Settings, connection: Connection, name: str, **fields: object) -> None:
@@ -114,7 +73,7 @@ def store(settings: Settings, connection: Connection, name: str, **fields: objec
     definitions.create(context(settings, connection), Definition.model_validate(given), validate=False)
 
 
-def test_a_mart_is_created_by_form_corrected_previewed_saved_and_run(page: Page, site: Site, url: str) -> None:
+def test_a_mart_is_created_by_form_corrected_previewed_saved_and_run(page: Page, site: Site, database_url: str) -> None:
     page.goto(site.console)
     page.get_by_role("link", name="New pipeline").click()
     page.get_by_label("Name", exact=True).fill("genre_counts")
@@ -149,7 +108,7 @@ def test_a_mart_is_created_by_form_corrected_previewed_saved_and_run(page: Page,
     assert violations(page) == []
     button(page, "Save").click()
     expect(page).to_have_url(f"{site.console}/pipelines/genre_counts")
-    with server_folder("vitrine-test-") as folder, runner(url, folder):
+    with server_folder("vitrine-test-") as folder, runner(database_url, folder):
         button(page, "Run").click()
         expect(page.locator(".v-timeline").first).to_contain_text("Success")
     page.get_by_role("link", name="Edit", exact=True).click()

@@ -4,16 +4,16 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import bearer, context, issue
-from tests.helpers.browser import Tab, open_tab
+from tests.helpers.browser import button, new_tab, violations
 from tests.helpers.console import Site, enter, served
+from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.databases import copy_of
 from tests.helpers.folders import server_folder
 from tests.helpers.pipelines import create
@@ -21,35 +21,18 @@ from tests.helpers.running import create as create_checked
 from tests.helpers.running import succeed
 from vitrine.demo import story
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.postgres import Connection, connect
+from vitrine.postgres import Connection
 from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.store import pipelines, runs
 
+__all__ = ["browser", "connection", "database_url", "settings"]
+
 SLOW = 60_000
 """Milliseconds; a machine with busy cores."""
 
 HOSTILE = "<img src=x onerror='window.harm = 1'>{{ harm = window.harm = 2 }}"
-
-# one process and one browser for all tests of this file: their start takes longer than the tests
-
-
-@pytest.fixture(scope="module")
-def url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
-    with copy_of(postgres, template, "console_pages") as name:
-        yield postgres.tcp_url(name)
-
-
-@pytest.fixture(scope="module")
-def settings(url: str) -> Settings:
-    return Settings.model_validate({"database_url": url})
-
-
-@pytest.fixture(scope="module")
-def connection(url: str) -> Iterator[Connection]:
-    with connect(url, name="tests") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -58,29 +41,21 @@ def tokens(settings: Settings, connection: Connection) -> dict[Role, str]:
 
 
 @pytest.fixture(scope="module")
-def site(url: str, tokens: dict[Role, str]) -> Iterator[Site]:
+def site(database_url: str, tokens: dict[Role, str]) -> Iterator[Site]:
     assert tokens  # so that it asks for a login
-    with server_folder("vitrine-test-") as folder, served(url, folder) as site:
+    with server_folder("vitrine-test-") as folder, served(database_url, folder) as site:
         yield site
 
 
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
-    with server_folder("vitrine-test-") as folder, open_tab(folder) as tab:
-        expect.set_options(timeout=SLOW)
-        tab.page.set_default_timeout(SLOW)
-        yield tab
-
-
 @pytest.fixture
-def page(tab: Tab, site: Site, tokens: dict[Role, str]) -> Iterator[Page]:
+def page(browser: BrowserContext, site: Site, tokens: dict[Role, str]) -> Iterator[Page]:
     """Logged in as an administrator. The page contacts its own host only, and reports no error."""
-    tab.complaints.clear()
-    log_in(tab.page, site, tokens[Role.ADMIN])
-    yield tab.page
-    assert [one for one in tab.complaints if "WebSocket" not in one] == []
-    assert tab.hosts() == {"127.0.0.1"}
-    assert tab.page.evaluate("window.harm") is None
+    with new_tab(browser, milliseconds=SLOW) as tab:
+        log_in(tab.page, site, tokens[Role.ADMIN])
+        yield tab.page
+        assert [one for one in tab.complaints if "WebSocket" not in one] == []
+        assert tab.hosts() == {"127.0.0.1"}
+        assert tab.page.evaluate("window.harm") is None
 
 
 def log_in(page: Page, site: Site, token: str) -> None:
@@ -90,16 +65,6 @@ def log_in(page: Page, site: Site, token: str) -> None:
 
 def node(page: Page, id: str) -> Locator:
     return page.locator(f'[data-node="{id}"]')
-
-
-def violations(page: Page) -> list[str]:
-    """What axe-core finds; each with the element."""
-    found = cast(Any, Axe()).run(page).response["violations"]
-    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
-
-
-def button(page: Page, name: str) -> Locator:
-    return page.get_by_role("button", name=name, exact=True)
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +174,15 @@ def test_an_administrator_creates_and_revokes_a_token(
     assert httpx.get(f"{site.address}/whoami", headers=bearer(token), timeout=20).status_code == 401
 
 
-def test_the_first_token_stays_on_the_page_until_it_is_copied(tab: Tab, database_url: str, tmp_path: Path) -> None:
-    page = tab.page
-    page.context.clear_cookies()
-    with served(database_url, tmp_path) as open_site:
+def test_the_first_token_stays_on_the_page_until_it_is_copied(
+    browser: BrowserContext, postgres: EmbeddedPostgres, template: str, tmp_path: Path
+) -> None:
+    with (
+        copy_of(postgres, template, "console_first_token") as name,
+        served(postgres.tcp_url(name), tmp_path) as open_site,
+        new_tab(browser, milliseconds=SLOW) as tab,
+    ):
+        page = tab.page
         page.goto(f"{open_site.console}/access")
         expect(page.get_by_role("heading", name="There are no tokens yet.")).to_be_visible()
         other = page.context.new_page()

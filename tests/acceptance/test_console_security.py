@@ -13,43 +13,27 @@ from websockets.sync.client import ClientConnection
 
 from tests.helpers.access import context, issue
 from tests.helpers.console import COOKIE, Site, is_open, served
+from tests.helpers.console_fixtures import connection, database_url, settings
 from tests.helpers.databases import copy_of
 from tests.helpers.folders import server_folder
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.postgres import Connection, connect
+from vitrine.postgres import Connection
 from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 
-REFUSED = (401, 403)
+__all__ = ["connection", "database_url", "settings"]
 
 
 # one process for all tests that need tokens, and one for those that need none: its start takes longer than most tests
 
 
 @pytest.fixture(scope="module")
-def url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
-    with copy_of(postgres, template, "console_security") as name:
-        yield postgres.tcp_url(name)
-
-
-@pytest.fixture(scope="module")
-def settings(url: str) -> Settings:
-    return Settings.model_validate({"database_url": url})
-
-
-@pytest.fixture(scope="module")
-def connection(url: str) -> Iterator[Connection]:
-    with connect(url, name="tests") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def site(url: str, settings: Settings, connection: Connection) -> Iterator[Site]:
+def site(database_url: str, settings: Settings, connection: Connection) -> Iterator[Site]:
     """It has tokens, so that it asks for a login."""
     issue(settings, connection, Role.VIEWER, "first")
-    with server_folder("vitrine-test-") as folder, served(url, folder) as site:
+    with server_folder("vitrine-test-") as folder, served(database_url, folder) as site:
         yield site
 
 
@@ -62,13 +46,15 @@ def token(settings: Settings, connection: Connection) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def open_site(postgres: EmbeddedPostgres, template: str) -> Iterator[Site]:
-    """It has no tokens."""
-    with (
-        copy_of(postgres, template, "console_without_tokens") as name,
-        server_folder("vitrine-test-") as folder,
-        served(postgres.tcp_url(name), folder) as site,
-    ):
+def open_url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    """A store without tokens."""
+    with copy_of(postgres, template, "console_without_tokens") as name:
+        yield postgres.tcp_url(name)
+
+
+@pytest.fixture(scope="module")
+def open_site(open_url: str) -> Iterator[Site]:
+    with server_folder("vitrine-test-") as folder, served(open_url, folder) as site:
         yield site
 
 
@@ -218,8 +204,8 @@ def test_a_proxy_without_tokens_is_refused(open_site: Site) -> None:
     assert open_site.get("/console", **{"X-Forwarded-For": "192.0.2.1"}).status_code == 403
 
 
-def test_sigterm_with_open_pages_stays_within_its_promise(url: str, tmp_path: Path, token: str) -> None:
-    with served(url, tmp_path) as site:
+def test_sigterm_with_open_pages_stays_within_its_promise(database_url: str, tmp_path: Path, token: str) -> None:
+    with served(database_url, tmp_path) as site:
         session = site.log_in(token)
         _stop_under_sockets(site, session)
 
@@ -275,11 +261,11 @@ def answers(site: Site) -> list[tuple[str, str, int, dict[str, str], bytes]]:
 
 
 @pytest.mark.promise("H31")
-def test_every_answer_of_the_api_is_the_same_with_and_without_the_console(database_url: str, tmp_path: Path) -> None:
-    with served(database_url, tmp_path) as with_console:
+def test_every_answer_of_the_api_is_the_same_with_and_without_the_console(open_url: str, tmp_path: Path) -> None:
+    with served(open_url, tmp_path, new=True) as with_console:
         own = answers(with_console)
         assert with_console.get("/").headers["location"] == "/console"
-    with served(database_url, tmp_path, VITRINE_CONSOLE="false") as without:
+    with served(open_url, tmp_path, new=True, VITRINE_CONSOLE="false") as without:
         assert own == answers(without)
         assert without.get("/").headers["location"] == "/docs"
         assert without.get("/console").status_code == 404

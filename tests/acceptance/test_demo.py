@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -58,13 +57,13 @@ def is_running(home: Path) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def children(process: subprocess.Popen[bytes]) -> set[int]:
+def children(pid: int) -> set[int]:
     """Processes that this process started, directly or indirectly."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
-    found, fresh = set[int](), {process.pid}
+    found, fresh = set[int](), {pid}
     while fresh := {pid for pid, parent in parents.items() if parent in fresh} - found:
         found |= fresh
     return found
@@ -185,7 +184,7 @@ def test_up_serves_the_marts_accepts_a_new_one_and_leaves_no_process_behind(
     api = Api(port)
     with started(["up", *SMALL], tmp_path, environment(None, VITRINE_API_PORT=str(port))) as up:
         wait_until(api.is_healthy, 60, "a healthy API")
-        family = children(up.process)
+        family = children(up.process.pid)
         assert len(family) >= 2
         assert is_running(home)
 

@@ -1,12 +1,13 @@
 """The documentation page in a real browser, served by a real API process."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from tests.helpers.browser import Tab, open_tab
+from tests.helpers.browser import Tab, new_tab
+from tests.helpers.console_fixtures import browser, connection, database_url, settings
+from tests.helpers.folders import server_folder
 from tests.helpers.processes import environment, free_port, started
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
@@ -16,23 +17,33 @@ from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import pipelines
 
+__all__ = ["browser", "connection", "database_url", "settings"]
+
 OPERATIONS = {(one.method, one.path) for one in PERMISSIONS if one.path.startswith(PREFIX)}
 
 
 @pytest.fixture
-def address(database_url: str, tmp_path: Path) -> Iterator[str]:
+def genres(genres: Pipeline, connection: Connection) -> Iterator[Pipeline]:
+    """A pipeline for one test."""
+    yield genres
+    connection.execute("DELETE FROM etl.etl_pipelines")
+
+
+@pytest.fixture(scope="module")
+def address(database_url: str) -> Iterator[str]:
     """Address of a real API process."""
     port = free_port()
-    with started(["api"], tmp_path, environment(database_url, VITRINE_API_PORT=str(port), VITRINE_CONSOLE="false")):
+    env = environment(database_url, VITRINE_API_PORT=str(port), VITRINE_CONSOLE="false")
+    with server_folder("vitrine-test-") as folder, started(["api"], folder, env, new=True):
         wait_until(lambda: get(port, "/health/live")[0] == 200, what="the start of the API")
         yield f"http://127.0.0.1:{port}"
 
 
-@pytest.fixture
-def tab(address: str, tmp_path: Path) -> Iterator[Tab]:
+@pytest.fixture(scope="module")
+def tab(address: str, browser: BrowserContext) -> Iterator[Tab]:
     """The documentation page, reached from the root of the API. The page contacts its own host only, without a
-    violation of its policy."""
-    with open_tab(tmp_path) as tab:
+    violation of its policy. It takes seconds to draw, and each test uses another operation of it."""
+    with new_tab(browser) as tab:
         tab.page.goto(address)
         expect(tab.page).to_have_url(f"{address}/docs")
         expect(tab.page.locator(".opblock").first).to_be_visible()

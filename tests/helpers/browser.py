@@ -5,9 +5,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
 
 from tests.helpers import tools
 
@@ -46,8 +48,8 @@ class Tab:
 
 
 @contextmanager
-def open_tab(folder: Path) -> Generator[Tab]:
-    """An empty tab of a browser with a new profile in this folder; the browser ends with the block."""
+def open_browser(folder: Path) -> Generator[BrowserContext]:
+    """A browser with a new profile in this folder; it ends with the block."""
     executable = tools.find("chromium")
     with (
         sync_playwright() as playwright,
@@ -60,9 +62,28 @@ def open_tab(folder: Path) -> Generator[Tab]:
             viewport={"width": 1280, "height": 1000},
         ) as context,
     ):
-        context.set_default_timeout(TIMEOUT_MILLISECONDS)
         context.add_init_script(REPORT_VIOLATIONS)
-        yield _watched(context.new_page())
+        yield context
+
+
+@contextmanager
+def new_tab(browser: BrowserContext, *, milliseconds: int = TIMEOUT_MILLISECONDS) -> Generator[Tab]:
+    """An empty tab without cookies, whose actions and expectations may take so long."""
+    browser.clear_cookies()
+    browser.set_default_timeout(milliseconds)
+    expect.set_options(timeout=milliseconds)
+    with browser.new_page() as page:
+        yield _watched(page)
+
+
+def button(page: Page, name: str) -> Locator:
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds; each with the element."""
+    found: list[dict[str, Any]] = cast(Any, Axe()).run(page).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found for node in one["nodes"]]
 
 
 def _watched(page: Page) -> Tab:

@@ -72,12 +72,12 @@ class Site:
 
 
 @contextmanager
-def served(url: str, folder: Path, *, port: int | None = None, **variables: str) -> Generator[Site]:
-    """A real API process with the console."""
+def served(url: str, folder: Path, *, port: int | None = None, new: bool = False, **variables: str) -> Generator[Site]:
+    """A real API process with the console; `new`: one that has imported nothing before."""
     number = port or free_port()
     env = environment(url, VITRINE_API_PORT=str(number), **variables)
     env.pop("PYTEST_CURRENT_TEST", None)  # NiceGUI behaves otherwise in tests
-    with started(["api"], folder, env) as process:
+    with started(["api"], folder, env, new=new) as process:
         wait_until(lambda: get(number, "/health/live")[0] == 200, timeout=60, what="the start of the API")
         yield Site(number, process)
 

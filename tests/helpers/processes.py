@@ -14,8 +14,10 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from tests.helpers import command_server
+from tests.helpers.command_server import Fork
 
 GRACE_SECONDS = 20
+SERVICES = ("api", "runner")
 QUICK = {"VITRINE_LEASE_TTL": "2s", "VITRINE_HEARTBEAT_INTERVAL": "300ms", "VITRINE_POLL_INTERVAL": "200ms"}
 
 
@@ -23,7 +25,7 @@ QUICK = {"VITRINE_LEASE_TTL": "2s", "VITRINE_HEARTBEAT_INTERVAL": "300ms", "VITR
 class Started:
     """A command in a separate process; its output goes to a file."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Fork
     log: Path
 
     @property
@@ -55,13 +57,24 @@ def environment(url: str | None, **variables: str) -> dict[str, str]:
 
 
 @contextmanager
-def started(arguments: Sequence[str], folder: Path, env: dict[str, str]) -> Generator[Started]:
-    """Runs `vitrine …` until the block ends, then sends SIGTERM, and SIGKILL if it does not exit."""
+def started(arguments: Sequence[str], folder: Path, env: dict[str, str], *, new: bool = False) -> Generator[Started]:
+    """Runs `vitrine …` until the block ends, then sends SIGTERM, and SIGKILL if it does not exit.
+
+    A service is a fork of a process that has imported Vitrine, unless the test needs a `new` process, for example to
+    read its environment in /proc.
+    """
     log = folder / f"{arguments[0]}-{len(list(folder.iterdir()))}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vitrine", *arguments], cwd=folder, env=env, stdout=output, stderr=output
-        )
+        process: subprocess.Popen[bytes] | Fork
+        if arguments[0] in SERVICES and not new and command_server.can_run(env):
+            with Path(os.devnull).open("rb") as nothing:
+                process = command_server.start(
+                    arguments, folder, env, (nothing.fileno(), output.fileno(), output.fileno())
+                )
+        else:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "vitrine", *arguments], cwd=folder, env=env, stdout=output, stderr=output
+            )
     try:
         yield Started(process, log)
     finally:

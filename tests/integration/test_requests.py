@@ -1,14 +1,17 @@
 """Requests of several kinds in the store: every status with every event and every kind."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.helpers.chains import complete_wave
+from tests.helpers.databases import copy_of
+from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import TransitionRefused
 from vitrine.model import RETURNING, Claim, Definition, Pipeline, RequestId, RequestKind, RunOptions
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, connect
 from vitrine.status import LEASED, NEXT, RETURNS, STARTS_RERUN, Event, RunStatus, Status
 from vitrine.store import chains, pipelines, runs
 
@@ -31,8 +34,23 @@ ENDS_REQUEST = (Event.FINISH, Event.FINISH_PAUSED, Event.FAIL, Event.POSTPONE, E
 Kept = tuple[RequestId, str, RunOptions] | None
 
 
+# one database for all tests: each of these many tests has statements on one pipeline only, and then deletes it
+
+
+@pytest.fixture(scope="module")
+def database_url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    with copy_of(postgres, template, "requests") as name:
+        yield postgres.tcp_url(name)
+
+
+@pytest.fixture(scope="module")
+def connection(database_url: str) -> Iterator[Connection]:
+    with connect(database_url, name="tests") as opened:
+        yield opened
+
+
 @pytest.fixture
-def genres(connection: Connection) -> Pipeline:
+def genres(connection: Connection) -> Iterator[Pipeline]:
     definition = {
         "name": "genres",
         "source_query": "SELECT id, name, modified FROM content.genre",
@@ -42,7 +60,8 @@ def genres(connection: Connection) -> Pipeline:
         "key_columns": ["id"],
         "schedule_interval": "1h",
     }
-    return pipelines.create(connection, Definition.model_validate(definition))
+    yield pipelines.create(connection, Definition.model_validate(definition))
+    connection.execute("DELETE FROM etl.etl_pipelines")
 
 
 def ask(connection: Connection, kind: RequestKind = RequestKind.RUN, **given: Any) -> RequestId:

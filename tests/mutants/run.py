@@ -4,7 +4,6 @@
 """
 
 import argparse
-import compileall
 import re
 import shutil
 import signal
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import repeat
 from pathlib import Path
-from py_compile import PycInvalidationMode
 from queue import SimpleQueue
 
 from tests.mutants.table import ROOT, TABLE, Mutant, load, problems
@@ -82,9 +80,8 @@ def scratch_copies() -> Generator[Copies]:
         copies = Copies()
         for number in range(AT_ONCE):
             copy = Path(folder, str(number))
-            shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
-            # Compared by content: two mutants of one file may have equal times and sizes
-            compileall.compile_dir(copy, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+            # with the bytecode: the copies of the files have the times that it was made for
+            shutil.copytree(ROOT / "src", copy / "src")
             copies.put(copy)
         yield copies
 
@@ -103,11 +100,18 @@ def applied(mutant: Mutant, copy: Path) -> Generator[None]:
     """Inside, the copy lacks the protection."""
     file = copy / mutant.file
     original = file.read_text("utf-8")
-    file.write_text(mutant.applied_to(original), "utf-8")
+    rewrite(file, mutant.applied_to(original))
     try:
         yield
     finally:
-        file.write_text(original, "utf-8")
+        rewrite(file, original)
+
+
+def rewrite(file: Path, text: str) -> None:
+    """The file has this text, and no bytecode: two mutants of one file may have equal times and sizes."""
+    file.write_text(text, "utf-8")
+    for bytecode in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        bytecode.unlink()
 
 
 def run_tests(source: Path, tests: Sequence[str], limit: float) -> tuple[Verdict, str]:

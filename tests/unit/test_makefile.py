@@ -33,6 +33,13 @@ def test_the_tests_of_a_change_are_all_there() -> None:
     assert "test-airflow test-versions" in recipe
 
 
+def test_ci_runs_the_checks_and_the_tests() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert script.startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in script
+    assert re.search(r"^\.ci/beside 'make check' '.* airflow'\nmake test\n\Z", script, flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "code"), [("", "", 0), ("exit 2", "", 2), ("", "exit 3", 3), ("exit 2", "exit 3", 2)]
 )

@@ -66,3 +66,14 @@ def table() -> str:
 @pytest.mark.promise("H2")
 def test_the_page_has_the_table() -> None:
     assert table() in PAGE.read_text("utf-8"), f"copy this into docs/access.md:\n{table()}"
+
+
+def test_applications_of_a_process_share_their_routes_and_a_further_one_belongs_to_its_application(
+    app: FastAPI,
+) -> None:
+    other = create_app(Settings.model_validate({"database_url": "postgresql://nobody@127.0.0.1:1/other"}))
+    assert app.state.settings != other.state.settings
+    shared = {id(one) for one in app.routes} & {id(one) for one in other.routes}
+    assert len(shared) == len(app.routes) - 1  # each has the route of its own OpenAPI document
+    other.add_api_route("/more", lambda: None)
+    assert len(other.routes) == len(app.routes) + 1

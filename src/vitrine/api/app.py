@@ -3,16 +3,17 @@
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from typing import Any, cast
 
 import psycopg
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 
 from vitrine.api import access, checks, docs, files, health, metrics, pipelines, plans, runs, sources, state, tracing
 from vitrine.api.connections import make_context, make_pool
@@ -179,7 +180,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        generate_unique_id_function=lambda route: route.name,
+        routes=list(_routes()),
         redirect_slashes=False,  # a client would lose its body, or its method
     )
     app.state.settings = settings
@@ -192,13 +193,20 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(TrailingSlash)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    for part in PARTS:
-        app.include_router(part.router, prefix=PREFIX)
-        app.include_router(part.router, include_in_schema=False)
-    app.add_api_route("/", _to_docs, include_in_schema=False)
-    app.include_router(docs.router, include_in_schema=False)
-    app.include_router(metrics.router)
     return app
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """The same for every application of a process: with its first request FastAPI analyses each route again."""
+    router = APIRouter(generate_unique_id_function=lambda route: route.name)
+    for part in PARTS:
+        router.include_router(part.router, prefix=PREFIX)
+        router.include_router(part.router, include_in_schema=False)
+    router.add_api_route("/", _to_docs, include_in_schema=False)
+    router.include_router(docs.router, include_in_schema=False)
+    router.include_router(metrics.router)
+    return tuple(router.routes)
 
 
 def _to_docs() -> RedirectResponse:
