@@ -137,9 +137,6 @@ test: $(DEV) tools ## Every test but those of `make check`, on embedded PostgreS
 test-versions: $(DEV) ## The tests of store and data path on embedded PostgreSQL 16
 	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16)
 
-.PHONY: airflow
-airflow: $(AIRFLOW) ## Bring up the environment of the Airflow provider
-
 .PHONY: test-airflow
 test-airflow: $(DEV) $(AIRFLOW) ## The Airflow provider: its types, and its tests under a real Airflow
 	$(BIN)/basedpyright --project $(AIRFLOW_FOLDER) --pythonpath $(AIRFLOW_VENV)/bin/python

@@ -37,7 +37,7 @@ def test_ci_runs_the_checks_and_the_tests() -> None:
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     assert script.startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in script
-    assert re.search(r"^\.ci/beside 'make check' '.* airflow'\nmake test\n\Z", script, flags=re.MULTILINE)
+    assert script.endswith("\nmake check\nmake test\n")
 
 
 @pytest.mark.parametrize(
