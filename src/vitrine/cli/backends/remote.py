@@ -231,7 +231,7 @@ class RemoteAccess:
         self._client.delete(f"/tokens/{quote(name, safe='')}")
 
     def audit(self, filters: AuditFilters) -> Iterator[AuditBody]:
-        query = {**vars(filters), "since": filters.since.isoformat() if filters.since else None}
+        query = {**filters._asdict(), "since": filters.since.isoformat() if filters.since else None}
         before: int | None = None
         while True:
             page = self._client.get("/audit", AuditPage, **query, before=before, limit=PAGE)
