@@ -1,20 +1,18 @@
 """Definitions that a file manages, and what the edit page does when it cannot simply save, in a real browser."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import Tab, open_tab
+from tests.helpers.browser import Tab, new_tab
 from tests.helpers.console import Site, enter, served
-from tests.helpers.databases import copy_of
+from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.folders import server_folder
 from tests.helpers.running import succeed
-from vitrine.embedded import EmbeddedPostgres
 from vitrine.model import Definition
-from vitrine.postgres import Connection, connect
+from vitrine.postgres import Connection
 from vitrine.service import audit, definitions, files
 from vitrine.service.bodies.files import ApplyBody, DocumentBody
 from vitrine.service.context import Context
@@ -22,25 +20,10 @@ from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 
+__all__ = ["browser", "connection", "database_url", "settings"]
+
 SLOW = 30_000
 """Milliseconds; a machine with one busy core."""
-
-
-@pytest.fixture(scope="module")
-def url(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
-    with copy_of(postgres, template, "console_files") as name:
-        yield postgres.tcp_url(name)
-
-
-@pytest.fixture(scope="module")
-def settings(url: str) -> Settings:
-    return Settings.model_validate({"database_url": url})
-
-
-@pytest.fixture(scope="module")
-def connection(url: str) -> Iterator[Connection]:
-    with connect(url, name="tests") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +37,13 @@ def token(settings: Settings, connection: Connection) -> str:
 
 
 @pytest.fixture(scope="module")
-def opened(url: str, token: str) -> Iterator[tuple[Site, Tab]]:
-    """One server, and one browser that is logged in as an administrator."""
-    with ExitStack() as stack:
-        site = stack.enter_context(served(url, stack.enter_context(server_folder("vitrine-test-"))))
-        tab = stack.enter_context(open_tab(stack.enter_context(server_folder("vitrine-test-"))))
-        expect.set_options(timeout=SLOW)
-        tab.page.context.set_default_timeout(SLOW)
+def opened(database_url: str, token: str, browser: BrowserContext) -> Iterator[tuple[Site, Tab]]:
+    """One server, and one tab that is logged in as an administrator."""
+    with (
+        server_folder("vitrine-test-") as folder,
+        served(database_url, folder) as site,
+        new_tab(browser, milliseconds=SLOW) as tab,
+    ):
         enter(tab.page, site, site.log_in(token))
         yield site, tab
 
