@@ -129,9 +129,11 @@ def _revise(
         plan.check(new, settings)
     if not changed and state != "reset":
         return None
-    _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
     stored = states.load(connection, old.id)
-    return _Revision(_resets(changed, stored.has_checkpoint, state), bool(changed & IDENTITY))
+    # what the caller must decide comes first: the end of the run would not change it
+    resets = _resets(changed, stored.has_checkpoint, state)
+    _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
+    return _Revision(resets, bool(changed & IDENTITY))
 
 
 def _resets(changed: frozenset[str], has_checkpoint: bool, state: StateChoice | None) -> bool:

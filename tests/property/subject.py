@@ -39,10 +39,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: with an error, or with this many changes of the mart."""
+    """How a run ended: with an error, or with this many changes of the mart; and how many rows it read."""
 
     error: VitrineError | None
     changes: int
+    read: int
 
 
 class Subject:
@@ -126,7 +127,8 @@ class Subject:
         executed = self._run(watch, retry=retry)
         if executed.error is not None and LOST in str(executed.error):
             executed = self._run(watch, retry=retry)
-        return Ended(executed.error, executed.counts.written + executed.counts.deleted)
+        counts = executed.counts
+        return Ended(executed.error, counts.written + counts.deleted, counts.read)
 
     def _run(self, watch: Callable[[Counts, int | None], None] | None, *, retry: bool) -> Executed:
         assert self._pipeline is not None

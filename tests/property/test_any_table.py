@@ -285,11 +285,13 @@ class AnyTable(RuleBasedStateMachine):
     def _run(self) -> None:
         """Run to an end that was to be expected; after a refused change of the table, start again."""
         before = self._subject.images()
-        error = self._subject.run().error
+        ended = self._subject.run()
+        error = ended.error
         if error is None:
             if self.vanished and not (self._subject.is_blind or self.replanned):
                 raise Wrong("a column of the query has vanished, and the run succeeded")
-            self.vanished = self.replanned = False
+            self.vanished = False
+            self.replanned &= not ended.read
             self._check()
             return
         OUTCOMES[error.code] += 1
@@ -302,9 +304,10 @@ class AnyTable(RuleBasedStateMachine):
         """Run; the action happens meanwhile. How far it is in the mart is not known before the next run."""
         vanished = self.vanished
         self.vanished &= not self.replanned  # what vanishes during the run is found by the next one
-        error = self._subject.run(after, action).error
+        ended = self._subject.run(after, action)
+        error = ended.error
         if error is None:
-            self.replanned = False
+            self.replanned &= not ended.read
             return
         self.vanished |= vanished
         OUTCOMES[error.code] += 1
