@@ -11,7 +11,9 @@ SEARCH := $(VENV)/.search
 # release of today is not even considered
 LOCKED := --require-hashes --no-deps
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --strip-extras
-PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# tests also wait: one process more than there are cores, and at most four
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 3 ? cores + 1 : 4)))
+PARALLEL := -n $(WORKERS) --dist worksteal
 UV := $(shell command -v uv 2>/dev/null)
 COMPOSE := docker compose --file infra/docker-compose.yml --env-file infra/local/env
 RUNNERS ?= 1
@@ -120,10 +122,10 @@ tools: ## Install the programs of .ci/tools that the tests use and that are miss
 
 # service, control plane, console and Elasticsearch do not depend on the version; every stored statement is planned by
 # test_accounts.py, and test_store.py executes the fence, the claims and the leases
-SAME_ON_16 := $(foreach name,search_* api apply access audit attacks chains check* cinema console_* control doctor embedded \
-  late_marts lease lineage listing long_polling network notifications pace passwords postponed preflight reconcile_interval \
+SAME_ON_16 := $(foreach name,search_* api apply access audit attacks backfill chains check* cinema console_* control doctor embedded \
+  late_marts lease lineage listing long_polling managed_files network notifications pace passwords plan postponed preflight reconcile_interval \
   requests retries rollback run_logs runner_list sample scarce_connections schedules source_tables spare_connections \
-  state_changes status_and_runs trace_api watching,\
+  state_changes status_and_runs task_plan trace trace_api transforms watching,\
   --ignore-glob="*/test_$(name).py")
 
 # not $(MAKE) in the recipe: `make -n` would run the line, and so the tests

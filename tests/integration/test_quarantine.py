@@ -323,6 +323,8 @@ def test_many_rows_that_break_one_rule_are_found_without_halving(
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.written, executed.counts.rejected) == (601, 300)
     assert set(quarantined(connection, pipeline).values()) == {code}
+    (reason,) = {row["reason"] for row in connection.execute("SELECT reason FROM etl.etl_rejects")}
+    assert "stage_" not in reason  # the table that a person knows, and not that of the load
     wanted = "SELECT id, it, note, other FROM ugc.it WHERE id % 3 <> 0 OR id = 0"
     assert differences(connection, wanted.replace(" it,", " it::numeric AS it,"), TARGET, "id") == []
 

@@ -455,7 +455,7 @@ class MartMachine(RuleBasedStateMachine):
         known = pipelines.get(self.world.control, self._id)
         if known.status in LEASED:
             with pytest.raises(TransitionRefused):
-                self._change_definition({"source_query": "SELECT id FROM ugc.subject"})
+                self._change_definition({"source_query": "SELECT id FROM ugc.subject"}, state="keep")
             self.world.expire()
         task = TASKS[lane] if lane else known.definition.python_task
         reset = reset or QUERIES[query][0] != QUERIES[self.query][0]

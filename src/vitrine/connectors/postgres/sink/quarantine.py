@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import psycopg
 from psycopg import sql
 
-from vitrine.connectors.postgres.sink import numbering
+from vitrine.connectors.postgres.sink import numbering, staging
 from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.numbering import NUMBERED, Numbered, Unfit
 from vitrine.connectors.postgres.sink.session import TargetSession
@@ -112,7 +112,7 @@ class Quarantine:
             return rejects
         self._session.connection.execute(sql.SQL("CREATE INDEX ON {} ({})").format(NUMBERED, numbered.number))
         for number, error in isolate(1, numbered.count, attempt):
-            rejects += self._reject(numbered, [_unfit(number, error)])
+            rejects += self._reject(numbered, [_unfit(number, error, self._target.table)])
         return rejects
 
     def healed_by_load(self, table: sql.Identifier) -> list[str]:
@@ -223,10 +223,11 @@ def _array(unfit: Sequence[Unfit]) -> str:
     return "{" + ",".join(str(one.number) for one in unfit) + "}"
 
 
-def _unfit(number: int, error: Exception) -> Unfit:
+def _unfit(number: int, error: Exception, table: str) -> Unfit:
     sqlstate = getattr(error, "sqlstate", None) or "?????"
     column = getattr(getattr(error, "diag", None), "column_name", None)
-    return Unfit(number, column, sqlstate, numbering.does_not_fit(column, safe_message(error)))
+    reason = staging.renamed(safe_message(error), table)
+    return Unfit(number, column, sqlstate, numbering.does_not_fit(column, reason))
 
 
 def _with_standing(reject: Reject, is_stored: bool) -> Reject:

@@ -18,6 +18,11 @@ def name_of(pipeline_id: PipelineId, generation: int) -> str:
     return f"stage_{pipeline_id.hex}_g{generation}"
 
 
+def renamed(text: str, table: str) -> str:
+    """The text with the name of the mart's table, where the server has written that of its staging."""
+    return _NAME.sub(lambda _: table, text)
+
+
 def identifier(name: str) -> sql.Identifier:
     return sql.Identifier(SCHEMA, name)
 

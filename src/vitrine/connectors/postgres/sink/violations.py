@@ -7,7 +7,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import DictRow
 
-from vitrine.connectors.postgres.sink import catalog
+from vitrine.connectors.postgres.sink import catalog, staging
 from vitrine.connectors.postgres.sink.numbering import NUMBERED, Numbered, Unfit, does_not_fit
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
@@ -67,7 +67,7 @@ class Violations:
                 found = self._rows(error)
         except psycopg.Error:  # a rule that fails for some rows, or a table that may not be read
             return []
-        reason = does_not_fit(diag.column_name, safe_message(error))
+        reason = does_not_fit(diag.column_name, staging.renamed(safe_message(error), self._target.table))
         return [Unfit(number, diag.column_name, error.sqlstate or "", reason) for number in found]
 
     def _rows(self, error: psycopg.Error) -> list[int]:
