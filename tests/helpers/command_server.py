@@ -166,7 +166,7 @@ def _prepare_api() -> None:
     from vitrine.settings import Settings
 
     _import(MODULES_OF_THE_API)
-    create_app(Settings.model_validate({"database_url": "postgresql://nobody@127.0.0.1:1/none"})).openapi()
+    create_app(Settings.model_validate({"database_url": "postgresql://vitrine@127.0.0.1:1/none"})).openapi()
     _freeze()
 
 

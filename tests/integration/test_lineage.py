@@ -10,7 +10,7 @@ from tests.helpers.access import context
 from tests.helpers.pipelines import create
 from tests.helpers.recording import record_statements
 from vitrine import policy
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, raw
 from vitrine.service import definitions, lineage
 from vitrine.service.bodies.lineage import Cause, Graph, State
 from vitrine.service.lineage import Memory
@@ -182,7 +182,7 @@ def test_the_graph_after_a_change_is_the_one_that_a_new_process_makes(
 ) -> None:
     memory = Memory()
     before = read(settings, connection, memory)
-    connection.execute(change)  # type: ignore[arg-type]
+    connection.execute(raw(change))
     after, anew = read(settings, connection, memory), read(settings, connection)
     assert after.topology is not before.topology
     assert (edges(after), after.nodes) == (edges(anew), anew.nodes)

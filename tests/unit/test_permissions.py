@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 
 @pytest.fixture(scope="module")
 def app() -> FastAPI:
-    return create_app(Settings.model_validate({"database_url": "postgresql://nobody@127.0.0.1:1/none"}))
+    return create_app(Settings.model_validate({"database_url": "postgresql://vitrine@127.0.0.1:1/none"}))
 
 
 def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
@@ -71,7 +71,7 @@ def test_the_page_has_the_table() -> None:
 def test_applications_of_a_process_share_their_routes_and_a_further_one_belongs_to_its_application(
     app: FastAPI,
 ) -> None:
-    other = create_app(Settings.model_validate({"database_url": "postgresql://nobody@127.0.0.1:1/other"}))
+    other = create_app(Settings.model_validate({"database_url": "postgresql://vitrine@127.0.0.1:1/other"}))
     assert app.state.settings != other.state.settings
     shared = {id(one) for one in app.routes} & {id(one) for one in other.routes}
     assert len(shared) == len(app.routes) - 1  # each has the route of its own OpenAPI document
