@@ -122,19 +122,13 @@ class Page:
 
     def shown(self) -> dict[str, Any]:
         """The counters and the rows of the overview."""
-        with_state = [one for one in self.elements.values() if "data-state" in one.get("props", {})]
-        tables = [one["props"]["rows"] for one in self.elements.values() if "outcomes" in one.get("props", {})]
+        properties = [one.get("props", {}) for one in self.elements.values()]
+        counters = [one["counters"] for one in properties if "counters" in one]
+        tables = [one["rows"] for one in properties if "outcomes" in one]
         return {
-            "counters": {one["props"]["data-state"]: self._figure(one) for one in with_state},
+            "counters": {one["state"]: one["figure"] for one in counters[0]} if counters else {},
             "rows": tables[0] if tables else [],
         }
-
-    def _figure(self, counter: dict[str, Any]) -> str:
-        return next(
-            child["text"]
-            for child in (self.elements[str(id)] for id in counter["children"])
-            if "v-figure" in child.get("class", ())
-        )
 
 
 async def main(address: str, count: int, paths: Sequence[str]) -> None:

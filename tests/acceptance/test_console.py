@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import Tab, button, new_tab, violations
+from tests.helpers.browser import Tab, button, cancel, new_tab, violations
 from tests.helpers.console import Site, enter, path_of, served
 from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.databases import copy_of
@@ -112,7 +112,7 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     # every mart that passes the filter is resumed, and the number is named before
     button(page, "Resume all").click()
     expect(page.get_by_role("heading", name="Resume 2 pipelines?")).to_be_visible()
-    button(page, "Cancel").click()
+    cancel(page)
     assert pipelines.get(connection, "alpha").status is Status.PAUSED
     button(page, "Resume all").click()
     page.get_by_role("dialog").get_by_role("button", name="Resume all").click()

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import Tab, new_tab
+from tests.helpers.browser import Tab, button, cancel, new_tab
 from tests.helpers.console import Site, enter, served
 from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.folders import server_folder
@@ -62,10 +62,6 @@ def page(opened: tuple[Site, Tab]) -> Iterator[Page]:
     assert [one for one in tab.complaints if "WebSocket" not in one] == []
 
 
-def button(page: Page, name: str) -> Locator:
-    return page.get_by_role("button", name=name, exact=True)
-
-
 def fields(name: str, **others: object) -> dict[str, object]:
     return {
         "name": name,
@@ -109,7 +105,7 @@ def test_a_definition_of_a_file_is_read_only_until_it_is_detached(page: Page, si
     expect(page.locator('.cm-content[aria-label="YAML"]')).to_have_attribute("contenteditable", "false")
     # cancelled: nothing changes
     button(page, "Edit here all the same").click()
-    button(page, "Cancel").click()
+    cancel(page)
     assert definitions.get(admin, "from_file").managed_by is not None
     button(page, "Edit here all the same").click()
     dialog = page.get_by_role("dialog")

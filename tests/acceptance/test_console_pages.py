@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import bearer, context, issue
-from tests.helpers.browser import button, new_tab, violations
+from tests.helpers.browser import button, cancel, new_tab, violations
 from tests.helpers.console import Site, enter, served
 from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.databases import copy_of
@@ -165,7 +165,7 @@ def test_an_administrator_creates_and_revokes_a_token(
     expect(page.locator(".v-token")).to_have_count(0)
     button(page, "Revoke the token airflow").click()
     expect(page.get_by_role("heading", name="Revoke the token airflow?")).to_be_visible()
-    button(page, "Cancel").click()
+    cancel(page)
     button(page, "Revoke the token airflow").click()
     button(page, "Revoke").click()
     expect(page.locator("tr[data-key=airflow]")).to_have_count(0)

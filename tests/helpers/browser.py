@@ -80,6 +80,12 @@ def button(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=name, exact=True)
 
 
+def cancel(page: Page) -> None:
+    """Leave the dialog; while it fades out, its buttons are still found beside those of the page."""
+    button(page, "Cancel").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 def violations(page: Page) -> list[str]:
     """What axe-core finds; each with the element."""
     found: list[dict[str, Any]] = cast(Any, Axe()).run(page).response["violations"]

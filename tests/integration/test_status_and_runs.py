@@ -240,6 +240,7 @@ def test_a_request_for_many_is_bounded_and_continues_after_the_last(
         {"stauts": "FAILED"},
         {"enabled": "true"},
         {"status": "FAILED", "request_id": "0b9d9b0e-8a53-4c3b-8f0b-2f9f3a1c7d55"},
+        {"enabled": True, "backfill": {"from": "2025-01-01", "to": "2025-02-01"}},
     ],
 )
 def test_a_request_for_many_needs_a_condition_and_nothing_else(

@@ -216,15 +216,17 @@ def message(page: Page, name: str, data: dict[str, object]) -> None:
     page.apply(name, {"_id": 1, **data})
 
 
+def counters(figure: str) -> dict[str, Any]:
+    return {"tag": "x", "props": {"counters": [{"state": "failed", "figure": figure}]}}
+
+
 def test_a_page_without_a_browser_shows_what_it_is_sent() -> None:
     page = Page("http://127.0.0.1:1")
     rows = [{"name": "a", "late": False}, {"name": "b"}]
     table: dict[str, Any] = {"tag": "x", "props": {"outcomes": {}, "rows": rows}}
-    counter = {"tag": "button", "props": {"data-state": "all"}, "children": [7, 8]}
-    figure = {"tag": "span", "class": ["v-figure"], "text": "2"}
-    message(page, "update", {"5": counter, "6": table, "7": figure, "8": {"tag": "span", "text": "All"}, "9": {}})
-    message(page, "update", {"9": None, "7": {**figure, "text": "3"}})
+    message(page, "update", {"5": counters("2"), "6": table, "8": {"tag": "span", "text": "All"}, "9": {}})
+    message(page, "update", {"9": None, "5": counters("3")})
     message(page, "run_javascript", {"code": 'return runMethod(6, "patch", [[{"name": "a", "late": true}]])'})
     message(page, "run_javascript", {"code": 'return runMethod(3, "tick", [1.5])'})
-    assert page.shown() == {"counters": {"all": "3"}, "rows": [{"name": "a", "late": True}, {"name": "b"}]}
+    assert page.shown() == {"counters": {"failed": "3"}, "rows": [{"name": "a", "late": True}, {"name": "b"}]}
     assert "9" not in page.elements

@@ -1,6 +1,7 @@
 """The poller of the console: one read for all pages, a bound for any number of them, nothing without a page."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from itertools import pairwise
@@ -113,6 +114,52 @@ def test_a_page_is_shown_what_it_watches_once_whoever_has_read_it() -> None:
             assert await viewer.watch("key", lambda _: 7, shown.append, every=1000) == 7
             assert shown == [7]
         assert poller.reads == 1
+
+    run(test)
+
+
+def test_what_a_page_expects_is_read_while_it_is_built_and_shown_when_it_watches() -> None:
+    async def test(poller: Poller) -> None:
+        unused = cast(Any, None)
+        begun, may_end = threading.Event(), threading.Event()
+
+        def fetch(_: Context) -> int:
+            begun.set()
+            assert may_end.wait(20)
+            return 7
+
+        shown: list[list[int]] = [[], []]
+        first, second = (
+            Viewer(unused, unused, settings=unused, pool=unused, sessions=unused, poller=poller) for _ in range(2)
+        )
+        first.expect("key", fetch, every=1000)
+        await until(begun.is_set)
+        watching = [
+            asyncio.create_task(viewer.watch("key", fetch, page.append, every=1000))
+            for viewer, page in zip((first, second), shown, strict=True)
+        ]
+        await asyncio.sleep(0)
+        may_end.set()
+        assert await asyncio.gather(*watching) == [7, 7]
+        assert (shown, poller.reads) == ([[7], [7]], 1)
+        first.close()
+        second.close()
+        assert await poller.read("key") is None
+
+    run(test)
+
+
+def test_a_page_that_expects_what_cannot_be_read_says_so() -> None:
+    async def test(poller: Poller) -> None:
+        unused = cast(Any, None)
+
+        def fetch(_: Context) -> int:
+            raise TransientError("the store is away")
+
+        viewer = Viewer(unused, unused, settings=unused, pool=unused, sessions=unused, poller=poller)
+        viewer.expect("key", fetch, every=1000)
+        assert await viewer.watch("key", fetch, nothing, every=1000) is None
+        assert poller.state.error == "the store is away"
 
     run(test)
 

@@ -76,10 +76,8 @@ def when(at: datetime | None, *, age: bool = False, missing: str = "–") -> Whe
 
 def link(content: str, target: str, classes: str = "") -> Element:
     """`target`: the whole path; the links of NiceGUI would add /console to it once more."""
-    made = ui.element("a").classes(classes)
+    made = text(content, classes, tag="a")
     made.props["href"] = target
-    with made:
-        text(content)
     return made
 
 
@@ -93,11 +91,10 @@ def button(
 ) -> Element:
     """`name`: for screen readers, if the content says too little."""
     kind = " v-primary" if primary else " v-danger" if danger else ""
-    made = ui.element("button").classes(f"v-button{kind}").props('type="button"')
+    made = text(content, f"v-button{kind}", tag="button")
+    made.props["type"] = "button"
     if name:
         made.props["aria-label"] = name
-    with made:
-        ui.label(content).tag = "span"
     if on_click is not None:
         made.on("click", on_click, [])
     return made

@@ -41,6 +41,7 @@ class Topic(Generic[Value]):
     every: float  # seconds
     value: Value | None = None
     read_at: float = -1e9  # of the monotonic clock
+    reading: asyncio.Task[None] | None = None
 
     def is_due(self, now: float) -> bool:
         return now - self.read_at >= self.every - ROUND_SECONDS / 2
@@ -70,6 +71,7 @@ class Poller:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._limiter = anyio.CapacityLimiter(MAX_THREADS)
+        self._begun: set[asyncio.Task[Any]] = set()
 
     def listen(self, listener: Callable[[State], None]) -> int:
         """A page is open: rounds run until the last one is closed."""
@@ -103,12 +105,18 @@ class Poller:
         topic = self._topics.get(key)
         if topic is None:
             return None
-        if topic.is_due(time.monotonic()):
+        if topic.reading is not None or topic.is_due(time.monotonic()):
             try:
                 await self._read(topic)
             except (psycopg.OperationalError, VitrineError) as exc:
                 self._fail(exc)
         return topic.value
+
+    def begin(self, key: Hashable) -> None:
+        """Read what is shown under this key while the caller goes on."""
+        task = asyncio.create_task(self.read(key), name="console read")
+        self._begun.add(task)  # the loop itself would not keep it
+        task.add_done_callback(self._begun.discard)
 
     def hurry(self) -> None:
         """Read everything soon: a viewer has changed something."""
@@ -164,10 +172,18 @@ class Poller:
             raise broken
 
     async def _read(self, topic: Topic[Any]) -> None:
-        started = time.monotonic()
-        self.reads += 1
-        topic.read_at = started
-        value = await anyio.to_thread.run_sync(partial(topic.fetch, self._context), limiter=self._limiter)
+        """One read for all who wait for it; it goes on if one of them no longer does."""
+        if topic.reading is None:
+            self.reads += 1
+            topic.read_at = time.monotonic()
+            topic.reading = asyncio.create_task(self._fetch(topic), name="console fetch")
+        await asyncio.shield(topic.reading)
+
+    async def _fetch(self, topic: Topic[Any]) -> None:
+        try:
+            value = await anyio.to_thread.run_sync(partial(topic.fetch, self._context), limiter=self._limiter)
+        finally:
+            topic.reading = None
         if value == topic.value:
             return
         topic.value = value

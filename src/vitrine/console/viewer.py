@@ -59,7 +59,6 @@ class Viewer:
 
         `key` names what is read: pages with the same key share one read, so it must contain every argument.
         """
-        self.unwatch(key)
         is_shown = False
 
         def noted(value: Value) -> None:
@@ -67,11 +66,18 @@ class Viewer:
             is_shown = True
             show(value)
 
-        self._watches[key] = self.poller.watch(key, fetch, noted, every=every)
+        number = self.poller.watch(key, fetch, noted, every=every)
+        self.unwatch(key)  # after it: the value of `expect` is kept
+        self._watches[key] = number
         value = await self.poller.read(key)
         if value is not None and not is_shown:  # another page has read it
             show(value)
         return value
+
+    def expect(self, key: Hashable, fetch: Fetch[Value], *, every: float = INTERVAL_SECONDS) -> None:
+        """Begin to read what the page will watch, while its elements are built."""
+        self._watches[key] = self.poller.watch(key, fetch, _show_nothing, every=every)
+        self.poller.begin(key)
 
     def unwatch(self, key: Hashable) -> None:
         number = self._watches.pop(key, None)
@@ -157,3 +163,7 @@ class Viewer:
         for number in self._watches.values():
             self.poller.unwatch(number)
         self._watches.clear()
+
+
+def _show_nothing(_: object) -> None:
+    """The page that expects the value does not show it yet."""

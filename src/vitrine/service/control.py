@@ -8,7 +8,15 @@ from uuid import UUID
 from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.service import audit
-from vitrine.service.bodies.control import BackfillBody, Paused, Reloaded, Requested, RunOptionsBody, RunRequestBody
+from vitrine.service.bodies.control import (
+    BackfillBody,
+    Paused,
+    Reloaded,
+    Requested,
+    RunModeBody,
+    RunOptionsBody,
+    RunRequestBody,
+)
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
@@ -28,15 +36,15 @@ def run(context: Context, key: str, options: RunRequestBody | None = None) -> Re
     """A run, a full run, or a backfill, which is refused where it is known already that it cannot work."""
     if options is not None and options.backfill is not None:
         return _request_backfill(context, key, options.backfill)
-    with context.connection() as connection:
-        return request_run(context, connection, key, options)
+    return request_run(context, key, options)
 
 
-def request_run(context: Context, connection: Connection, key: str, options: RunRequestBody | None) -> Requested:
+def request_run(context: Context, key: str, options: RunModeBody | None) -> Requested:
     """For callers that have checked the role."""
     is_full = options is not None and options.mode == "full"
     kind = RequestKind.FULL if is_full else RequestKind.RUN
-    return _request(context, connection, key, _run_options(options), kind=kind)
+    with context.connection() as connection:
+        return _request(context, connection, key, _run_options(options), kind=kind)
 
 
 @allowed(Role.OPERATOR)

@@ -2,18 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from nicegui import ui
-from nicegui.element import Element
 
 from vitrine.console import parts, promises, texts
 from vitrine.console.components import Marts
+from vitrine.console.components.figures import Counters, Health
 from vitrine.console.frame import HOME
+from vitrine.console.poller import Fetch
 from vitrine.console.viewer import Viewer
 from vitrine.model import TAG
 from vitrine.service import definitions, many, overview
@@ -103,6 +104,11 @@ def read_marts(context: Context, query: Query) -> MartsPage:
     return MartsPage(sorted(rows, key=lambda row: str(row["name"])), page.next)
 
 
+def _marts(query: Query) -> tuple[Hashable, Fetch[MartsPage]]:
+    """What the page watches for this address."""
+    return ("marts", query), lambda context: read_marts(context, query)
+
+
 def address_of(name: str) -> str:
     return f"{HOME}/pipelines/{quote(name)}"
 
@@ -167,15 +173,15 @@ class OverviewPage:
     def __init__(self, viewer: Viewer, query: Query) -> None:
         self._viewer = viewer
         self._query = query
-        self._counters: dict[str, tuple[Element, ui.label]] = {}
-        self._total = 0
 
     async def build(self) -> None:
-        health = HealthStrip()
-        with parts.box("v-counters", tag="nav") as counters:
-            counters.props["aria-label"] = texts.COUNTERS
-            for state, label in texts.COUNTER_LABELS.items():
-                self._counters[state] = _counter(state, label, self._choose(state=state))
+        marts, read = _marts(self._query)
+        self._viewer.expect(marts, read)
+        self._viewer.expect("counts", overview.counts, every=SLOWER_SECONDS)
+        self._viewer.expect("health", overview.health)
+        health = Health(texts.HEALTH)
+        self._counters = Counters(texts.COUNTERS, lambda state: self._apply(state=state if state in STATES else ""))
+        self._counters.show(_counters(None))
         with parts.box("v-toolbar"):
             self._build_filters()
         self._groups = parts.box("v-groups")
@@ -186,7 +192,7 @@ class OverviewPage:
             self._first = parts.button(texts.FIRST_PAGE, self._choose(after=""))
             self._more = parts.button(texts.NEXT_PAGE.format(count=PAGE_SIZE), self._next)
         self._following: str | None = None
-        await self._viewer.watch("health", overview.health, health.show)
+        await self._viewer.watch("health", overview.health, lambda value: health.show(_health(value)))
         await self._viewer.watch("counts", overview.counts, self._show_counts, every=SLOWER_SECONDS)
         await self._watch()
 
@@ -226,7 +232,7 @@ class OverviewPage:
         self._query = replace(before, **({"after": ""} | changes))
         if self._query == before:
             return
-        self._viewer.unwatch(("marts", before))
+        self._viewer.unwatch(_marts(before)[0])
         self._viewer.unwatch(("groups", before.group))
         self._viewer.client.run_javascript(f"history.pushState(null, '', {json.dumps(self._query.address)})")
         self._show_chips()
@@ -234,8 +240,7 @@ class OverviewPage:
 
     async def _watch(self) -> None:
         query = self._query
-        for state, (button, _) in self._counters.items():
-            parts.set_attribute(button, "aria-pressed", "true" if state == query.state else "false")
+        self._counters.choose(query.state)
         self._first.set_visibility(bool(query.after))
         self._groups.clear()
         if query.group:
@@ -243,24 +248,10 @@ class OverviewPage:
             await self._viewer.watch(
                 ("groups", by), lambda context: overview.groups(context, by), self._show_groups, every=SLOWER_SECONDS
             )
-        await self._viewer.watch(("marts", query), lambda context: read_marts(context, query), self._show_marts)
+        await self._viewer.watch(*_marts(query), self._show_marts)
 
     def _show_counts(self, counts: StateCounts) -> None:
-        self._total = counts.pipelines
-        figures = {
-            "": counts.pipelines,
-            "running": counts.running + counts.pause_requested,
-            "waiting": counts.run_requested,
-            "failed": counts.failed,
-            "late": counts.stale,
-            "paused": counts.paused,
-            "disabled": counts.disabled,
-        }
-        for state, (button, label) in self._counters.items():
-            shown = parts.capped(figures[state])
-            if label.text != shown:
-                label.set_text(shown)
-                button.classes(add="v-zero" if not figures[state] else "", remove="v-zero" if figures[state] else "")
+        self._counters.show(_counters(counts))
 
     def _show_marts(self, page: MartsPage) -> None:
         self._marts.show(page.rows)
@@ -350,13 +341,26 @@ def change_many(
             )
 
 
-def _counter(state: str, label: str, choose: Callable[[], Any]) -> tuple[Element, ui.label]:
-    with ui.element("button").classes("v-counter").props('type="button"') as made:
-        figure = parts.text("–", "v-figure")
-        parts.text(label, "v-label")
-    made.props["data-state"] = state or "all"
-    made.on("click", choose, [])
-    return made, figure
+def _counters(counts: StateCounts | None) -> list[dict[str, Any]]:
+    """None: not read yet."""
+    figures = counts and {
+        "": counts.pipelines,
+        "running": counts.running + counts.pause_requested,
+        "waiting": counts.run_requested,
+        "failed": counts.failed,
+        "late": counts.stale,
+        "paused": counts.paused,
+        "disabled": counts.disabled,
+    }
+    return [
+        {
+            "state": state,
+            "label": label,
+            "figure": parts.capped(figures[state]) if figures else "–",
+            "isZero": figures is not None and not figures[state],
+        }
+        for state, label in texts.COUNTER_LABELS.items()
+    ]
 
 
 def _group(one: GroupCounts, *, is_chosen: bool, choose: Callable[[], Any]) -> None:
@@ -374,40 +378,23 @@ def _group(one: GroupCounts, *, is_chosen: bool, choose: Callable[[], Any]) -> N
     made.on("click", choose, [])
 
 
-class HealthStrip:
+def _health(health: HealthBody) -> list[dict[str, Any]]:
     """One line: runners, queue, running, database, horizon."""
+    none = health.runners == 0
+    waits = health.oldest_wait
+    oldest = texts.OLDEST.format(duration=parts.duration(waits)) if waits is not None and waits >= 5 else ""
+    lag = health.horizon_lag
+    is_held = lag is not None and bool(health.held_pipeline)
+    held = texts.HORIZON_HELD.format(pipeline=health.held_pipeline, blocker=health.horizon_blocker) if is_held else ""
+    horizon = parts.duration(lag) if lag is not None and is_held else texts.HORIZON_OK
+    return [
+        _value("runners", str(health.runners), texts.NO_RUNNER if none else "", is_problem=none),
+        _value("queue", parts.capped(health.waiting), oldest, is_problem=waits is not None and waits > 300),
+        _value("running", parts.capped(health.running)),
+        _value("database", texts.DATABASE_OK),
+        _value("horizon", horizon, held, is_problem=is_held),
+    ]
 
-    def __init__(self) -> None:
-        with parts.box("v-health", tag="section") as strip:
-            strip.props["aria-label"] = texts.HEALTH
-            self._items = {name: self._item(label) for name, label in texts.HEALTH_LABELS.items()}
 
-    @staticmethod
-    def _item(label: str) -> tuple[Element, ui.label, ui.label]:
-        with parts.box("v-health-item") as item:
-            parts.text(label, "v-label")
-            return item, parts.text("–", "v-value"), parts.text("", "v-sub")
-
-    def _set(self, name: str, value: str, detail: str = "", *, problem: bool = False) -> None:
-        item, shown, below = self._items[name]
-        if shown.text != value:
-            shown.set_text(value)
-        if below.text != detail:
-            below.set_text(detail)
-            below.props["title"] = detail
-        parts.set_attribute(item, "data-tone", "failed" if problem else "ok")
-
-    def show(self, health: HealthBody) -> None:
-        none = health.runners == 0
-        self._set("runners", str(health.runners), texts.NO_RUNNER if none else "", problem=none)
-        waits = health.oldest_wait
-        oldest = texts.OLDEST.format(duration=parts.duration(waits)) if waits is not None and waits >= 5 else ""
-        self._set("queue", parts.capped(health.waiting), oldest, problem=waits is not None and waits > 300)
-        self._set("running", parts.capped(health.running))
-        self._set("database", texts.DATABASE_OK)
-        lag = health.horizon_lag
-        if lag is None or not health.held_pipeline:
-            self._set("horizon", texts.HORIZON_OK)
-        else:
-            held = texts.HORIZON_HELD.format(pipeline=health.held_pipeline, blocker=health.horizon_blocker)
-            self._set("horizon", parts.duration(lag), held, problem=True)
+def _value(name: str, value: str, detail: str = "", *, is_problem: bool = False) -> dict[str, Any]:
+    return {"label": texts.HEALTH_LABELS[name], "value": value, "detail": detail, "isProblem": is_problem}

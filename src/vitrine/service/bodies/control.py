@@ -36,15 +36,20 @@ class BackfillBody(BaseModel):
     end: Annotated[str | StrictInt, Field(alias="to", description="The first value behind the range.")]
 
 
-class RunRequestBody(RunOptionsBody):
-    """Options of one run, and what it reads."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "full", "allow_shrink": False}]})
+class RunModeBody(RunOptionsBody):
+    """Options of one run, and whether it reads everything."""
 
     mode: Literal["full"] | None = Field(
         default=None,
         description="full: once, an incremental pipeline reads everything and removes what vanished at the source.",
     )
+
+
+class RunRequestBody(RunModeBody):
+    """Options of one run, and what it reads."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "full", "allow_shrink": False}]})
+
     backfill: BackfillBody | None = Field(
         default=None,
         description="Reads this range of the cursor once more and upserts its rows; the checkpoint stays, and the"

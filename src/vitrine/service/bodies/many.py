@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from vitrine.service.bodies.control import Requested, RunRequestBody
+from vitrine.service.bodies.control import Requested, RunModeBody
 from vitrine.service.bodies.examples import REQUEST_ID, example
 from vitrine.service.bodies.filters import Filters
 
@@ -12,7 +12,7 @@ MANY = 1000
 """How many runs one request may ask for."""
 
 
-class RunManyBody(Filters, RunRequestBody):
+class RunManyBody(Filters, RunModeBody):
     """Which pipelines to run, at least one condition, and how."""
 
     model_config = ConfigDict(

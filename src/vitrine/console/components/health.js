@@ -1,0 +1,11 @@
+export default {
+  template: `
+    <section class="v-health" :aria-label="label">
+      <div v-for="one in items" :key="one.label" class="v-health-item" :data-tone="one.isProblem ? 'failed' : 'ok'">
+        <span class="v-label">{{ one.label }}</span>
+        <span class="v-value">{{ one.value }}</span>
+        <span class="v-sub" :title="one.detail">{{ one.detail }}</span>
+      </div>
+    </section>`,
+  props: { label: String, items: Array },
+};
