@@ -86,6 +86,7 @@ class _Overview:
         began = time.perf_counter()
         for name in self._topics():
             await self.poller.read(name)
+        await asyncio.sleep(0)  # the page is shown
         return time.perf_counter() - began
 
 

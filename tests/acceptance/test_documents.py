@@ -37,9 +37,14 @@ def served() -> Iterator[Served]:
     with open_folder("docs-", parent="/tmp") as folder:
         (folder / ".venv").symlink_to(sys.prefix)
         port = free_port()
-        with started(["up", *SIZE], folder, environment(None, VITRINE_API_PORT=str(port))):
+        with started(["up", *SIZE], folder, environment(None, VITRINE_API_PORT=str(port))) as up:
             api = f"http://127.0.0.1:{port}"
-            wait_until(lambda: scraping.answers(f"{api}/health"), 120, "the API and its runner answer")
+
+            def answers_in_time() -> bool:
+                assert up.process.poll() is None, up.output()
+                return scraping.answers(f"{api}/health")
+
+            wait_until(answers_in_time, 120, "the API and its runner answer")
             yield Served(folder, api)
 
 

@@ -1,5 +1,6 @@
 """Starts and stops Vitrine as real processes and reads their output."""
 
+import itertools
 import os
 import pty
 import signal
@@ -43,10 +44,20 @@ class Started:
         return self.process.wait(GRACE_SECONDS)
 
 
+# Below the ports that the kernel gives to outgoing connections: such a connection could take a port between the answer
+# of `free_port` and the start of the server. Processes of tests begin at different ones.
+_PORTS = range(15_000, 32_000)
+_next_ports = itertools.count(os.getpid() * 97)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of this machine that nothing listens on, and that this process has not returned before."""
+    for number in itertools.islice(_next_ports, len(_PORTS)):
+        port = _PORTS[number % len(_PORTS)]
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("every port is in use")
 
 
 def environment(url: str | None, **variables: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.helpers.forked import forked
+from tests.helpers.processes import free_port
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
 
@@ -37,12 +38,6 @@ def ask(server: EmbeddedPostgres, query: bytes = b"SELECT 1") -> object:
 
 def postmaster(server: EmbeddedPostgres) -> int:
     return int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def kill_an_owner(folder: Path) -> None:

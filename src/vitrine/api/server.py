@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ GRACE_SECONDS = 5
 MAX_MESSAGE_BYTES = 1_000_000
 """Of a websocket."""
 
+SWITCH_SECONDS = 0.001
+"""A thread that reads for a page or a route must not hold back the event loop for Python's five milliseconds."""
+
 
 def serve(
     settings: Settings,
@@ -34,6 +38,7 @@ def serve(
 
     ConfigError when the port is in use, or if other machines could reach an API that is not protected.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     context = binding.tls_context(settings)
     app = create_app(settings)
     if attach is not None:

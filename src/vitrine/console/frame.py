@@ -8,11 +8,14 @@ from nicegui import ui
 
 from vitrine.console import parts, texts
 from vitrine.console.components import Age
-from vitrine.console.poller import State
+from vitrine.console.poller import INTERVAL_SECONDS, ROUND_SECONDS, State
 from vitrine.console.viewer import Viewer
 from vitrine.service.roles import Role
 
 HOME = "/console"
+
+TICK_SECONDS = INTERVAL_SECONDS - ROUND_SECONDS / 2
+"""What a page shows is not read more often either."""
 
 HEAD = '<link rel="stylesheet" href="/console/files/console.css"><script src="/console/files/console.js"></script>'
 
@@ -43,7 +46,8 @@ def build(viewer: Viewer, title: str, path: str) -> Generator[Callable[[State], 
         banner.set_visibility(False)
 
     def show(state: State) -> None:
-        age.tick(state.read_at if state.error is None else None)
+        if state.error is None:
+            age.tick(state.read_at)
         reason = texts.NOT_UPDATED.format(reason=state.error) if state.error else ""
         if banner.text != reason:
             banner.set_text(reason)
@@ -68,7 +72,7 @@ def _build_header(viewer: Viewer, path: str) -> Age:
                 if viewer.may(entry.role):
                     _link(entry, path)
         with parts.box("v-corner"):
-            age = Age(updated=texts.UPDATED, zone=texts.ZONE)
+            age = Age(updated=texts.UPDATED, zone=texts.ZONE, every=TICK_SECONDS)
             theme = parts.button("◐", name=texts.THEME)
             theme.classes("v-icon").on("click", js_handler="() => vitrine.toggleTheme()")
             _who(viewer)

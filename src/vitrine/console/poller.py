@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -30,6 +30,10 @@ MAX_READS = 12
 """So many topics are read in one round, those read longest ago first: a bound for any number of viewers."""
 
 MAX_THREADS = 2
+
+PAUSE_SECONDS = 0.005
+MAX_PAUSES_SECONDS = 0.25
+"""Between two pages that are shown the same value, and for all pages together."""
 
 
 @dataclass
@@ -71,7 +75,7 @@ class Poller:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._limiter = anyio.CapacityLimiter(MAX_THREADS)
-        self._begun: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def listen(self, listener: Callable[[State], None]) -> int:
         """A page is open: rounds run until the last one is closed."""
@@ -114,9 +118,7 @@ class Poller:
 
     def begin(self, key: Hashable) -> None:
         """Read what is shown under this key while the caller goes on."""
-        task = asyncio.create_task(self.read(key), name="console read")
-        self._begun.add(task)  # the loop itself would not keep it
-        task.add_done_callback(self._begun.discard)
+        self._keep(asyncio.create_task(self.read(key), name="console read"))
 
     def hurry(self) -> None:
         """Read everything soon: a viewer has changed something."""
@@ -126,6 +128,7 @@ class Poller:
 
     async def _run(self) -> None:
         while True:
+            self._wake.clear()  # before the round: what a viewer changes meanwhile is read in the next one
             try:
                 await self._round()
                 self.state = State(time.time(), None)
@@ -135,11 +138,7 @@ class Poller:
                 if self.state.error is None:  # once, not in every round
                     log.exception("the console could not read", extra={"action": "console_read_failed"})
                 self._fail(exc)
-            for number, listener in list(self._listeners.items()):
-                if number in self._listeners:
-                    _show(listener, self.state)
-                    await asyncio.sleep(0)
-            self._wake.clear()
+            await self._show_each(self._listeners, self.state, lambda: True)
             try:
                 async with asyncio.timeout(ROUND_SECONDS):
                     await self._wake.wait()
@@ -187,11 +186,26 @@ class Poller:
         if value == topic.value:
             return
         topic.value = value
-        for number, show in list(self._shows.get(topic.key, {}).items()):
-            # pages are shown one at a time: a request of the API that arrives meanwhile does not wait for all of them
-            if topic.value is value and number in self._shows.get(topic.key, {}):
-                _show(show, value)
-                await asyncio.sleep(0)
+        shows = self._shows.get(topic.key, {})
+        self._keep(
+            asyncio.create_task(self._show_each(shows, value, lambda: topic.value is value), name="console show")
+        )
+
+    async def _show_each(self, shows: Mapping[int, Show[Value]], value: Value, is_newest: Callable[[], bool]) -> None:
+        """One page at a time: a request of the API that arrives meanwhile waits for one of them, and not for all."""
+        numbers = list(shows)
+        pause = min(PAUSE_SECONDS, MAX_PAUSES_SECONDS / max(1, len(numbers)))
+        for number in numbers:
+            if not is_newest():
+                return
+            if number in shows:
+                _show(shows[number], value)
+                await asyncio.sleep(pause)
+
+    def _keep(self, task: "asyncio.Task[Any]") -> None:
+        """Until it is done: the loop itself would not."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _show(show: Show[Value], value: Value) -> None:

@@ -59,19 +59,20 @@ class Viewer:
 
         `key` names what is read: pages with the same key share one read, so it must contain every argument.
         """
-        is_shown = False
+        shown: object = None
 
-        def noted(value: Value) -> None:
-            nonlocal is_shown
-            is_shown = True
-            show(value)
+        def show_once(value: Value) -> None:
+            nonlocal shown
+            if value is not shown:
+                shown = value
+                show(value)
 
-        number = self.poller.watch(key, fetch, noted, every=every)
+        number = self.poller.watch(key, fetch, show_once, every=every)
         self.unwatch(key)  # after it: the value of `expect` is kept
         self._watches[key] = number
         value = await self.poller.read(key)
-        if value is not None and not is_shown:  # another page has read it
-            show(value)
+        if value is not None:
+            show_once(value)
         return value
 
     def expect(self, key: Hashable, fetch: Fetch[Value], *, every: float = INTERVAL_SECONDS) -> None:

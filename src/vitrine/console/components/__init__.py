@@ -37,16 +37,19 @@ class Sentence(Element, component="sentence.js"):
 
 
 class Age(Element, component="age.js"):
-    """How old the page is, and the name of the viewer's zone."""
+    """How old the page is, and the name of the viewer's zone. `every`: seconds between two messages to the browser."""
 
-    def __init__(self, *, updated: str, zone: str) -> None:
+    def __init__(self, *, updated: str, zone: str, every: float) -> None:
         super().__init__()
+        self._every = every
+        self._sent = -1e9
         self._props["updated"] = updated
         self._props["zone"] = zone
 
     def tick(self, read_at: float | None) -> None:
-        if read_at is not None:
-            self.run_method("tick", read_at)
+        if read_at is not None and read_at - self._sent >= self._every:
+            self._sent = read_at
+            self.run_method("tick")
 
 
 class Rows(Element):
