@@ -117,7 +117,7 @@ class Poller:
         return topic.value
 
     def begin(self, key: Hashable) -> None:
-        """Read what is shown under this key while the caller goes on."""
+        """Read what is shown under this key; the caller does not wait for it."""
         self._keep(asyncio.create_task(self.read(key), name="console read"))
 
     def hurry(self) -> None:
@@ -171,7 +171,7 @@ class Poller:
             raise broken
 
     async def _read(self, topic: Topic[Any]) -> None:
-        """One read for all who wait for it; it goes on if one of them no longer does."""
+        """One read for all who wait for it; it continues if one of them no longer does."""
         if topic.reading is None:
             self.reads += 1
             topic.read_at = time.monotonic()
