@@ -120,8 +120,8 @@ check: $(DEV) ## Format, lint, types, import contracts, unit tests
 tools: ## Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
 	@.ci/install_tools
 
-# service, control plane, console and Elasticsearch do not depend on the version; every stored statement is planned by
-# test_accounts.py, and test_store.py executes the fence, the claims and the leases
+# service, control plane, console, Elasticsearch and the memory of a runner do not depend on the version; every stored
+# statement is planned by test_accounts.py, and test_store.py executes the fence, the claims and the leases
 SAME_ON_16 := $(foreach name,search_* api apply access audit attacks backfill chains check* cinema console_* control doctor embedded \
   late_marts lease lineage listing long_polling managed_files network notifications pace passwords plan postponed preflight reconcile_interval \
   requests retries rollback run_logs runner_list sample scarce_connections schedules source_tables spare_connections \
@@ -137,7 +137,7 @@ test: $(DEV) tools ## Every test but those of `make check`, on embedded PostgreS
 
 .PHONY: test-versions
 test-versions: $(DEV) ## The tests of store and data path on embedded PostgreSQL 16
-	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16)
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16) -k "not bounded_memory"
 
 .PHONY: test-airflow
 test-airflow: $(DEV) $(AIRFLOW) ## The Airflow provider: its types, and its tests under a real Airflow

@@ -436,14 +436,13 @@ def test_a_dead_runners_pipeline_can_be_run_in_the_foreground(
     database_url: str, command: Command, files: Path, connection: Connection, tmp_path: Path
 ) -> None:
     ok(command("apply", str(files)))
-    longer = QUICK | {"VITRINE_LEASE_TTL": "20s"}  # than a command takes to start on a busy machine
+    longer = QUICK | {"VITRINE_LEASE_TTL": "60s"}  # than a command takes to start on a busy machine
     with started(["run", "ratings"], tmp_path, environment(database_url, **longer)) as one:
         ratings = pipelines.get(connection, "ratings")
         wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
         one.stop(signal.SIGKILL)
     refused(command("run", "ratings"), 4)
-    over = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at < now()"
-    wait_until(lambda: connection.execute(over).fetchall(), 60, "the end of the lease")
+    connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() WHERE name = 'ratings'")
     ok(command("run", "ratings"))
     second, first = runs.list_page(connection, ratings.id)
     assert (first.status, second.status) == (RunStatus.ABANDONED, RunStatus.SUCCESS)

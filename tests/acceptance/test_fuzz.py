@@ -42,6 +42,6 @@ def test_generated_requests_to_an_api_with_tokens_are_answered_as_documented(
         case _:
             token = issue(settings, connection, Role(kind), "fuzz")
     with running.served(database_url, logs) as address:
-        reports = running.fuzz(address, tmp_path, seconds=SECONDS // 3, token=token, reader=reader)
+        reports = running.fuzz(address, tmp_path, seconds=SECONDS // 4, token=token, reader=reader)
     assert reports == [], "\n".join(reports)
     assert '"level": "error"' not in next(logs.glob("api-*.log")).read_text("utf-8")
