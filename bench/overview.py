@@ -26,7 +26,7 @@ BAR = 3.0
 REFRESHES = 30
 """In each round."""
 
-LOADS = 4
+LOADS = 2
 VIEWERS = 20
 SAME_BAR = 1.2
 """Statements for twenty viewers of one page, beside those for one viewer."""
