@@ -16,7 +16,7 @@ from bench.control import answers, free_port
 from bench.measuring import Result, Samples, judge, seconds_of, turns
 from bench.setup import Setup
 from bench.waiting import wait_until
-from vitrine.console.pages.overview import MartsPage, Query, read_marts
+from vitrine.console.pages.overview import OUTCOMES, MartsPage, Query, read_marts
 from vitrine.console.poller import MAX_READS, Poller
 from vitrine.service import overview
 from vitrine.service.bodies.overview import HealthBody, StateCounts
@@ -164,7 +164,8 @@ def shows_marts(store: ConsoleStore, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _facts_of(row: Mapping[str, Any]) -> tuple[object, ...]:
-    runs = [f"{one} {took}" for one, took in zip(row["runs"]["statuses"], row["runs"]["milliseconds"], strict=True)]
+    shown = zip(row["runs"]["outcomes"], row["runs"]["milliseconds"], strict=True)
+    runs = [f"{OUTCOMES[number]['status']} {took}" for number, took in shown]
     return row["name"], row["status"], bool(row["late"]), row["last_run"]["rows"], runs
 
 

@@ -31,6 +31,7 @@ ACKNOWLEDGE_SECONDS = 3.0
 OPEN_SECONDS = 60.0
 SOCKET = "/console/_nicegui_ws/socket.io/"
 HOME = "/console"
+ICON = "/console/files/icon.svg"
 
 _QUERY = re.compile(r"query: (\{.*?\}),\n")
 _ELEMENTS = re.compile(r"parseElements\(String\.raw`(.*?)`\)", re.DOTALL)
@@ -71,6 +72,7 @@ class Page:
     async def _load(self) -> str:
         """The page itself; what its script gives the socket as a query."""
         async with httpx.AsyncClient(timeout=OPEN_SECONDS) as client:
+            await client.get(f"{self.address}{ICON}")  # connects, and imports what the first request of a process needs
             began = time.perf_counter()
             answer = await client.get(f"{self.address}{self.path}", headers={"Accept": "text/html"})
             self.load_seconds = time.perf_counter() - began

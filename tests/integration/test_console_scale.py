@@ -84,7 +84,7 @@ def test_a_page_of_the_overview_takes_a_fixed_number_of_statements(connection: C
 
     page = read_marts(replace(context(settings, connection, Role.VIEWER), connection=recording), Query())
     assert len(page.rows) == 50
-    assert {len(row["runs"]["statuses"]) for row in page.rows} == {30}
+    assert {len(row["runs"]["outcomes"]) for row in page.rows} == {30}
     assert len(recorder.executed) <= MOST_STATEMENTS
 
 

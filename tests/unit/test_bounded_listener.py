@@ -67,3 +67,8 @@ def test_a_closed_connection_makes_room(listener: BoundedListener, stack: ExitSt
         assert client.recv(1) == b"x"
         accepted.close()
     assert listener.connections == 0
+
+
+def test_the_parts_of_a_response_are_sent_at_once(listener: BoundedListener, stack: ExitStack) -> None:
+    _, accepted = connect(listener, stack)
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

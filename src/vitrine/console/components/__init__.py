@@ -77,11 +77,11 @@ class Rows(Element):
 
 
 class Marts(Rows, component="marts.js"):
-    """The table of pipelines and their marts. `outcomes`: text and tone of each status of a run."""
+    """The table of pipelines and their marts. `outcomes`: text and tone of each status; runs name its number."""
 
-    def __init__(self, texts: Mapping[str, str], outcomes: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, texts: Mapping[str, str], outcomes: Sequence[Mapping[str, str]]) -> None:
         super().__init__(texts, key="name")
-        self._props["outcomes"] = dict(outcomes)
+        self._props["outcomes"] = tuple(outcomes)
 
 
 class Timeline(Rows, component="timeline.js"):

@@ -47,7 +47,7 @@ export default {
           </td>
           <td :data-label="texts.rows" class="v-number">{{ row.last_run ? count(row.last_run.rows) : "–" }}</td>
           <td :data-label="texts.recent">
-            <svg v-if="row.runs.statuses.length" class="v-spark" :width="30 * ${STEP}" height="${HEIGHT}" role="img" :aria-label="summary(row.runs)">
+            <svg v-if="row.runs.outcomes.length" class="v-spark" :width="30 * ${STEP}" height="${HEIGHT}" role="img" :aria-label="summary(row.runs)">
               <rect v-for="(bar, index) in bars(row.runs)" :key="index" :x="bar.x" :y="bar.y" width="4" :height="bar.height"
                     :data-tone="bar.tone" rx="1"><title>{{ bar.title }}</title></rect>
             </svg>
@@ -60,7 +60,7 @@ export default {
         </tr>
       </tbody>
     </table>`,
-  props: { rows: Array, texts: Object, outcomes: Object },
+  props: { rows: Array, texts: Object, outcomes: Array },
   data() { return { shown: this.rows, now: Date.now() }; },
   watch: { rows(rows) { this.shown = rows; } },
   methods: {
@@ -73,26 +73,26 @@ export default {
     both(at) { return vitrine.both(at); },
     duration(seconds) { return vitrine.duration(seconds); },
     count(number) { return vitrine.count(number); },
-    outcome(status) { return this.outcomes[status] || { text: status, tone: "idle" }; },
     // each run has an element in three arrays: as objects, they would be most of what a page is sent
     bars(runs) {
       const longest = Math.max(...runs.milliseconds, 1);
-      const offset = 30 - runs.statuses.length;
+      const offset = 30 - runs.outcomes.length;
       const before = Array.from({ length: offset }, (_, index) => ({ x: index * STEP, y: HEIGHT - 2, height: 2, tone: "none", title: "" }));
-      return before.concat(runs.statuses.map((status, index) => {
+      return before.concat(runs.outcomes.map((number, index) => {
+        const outcome = this.outcomes[number];
         const taken = runs.milliseconds[index];
         // the root makes short runs visible beside one long run
         const height = Math.max(3, Math.round(HEIGHT * Math.sqrt(taken / longest)));
         return {
-          x: (index + offset) * STEP, y: HEIGHT - height, height, tone: this.outcome(status).tone,
-          title: `${this.outcome(status).text}, ${vitrine.duration(taken / 1000)}, ${vitrine.clock(runs.started[index], this.now)}`,
+          x: (index + offset) * STEP, y: HEIGHT - height, height, tone: outcome.tone,
+          title: `${outcome.text}, ${vitrine.duration(taken / 1000)}, ${vitrine.clock(runs.started[index], this.now)}`,
         };
       }));
     },
     summary(runs) {
-      const failed = runs.statuses.filter((status) => this.outcome(status).tone === "failed").length;
+      const failed = runs.outcomes.filter((number) => this.outcomes[number].tone === "failed").length;
       const longest = Math.max(...runs.milliseconds) / 1000;
-      return this.texts.summary.replace("{runs}", runs.statuses.length).replace("{failed}", failed).replace("{longest}", vitrine.duration(longest));
+      return this.texts.summary.replace("{runs}", runs.outcomes.length).replace("{failed}", failed).replace("{longest}", vitrine.duration(longest));
     },
   },
   mounted() { this.stop = vitrine.onTick((now) => (this.now = now)); },

@@ -25,6 +25,7 @@ from vitrine.service.bodies.pipelines import ListedPipelineBody
 from vitrine.service.context import Context
 from vitrine.service.roles import Role
 from vitrine.status import Status
+from vitrine.store.figures import Sparkline
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
@@ -99,7 +100,7 @@ def read_marts(context: Context, query: Query) -> MartsPage:
     """The pipelines with their newest runs, why some are late, and the last runs of all of them."""
     page = definitions.list_page(context, query.filters, after=query.after, limit=PAGE_SIZE)
     runs = overview.sparklines(context, [one.id for one in page.items])
-    rows = [_row(one) | {"runs": runs[one.id]._asdict()} for one in page.items]
+    rows = [_row(one) | {"runs": _bars(runs[one.id])} for one in page.items]
     rows += [_invalid_row(one.name, one.reason) for one in page.invalid]
     return MartsPage(sorted(rows, key=lambda row: str(row["name"])), page.next)
 
@@ -113,8 +114,21 @@ def address_of(name: str) -> str:
     return f"{HOME}/pipelines/{quote(name)}"
 
 
-OUTCOMES = {status: {"text": text, "tone": parts.tone_of(status)} for status, text in texts.RUN_STATUS.items()}
+OUTCOMES = tuple(
+    {"status": status, "text": text, "tone": parts.tone_of(status)} for status, text in texts.RUN_STATUS.items()
+)
 """How the table shows the statuses of runs."""
+
+_NUMBER_OF = {one["status"]: number for number, one in enumerate(OUTCOMES)}
+
+
+def _bars(runs: Sparkline) -> dict[str, list[int]]:
+    """The runs of a mart in numbers; a text of each run would be most of what a page is sent."""
+    return {
+        "outcomes": [_NUMBER_OF[status] for status in runs.statuses],
+        "milliseconds": runs.milliseconds,
+        "started": runs.started,
+    }
 
 
 def _row(one: ListedPipelineBody) -> dict[str, Any]:
@@ -159,7 +173,7 @@ def _invalid_row(name: str, reason: str) -> dict[str, Any]:
         "next_due_at": None,
         "trigger": "–",
         "last_run": None,
-        "runs": {"statuses": [], "milliseconds": [], "started": []},
+        "runs": {"outcomes": [], "milliseconds": [], "started": []},
     }
 
 
