@@ -16,7 +16,8 @@ class BoundedListener(socket.socket):
 
     def __init__(self, family: int, limit: int) -> None:
         super().__init__(family, socket.SOCK_STREAM)
-        # accepted sockets inherit it: else the second part of a response waits 40 ms until the client confirms the first
+        # accepted sockets inherit it: without it the second part of a response waits 40 ms, until the client has
+        # confirmed the first one
         self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._limit = limit
         self._lock = threading.Lock()
