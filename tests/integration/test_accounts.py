@@ -408,9 +408,12 @@ def test_operators_that_others_create_in_the_search_path_run_in_no_session_of_ou
 
 
 @pytest.mark.promise("J6")
+@pytest.mark.parametrize("sees_all", [False, True])
 def test_only_the_reader_may_call_the_function_and_it_does_not_count_as_writing(
-    connection: Connection, settings: Settings, restricted: Accounts
+    sees_all: bool, connection: Connection, restricted: Accounts
 ) -> None:
+    if sees_all:
+        connection.execute(f"GRANT pg_read_all_stats TO {restricted.roles.reader}".encode())
     call = "SELECT * FROM vitrine.open_transactions()"
     assert refused(restricted.runner, call)
     assert refused(restricted.api, call)

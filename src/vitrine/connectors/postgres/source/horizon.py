@@ -30,7 +30,9 @@ def read(connection: Connection, relations: lineage.Relations = (), functions: C
     # in UTC: Python subtracts two times of one zone by their local clocks, wrong when clocks change between them
     with translated("source"), in_transaction(connection, TEXT_FORMAT):
         row = connection.execute(shown.PLAIN).fetchone()
-        if row is not None and row["hidden"] and _has_function(connection):
+        # the function also knows that a reader who may call it cannot write through it
+        is_unsure = row is not None and (row["hidden"] or row["oldest"] is not None)
+        if is_unsure and _has_function(connection):
             row = connection.execute(shown.CALL).fetchone()
         outside = lineage.outside(connection, relations, functions)
     if row is None:
