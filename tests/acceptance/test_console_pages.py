@@ -25,7 +25,7 @@ from vitrine.postgres import Connection
 from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, pipelines, runs
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
@@ -134,7 +134,7 @@ def test_runners_show_who_is_alive_and_what_they_run(page: Page, site: Site, con
     connection.execute("UPDATE etl.etl_runners SET seen_at = now() - interval '2 min' WHERE name = 'host:16'")
     connection.execute("UPDATE etl.etl_pipelines SET enabled = false WHERE name <> 'held'")
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    assert pipelines.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5))
+    assert claims.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5))
     page.goto(f"{site.console}/runners")
     expect(page.locator('tr[data-key="host:17"]')).to_contain_text("Alive")
     expect(page.locator('tr[data-key="host:16"]')).to_contain_text("Not seen")
