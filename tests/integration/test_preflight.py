@@ -128,6 +128,13 @@ WARNED: list[tuple[str, str, dict[str, Any], str]] = [
         {},
         "column 'code'",
     ),
+    (
+        "J31: an interval that loses days",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code interval);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code interval year to month)",
+        {},
+        "column 'code'",
+    ),
     ("J8: a local time", "CREATE TABLE content.t (id integer PRIMARY KEY, code timestamp)", INCREMENTAL, "'code'"),
     (
         "J19: a sequence with CACHE",

@@ -54,6 +54,8 @@ CHANGES = [
     ("timestamp with time zone", "timestamp(0) with time zone", "2024-01-01 12:03:04", "2024-01-01 12:03:04.5"),
     ("numeric[]", "integer[]", "{1,2.0}", "{1,2.5}"),
     ("bigint", "double precision", "5", "9007199254740993"),
+    ("interval", "interval year to month", "1 year 2 mons", "1 mon 5 days"),
+    ("interval[]", "interval hour[]", "{1 day 02:00:00}", "{02:30:00}"),
 ]
 
 
