@@ -80,6 +80,17 @@ def test_a_value_that_the_cast_to_the_target_would_change_is_a_reject(
     assert [row["id"] for row in stored(connection)] == [1, 3]
 
 
+@pytest.mark.promise("J31")
+def test_a_document_that_jsonb_does_not_hold_is_a_reject(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE ugc.it (id integer PRIMARY KEY, it json)")
+    connection.execute("INSERT INTO ugc.it VALUES (1, '{}'), (2, %s)", [r'{"a": "\u0000"}'])
+    connection.execute("CREATE TABLE analytics.sorted (id integer PRIMARY KEY, it jsonb)")
+    pipeline = create_pipeline(connection, settings, "full", "SELECT id, it FROM ugc.it")
+    succeed(connection, settings, pipeline)
+    assert quarantined(connection, pipeline) == {"2": "22P05"}
+    assert [row["id"] for row in stored(connection)] == [1]
+
+
 NARROW = (
     "id integer PRIMARY KEY, small smallint, exact numeric(2,1), tens numeric(2,-1), short varchar(3), padded char(3)"
 )
