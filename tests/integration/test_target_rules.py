@@ -134,6 +134,32 @@ def test_a_trigger_that_keeps_rows_which_have_vanished_fails_the_load(
 
 
 @pytest.mark.promise("J20")
+@pytest.mark.parametrize("option", ["fail", "warn"])
+@pytest.mark.parametrize("delete_mode", ["soft_column", "reconcile_keys"])
+def test_a_trigger_that_keeps_rows_which_changes_delete_fails_the_run(
+    connection: Connection, settings: Settings, delete_mode: str, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"delete_mode": delete_mode, "on_target_trigger": option}
+    options |= {"delete_column": "gone"} if delete_mode == "soft_column" else {}
+    connection.execute("ALTER TABLE ugc.parts ADD gone boolean")
+    query = "SELECT id, note, modified, gone FROM ugc.parts"
+    columns = f"{COLUMNS}, gone boolean"
+    pipeline = create_parts(connection, settings, "incremental", columns, source_query=query, options=options)
+    succeed(connection, settings, pipeline)
+    add_trigger(connection, "BEFORE DELETE ON analytics.parts FOR EACH ROW", "RETURN NULL;")
+    if delete_mode == "soft_column":
+        connection.execute("UPDATE ugc.parts SET gone = true, modified = now() WHERE id = 3")
+    else:
+        connection.execute("DELETE FROM ugc.parts WHERE id = 3")
+    if option == "fail":
+        fails_with(connection, settings, pipeline, "TARGET_CHANGED_ROWS", "1 rows that were deleted", "meddle")
+    else:
+        with caplog.at_level(logging.WARNING):
+            succeed(connection, settings, pipeline)
+        assert "1 rows that were deleted" in caplog.text
+
+
+@pytest.mark.promise("J20")
 @both_modes
 def test_a_trigger_that_a_run_does_not_fire_is_ignored(connection: Connection, settings: Settings, mode: str) -> None:
     pipeline = create_parts(connection, settings, mode, COLUMNS)
