@@ -35,8 +35,9 @@ def of_table(target: str, facts: TableFacts, definition: Definition, options: Po
                 f" from the source, its rows there are {effect} as well"
             )
             yield Finding("CASCADE", text)
-    if facts.unlogged:
-        text = f"target {target} is UNLOGGED: a crash of the server empties it; run ALTER TABLE {target} SET LOGGED"
+    for name in facts.unlogged:
+        which = f"target {target}" if facts.kind == "r" else f"{name}, a partition of target {target},"
+        text = f"{which} is UNLOGGED: a crash of the server empties it; run ALTER TABLE {name} SET LOGGED"
         yield Finding("UNLOGGED_TARGET", text, fatal=definition.mode is Mode.INCREMENTAL)
     if facts.row_security:
         text = (
