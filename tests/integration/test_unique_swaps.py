@@ -243,3 +243,23 @@ def test_rows_that_refer_to_a_partition_stay(connection: Connection, settings: S
     assert failed is not None
     assert failed.code == "DATA_ERROR"
     assert connection.execute("SELECT count(*) AS n FROM analytics.medals").fetchone() == {"n": 2}
+
+
+@pytest.mark.promise("J10")
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "NO ACTION"])
+def test_a_row_whose_parent_vanishes_moves_to_its_new_one_and_stays(
+    connection: Connection, settings: Settings, action: str
+) -> None:
+    ranks = create_ranks(connection, settings, "full", "")
+    connection.execute(
+        raw(f"ALTER TABLE analytics.ranks ADD FOREIGN KEY (place) REFERENCES analytics.ranks ON DELETE {action}")
+    )
+    connection.execute("ALTER TABLE analytics.ranks ADD note text DEFAULT 'ours'")
+    move(connection, "1", "id = 2")
+    succeed(connection, settings, ranks)
+    move(connection, "3", "id <= 2")
+    connection.execute("DELETE FROM ugc.ranks WHERE id = 1")
+    connection.execute("UPDATE analytics.ranks SET note = 'kept' WHERE id = 2")
+    assert succeed(connection, settings, ranks).counts.deleted == 1
+    assert is_right(connection)
+    assert connection.execute("SELECT note FROM analytics.ranks WHERE id = 2").fetchone() == {"note": "kept"}

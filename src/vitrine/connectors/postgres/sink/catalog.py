@@ -50,6 +50,7 @@ class Reference(NamedTuple):
     table: str
     columns: tuple[str, ...]  # to which it refers
     on_delete: str  # the action, as in SQL; empty: the deletion is refused
+    is_own: bool  # a row refers to another row of the same table
 
 
 class Trigger(NamedTuple):
@@ -144,7 +145,7 @@ _WATCHERS = """
     )
     SELECT (SELECT jsonb_agg(jsonb_build_object(
                        'name', f.conname, 'table', f.conrelid::regclass::text,
-                       'on_delete',
+                       'is_own', f.conrelid IN (SELECT oid FROM parts), 'on_delete',
                        CASE f.confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'd' THEN 'SET DEFAULT'
                                           ELSE '' END,
                        'columns', (SELECT jsonb_agg(a.attname) FROM pg_attribute a

@@ -137,8 +137,12 @@ class StagedLoad:
             self._become_target(connection)
             counts = Counts(written=staged - superseded, repeated=repeated)
             return Written(counts, healed=healed, checks=checked)
-        deleted = self._delete_vanished(connection, info.max_delete_ratio)
-        written, rejects = self._merge(connection)
+        applied = self._move_before_delete(connection, info) if self._refers_to_itself else None
+        if applied is None:
+            deleted = self._delete_vanished(connection, info.max_delete_ratio)
+            written, rejects = self._merge(connection)
+        else:
+            (written, deleted), rejects = applied, []
         check_deferred(connection)
         counts = Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated)
         return Written(counts, tuple(rejects), healed, checks=checked)
@@ -149,6 +153,25 @@ class StagedLoad:
         empty = rows == 0 and self._created_empty  # its columns are not known
         table, types = (None, {}) if empty else (self._table, catalog.column_types(connection, self._table))
         return self._checks.of_load(info.checks, table, types, rows)
+
+    @property
+    def _refers_to_itself(self) -> bool:
+        facts = self._target.facts
+        return facts is not None and not facts.triggers and any(one.is_own for one in facts.references)
+
+    def _move_before_delete(self, connection: Connection, info: LoadInfo) -> tuple[int, int] | None:
+        """Rows get their new parents before the former ones are deleted: a cascade would take the rows along.
+
+        Returns how many rows were written and deleted; None if that is impossible, for example because a row takes over
+        a unique value of one that vanished.
+        """
+        columns = list(catalog.column_types(connection, self._table))
+        try:
+            with connection.transaction():
+                written = Merger(self._session, self._target, self._table, columns).merge()
+                return written, self._delete_vanished(connection, info.max_delete_ratio)
+        except REFUSALS:
+            return None
 
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
         """Update rows that differ and insert new ones; readers see the old rows until the commit."""
