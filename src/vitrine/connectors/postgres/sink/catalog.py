@@ -1,7 +1,7 @@
 """A table in PostgreSQL's catalog: columns, keys, rules, privileges."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -237,6 +237,25 @@ def _unique(
             for name, oid, same in zip(names, classes, deterministic, strict=True)
         ),
     )
+
+
+_OF_ROWS = """
+    SELECT c.oid::text AS identity,
+           EXISTS (SELECT FROM pg_trigger g
+                    WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')) AS has_triggers,
+           (SELECT jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types
+      FROM pg_class c WHERE c.oid = to_regclass(%s)
+"""
+
+
+def is_as(connection: Connection, table: sql.Identifier, facts: TableFacts, columns: Iterable[str]) -> bool:
+    """Whether the table is still the one that the facts describe, as far as rows of these columns are concerned."""
+    row = connection.execute(_OF_ROWS, [name_of(table)]).fetchone()
+    if row is None or row["identity"] != facts.identity or (row["has_triggers"] and not facts.triggers):
+        return False
+    types: dict[str, str] = row["types"] or {}
+    return all(types.get(name) == facts.types.get(name) for name in columns)
 
 
 def name_of(table: sql.Identifier) -> str:

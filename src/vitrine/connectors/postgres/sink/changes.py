@@ -46,6 +46,8 @@ class ChangesUnit(BatchUnit):
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
+        if batch.count:
+            self._target.refuse_changed(column.name for column in batch.columns)
         self._check(batch)
         facts = self._target.facts
         kept = self._target.columns_to_keep

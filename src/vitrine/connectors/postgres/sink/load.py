@@ -128,6 +128,7 @@ class StagedLoad:
             if not self._target.exists:
                 return Written(checks=self._checks.of_load(info.checks, None, {}, 0) if self._checks else ())
             self._create_empty()
+        self._refuse_other_types(connection)
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
         checked = self._check(connection, info, staged - superseded)
@@ -143,9 +144,21 @@ class StagedLoad:
             written, rejects = self._merge(connection)
         else:
             (written, deleted), rejects = applied, []
+        self._target.refuse_changed(catalog.column_types(connection, self._table))
         check_deferred(connection)
         counts = Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated)
         return Written(counts, tuple(rejects), healed, checks=checked)
+
+    def _refuse_other_types(self, connection: Connection) -> None:
+        """DataError if the target was altered since the rows were staged: they were converted to its former types."""
+        stored = self._target.facts.types if self._target.facts else {}
+        for name, staged in catalog.column_types(connection, self._table).items():
+            if stored.get(name, staged) != staged:
+                raise DataError(
+                    f"column '{name}' of target {self._target.name} is of type {stored[name]} now, but rows were staged"
+                    f" for type {staged}; run again, and everything is read again",
+                    code="STAGING_MISMATCH",
+                )
 
     def _check(self, connection: Connection, info: LoadInfo, rows: int) -> Results:
         if self._checks is None or not info.checks:
