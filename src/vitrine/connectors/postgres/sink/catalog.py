@@ -22,6 +22,7 @@ class ColumnFacts(NamedTuple):
     collation: str | None  # None: that of its type, or none
     deterministic: bool  # its collation finds only equal texts equal
     nullable: bool
+    has_default: bool  # a row that does not name the column gets a value
     generated: bool  # cannot be written
     always_identity: bool  # can be inserted, but not updated
 
@@ -105,6 +106,7 @@ _FACTS = """
            (SELECT jsonb_agg(jsonb_build_object(
                        'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'oid', a.atttypid::bigint,
                        'modifier', a.atttypmod, 'nullable', NOT a.attnotnull, 'generated', a.attgenerated <> '',
+                       'has_default', a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
                        'always_identity', a.attidentity = 'a', 'deterministic', coalesce(l.collisdeterministic, true),
                        'collation', CASE WHEN a.attcollation <> t.typcollation
                                          THEN format('%%I.%%I', n.nspname, l.collname) END)
