@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.running import run, succeed, sweep
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
-from tests.helpers.search_proxy import Reply, Request
+from tests.helpers.search_proxy import Lost, Reply, Request
 from tests.helpers.waiting import wait_until
 from vitrine import registry, revisions
 from vitrine.connectors.elasticsearch import sweeping
@@ -363,6 +363,22 @@ def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cl
     sweep(cluster.connection, cluster.settings)
     live = cluster.search.live(cluster.name)
     assert set(cluster.search.indexes(cluster.name)) == {before, live}
+
+
+@pytest.mark.parametrize("options", [{}, {"on_duplicate_key": "last"}], ids=["", "last of equal keys"])
+def test_a_load_shows_no_document_of_a_first_batch_that_failed(cluster: Cluster, options: dict[str, Any]) -> None:
+    """The repetition reads another snapshot, in which the row is gone."""
+    cluster.fill(1, 6)
+    pipeline = cluster.create(batch_size=2, options=options)
+
+    def lose(request: Request) -> Reply:
+        request.forward()
+        cluster.connection.execute("DELETE FROM content.numbers WHERE id = 1")
+        raise Lost
+
+    with cluster.proxy.following(cluster.proxy.once(lose)):
+        succeed(cluster.connection, cluster.settings, pipeline, waits=(0.01,))
+    assert cluster.ids() == ["2", "3", "4", "5", "6"]
 
 
 # -- crashes and zombies ----------------------------------------------------------------------------------------------
