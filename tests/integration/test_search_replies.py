@@ -47,6 +47,16 @@ def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arriv
     assert f"index {cluster.name}, id 5" in reasons["5"]
 
 
+def test_a_reject_names_the_whole_index(cluster: Cluster) -> None:
+    cluster.fill(1, 1)
+    name = f"{cluster.name}__of__films"
+    index = {"mappings": {"properties": {"note": {"type": "integer"}}}}
+    options = {"on_reject": "quarantine", "index": index}
+    pipeline = cluster.create(target_table=f"es:{name}", options=options)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.rejected(pipeline)["1"].startswith(f"index {name}, id 1: ")
+
+
 @pytest.mark.promise("K14")
 @pytest.mark.parametrize(
     "fields", [{}, {"mode": "incremental", "incremental_key": "modified"}], ids=["full", "changes"]

@@ -42,6 +42,7 @@ _ABOUT_THE_INDEX = re.compile(r"no write index is defined|pipeline with id \[.*\
 """Reasons of these errors that every document of the index would have."""
 
 _FIELD = re.compile(r"field \[([^\]]+)\]")
+_GENERATION = re.compile(r"__g[0-9]+__[a-z]+$")
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
 
@@ -275,7 +276,7 @@ class Bulk:
         """The policy of the pipeline decides whether the document may be left out."""
         key = keys.to_text(key_of(operations.ids[place], self._width))
         row = operations.source(place).decode()
-        text = f"index {self._alias.partition('__')[0]}, id {operations.ids[place]}: {reason}"
+        text = f"index {_GENERATION.sub('', self._alias)}, id {operations.ids[place]}: {reason}"
         reject = Reject(key, column, code or "REFUSED", text, row or "{}")
         self._judge(reject)
         self.outcome.rejects.append(reject)
