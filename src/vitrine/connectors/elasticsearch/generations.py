@@ -340,12 +340,11 @@ def described_indexes(requests: Requests, names: Sequence[str]) -> list[StoredIn
 def _index_of(name: str, found: Mapping[str, Any]) -> StoredIndex:
     mappings = found.get("mappings", {})
     meta = mappings.get("_meta", {})
-    noted = meta.get(OWN_META)
     return StoredIndex(
         name=name,
         uuid=found.get("settings", {}).get("index", {}).get("uuid", ""),
         aliases=frozenset(found.get("aliases", {})),
-        mark=_mark_of(noted) if noted else None,
+        mark=_mark_of(meta.get(OWN_META)),
         properties=mappings.get("properties", {}),
         meta=meta,
         keeps_source=mappings.get("_source", {}).get("enabled", True) is not False,
@@ -360,9 +359,13 @@ def _block_of(settings: Mapping[str, Any]) -> str | None:
     return next((text for name, text in _BLOCKS.items() if blocks.get(name) == "true"), None)
 
 
-def _mark_of(noted: dict[str, Any]) -> Mark:
+def _mark_of(noted: Any) -> Mark | None:
+    """None for an index without a mark, also if someone else uses its name for something of their own."""
     known = {one.name for one in fields(Mark)}  # a later version may note more
-    return replace(Mark(**{name: value for name, value in noted.items() if name in known}), key=tuple(noted["key"]))
+    try:
+        return replace(Mark(**{name: value for name, value in noted.items() if name in known}), key=tuple(noted["key"]))
+    except (AttributeError, KeyError, TypeError):
+        return None
 
 
 def _status(error: VitrineError) -> int | None:
