@@ -50,6 +50,25 @@ def test_damaged_documents_are_found_by_id_and_repaired(
     assert pipelines.get(cluster.connection, pipeline.id).verification.verdict == "equal"
 
 
+@pytest.mark.parametrize("mapping", [{"type": "keyword"}, {"type": "integer", "doc_values": False}])
+def test_documents_are_found_by_a_key_that_the_cluster_sorts_in_another_way_or_not_at_all(
+    cluster: Cluster, mapping: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As keywords, 10 comes before 9."""
+    monkeypatch.setattr(digests, "ROWS_PER_PART", 50)
+    cluster.fill(1, 300)
+    pipeline = cluster.create(options={"index": {"mappings": {"properties": {"id": mapping}}}})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert keys(report(cluster.connection, cluster.settings, pipeline)) == NOTHING
+    name, ask = cluster.name, cluster.search.ask
+    ask("POST", f"{name}/_update/17", {"doc": {"note": "changed by hand"}})
+    ask("DELETE", f"{name}/_doc/42?refresh=true")
+    cluster.connection.execute("DELETE FROM content.numbers WHERE id = 35")
+    found = report(cluster.connection, cluster.settings, pipeline)
+    assert keys(found) == {"missing": ["42"], "extra": ["35"], "different": ["17"]}
+    assert keys(report(cluster.connection, cluster.settings, pipeline, repair=True)) == NOTHING
+
+
 @pytest.mark.promise("R2", "R8")
 def test_changes_that_wait_for_the_next_run_are_not_reported(cluster: Cluster) -> None:
     cluster.fill(1, 100)
