@@ -1,5 +1,7 @@
 """Deep reconcile and repair of a search index: documents found by id, repaired and verified."""
 
+import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,7 +9,11 @@ import pytest
 from tests.helpers.reconciling import NOTHING, keys, report
 from tests.helpers.running import succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from vitrine.engine import digests
+from tests.helpers.search_proxy import Reply, Request
+from vitrine.connectors.elasticsearch import stored
+from vitrine.connectors.elasticsearch.scan import Scan
+from vitrine.engine import digests, reconcile
+from vitrine.errors import TransientError
 from vitrine.store import pipelines
 
 
@@ -78,3 +84,22 @@ def test_changes_that_wait_for_the_next_run_are_not_reported(cluster: Cluster) -
     cluster.fill(101, 110)
     found = report(cluster.connection, cluster.settings, pipeline)
     assert (keys(found), found["equal"], found["waiting"]) == (NOTHING, True, 11)
+
+
+def test_a_view_that_the_cluster_has_closed_is_not_a_missing_index(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a restart."""
+    monkeypatch.setattr(stored, "Scan", partial(Scan, page=10))
+    cluster.fill(1, 30)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+
+    def close(request: Request) -> Reply | None:
+        if request.path.startswith("/_search") and "search_after" in (body := json.loads(request.plain_body())):
+            cluster.search.ask("DELETE", "_pit", {"id": body["pit"]["id"]}, missing={})
+        return None
+
+    with cluster.proxy.following(close), pytest.raises(TransientError, match="has closed a view of the index"):
+        reconcile.compare(pipeline.definition, cluster.settings)
+    assert reconcile.compare(pipeline.definition, cluster.settings).equal

@@ -33,6 +33,9 @@ Reply = TypeVar("Reply")
 
 POLL_SECONDS = 0.05
 CLOSE_SECONDS = 1.0
+_VIEW_GONE = frozenset({"search_phase_execution_exception", "search_context_missing_exception"})
+"""Errors of a search in a point in time that the cluster no longer has; their status is that of a missing index."""
+
 _PREVIEW = re.compile(r"\.? Preview of field's value:.*", re.DOTALL)
 _QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
 
@@ -326,6 +329,11 @@ def error_of(target: str, status: int, body: Any) -> VitrineError:
             f"target {target}: the server has no API of Elasticsearch at this address (HTTP {status}); correct"
             " VITRINE_ELASTICSEARCH_URL",
             code="SETTINGS",
+        )
+    if status == 404 and kind in _VIEW_GONE:
+        return TransientError(
+            f"target {target}: the cluster has closed a view of the index that was being read: it was restarted, or"
+            " the other side was slow; try again"
         )
     if status == 404 or kind == "index_not_found_exception":
         return RelationMissing(

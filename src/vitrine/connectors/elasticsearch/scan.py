@@ -1,9 +1,11 @@
 """Reads all documents of an index, some at a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.errors import VitrineError
 
 PAGE = 5_000
 KEEP_ALIVE = "2m"
@@ -63,7 +65,9 @@ class Scan:
                 after, view = hits[-1]["sort"], found.get("pit_id", view)
         finally:
             self._requests.reopen()
-            call(lambda client: client.close_point_in_time(id=view))
+            # the cluster ends it by itself; after a failure, its own error is the one to report
+            with suppress(VitrineError):
+                call(lambda client: client.close_point_in_time(id=view))
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
