@@ -18,6 +18,7 @@ from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
 from tests.helpers.waiting import wait_until
+from vitrine import revisions
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.requests import Requests
@@ -244,21 +245,36 @@ def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: 
 
 
 @pytest.mark.promise("F1")
-def test_a_document_that_an_ingest_pipeline_drops_is_a_reject(cluster: Cluster) -> None:
-    """Its status is 200."""
+@pytest.mark.parametrize(("write", "action"), [("index", "index"), ("upsert", "index"), ("upsert", "update")])
+def test_a_document_that_an_ingest_pipeline_drops_is_a_reject(cluster: Cluster, write: str, action: str) -> None:
+    """Its status is 200. Of an upsert, a cluster before 8.12.1 answers for the document that it would have created."""
+    options = {"horizon_margin": "0s", "on_reject": "quarantine", "write": write}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": options}
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
     cluster.fill(1, 3)
-    pipeline = cluster.create(options={"on_reject": "quarantine"})
 
     def drop_the_second(request: Request) -> Reply:
         lines = request.lines
         content = json.loads(request.forward(b"".join(lines[:2] + lines[4:])).data())
-        content["items"].insert(1, {"index": {"status": 200, "result": "noop"}})
+        content["items"].insert(1, {action: {"status": 200, "result": "noop"}})
         return Reply(200, content)
 
     with cluster.proxy.following(cluster.proxy.once(drop_the_second)):
         succeed(cluster.connection, cluster.settings, pipeline)
     assert cluster.ids() == ["1", "3"]
     assert "an ingest pipeline of the cluster dropped the document" in cluster.rejected(pipeline)["2"]
+
+
+def test_an_upsert_that_changes_nothing_is_a_success(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "write": "upsert"}}
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    revisions.change_state(cluster.connection, pipeline.name)  # everything is sent again
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.rejected(pipeline) == {}
+    assert [json.loads(one)["update"]["_id"] for one in cluster.proxy.bulks[-1].lines[::2]] == ["1", "2", "3"]
 
 
 # -- whole requests ---------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ _ABOUT_THE_INDEX = re.compile(r"no write index is defined|pipeline with id \[.*\
 
 _FIELD = re.compile(r"field \[([^\]]+)\]")
 _GENERATION = re.compile(r"__g[0-9]+__[a-z]+$")
+_ANSWERED = "items.*.status,items.*.result,items.*.error,items.update._seq_no"
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
 
@@ -211,7 +212,7 @@ class Bulk:
         if self._limits.compress:
             headers = {**headers, "content-encoding": "gzip"}
         # an alias: an index that was deleted must not be created by a write
-        params = {"require_alias": "true", "filter_path": "items.*.status,items.*.result,items.*.error"}
+        params = {"require_alias": "true", "filter_path": _ANSWERED}
 
         def post(client: Elasticsearch) -> Any:
             return client.perform_request("POST", path, params=params, headers=headers, body=body).body
@@ -245,8 +246,8 @@ class Bulk:
     def _settle_success(self, operations: Operations, place: int, action: str, result: dict[str, Any]) -> None:
         if action == "delete":
             self.outcome.deleted += 1
-        elif action == "index" and result.get("result") == "noop":
-            # the status is 200, and the document is not in the index
+        elif result.get("result") == "noop" and (action == "index" or "_seq_no" not in result):
+            # the status is 200, and the document is not in the index; an update that changes nothing names what it met
             reason = "an ingest pipeline of the cluster dropped the document; see index.default_pipeline"
             self._reject(operations, place, "DROPPED", reason, None)
         else:
