@@ -3,7 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -229,17 +230,76 @@ def test_a_column_that_no_index_can_have_is_refused_when_a_transform_returns_it(
     assert cluster.search.indexes(cluster.name) == {}
 
 
-def test_a_template_of_the_cluster_must_not_disable_the_source_of_documents(cluster: Cluster) -> None:
-    cluster.fill(1, 2)
-    template = {"index_patterns": [f"{cluster.name}*"], "template": {"mappings": {"_source": {"enabled": False}}}}
-    cluster.search.ask("PUT", f"_index_template/{cluster.name}", template)
+@contextmanager
+def template(cluster: Cluster, **content: Any) -> Generator[None]:
+    """An index template that matches the generations of the target."""
+    body = {"index_patterns": [f"{cluster.name}*"], "template": content}
+    cluster.search.ask("PUT", f"_index_template/{cluster.name}", body)
     try:
-        executed = run(cluster.connection, cluster.settings, cluster.create())
+        yield
     finally:
         cluster.search.ask("DELETE", f"_index_template/{cluster.name}")
+
+
+@pytest.mark.parametrize("fields", [{}, INCREMENTAL], ids=["full", "incremental"])
+@pytest.mark.parametrize(
+    ("mappings", "problem"),
+    [
+        ({"_source": {"enabled": False}}, "stores _source"),
+        ({"_source": {"excludes": ["note"]}}, "stores _source"),
+        ({"_source": {"includes": ["id"]}}, "stores _source"),
+        ({"_routing": {"required": True}}, "requires _routing"),
+    ],
+)
+def test_a_template_of_the_cluster_must_leave_documents_whole(
+    cluster: Cluster, fields: dict[str, Any], mappings: dict[str, Any], problem: str
+) -> None:
+    cluster.fill(1, 2)
+    with template(cluster, mappings=mappings):
+        executed = run(cluster.connection, cluster.settings, cluster.create(**fields))
     assert executed.error is not None
     assert executed.error.code == "INDEX_DEFINITION"
-    assert "an index template of the cluster disables _source" in str(executed.error)
+    assert f"an index template of the cluster {problem}" in str(executed.error)
+    assert "exclude the index from the template" in str(executed.error)
+    assert [name for name in cluster.search.indexes(cluster.name) if not name.endswith("__g0")] == []
+
+
+@pytest.mark.promise("I4")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_template_of_the_cluster_must_not_show_a_load_to_readers(cluster: Cluster, is_first: bool) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    if not is_first:
+        succeed(cluster.connection, cluster.settings, pipeline)
+    before = cluster.search.indexes(cluster.name)
+    with template(cluster, aliases={cluster.name: {}}):
+        executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "INDEX_DEFINITION"
+    assert f"gives the alias '{cluster.name}'" in str(executed.error)
+    assert cluster.search.indexes(cluster.name) == before
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.ids() == ["1", "2", "3"]
+
+
+@pytest.mark.promise("I13")
+def test_a_load_is_swept_though_a_template_has_given_it_an_alias(cluster: Cluster) -> None:
+    cluster = cluster.expiring_soon()
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    with template(cluster, aliases={f"{cluster.name}-everything": {}}):
+        succeed(cluster.connection, cluster.settings, pipeline)
+        pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+        claim = claimed(cluster.settings)
+        with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
+            assert child.ended() < 0
+    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    live = cluster.search.live(cluster.name)
+    (load,) = set(cluster.search.indexes(cluster.name)) - {live}
+    pipelines.request_pause(cluster.connection, pipeline.id)
+    query = {"source_query": f"{NUMBERS} WHERE id > 0"}
+    revisions.change(cluster.connection, cluster.settings, pipeline.name, query, state="reset")
+    assert sweep(cluster.connection, cluster.settings) == [load]
 
 
 @pytest.mark.parametrize(
