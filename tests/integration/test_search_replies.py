@@ -22,7 +22,7 @@ from vitrine import revisions
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.requests import Requests
-from vitrine.engine import plan, reconcile
+from vitrine.engine import plan, reconcile, validation
 from vitrine.errors import TransientError
 from vitrine.flow.rows import Reject
 from vitrine.settings import Settings
@@ -264,6 +264,38 @@ def test_a_document_that_an_ingest_pipeline_drops_is_a_reject(cluster: Cluster, 
         succeed(cluster.connection, cluster.settings, pipeline)
     assert cluster.ids() == ["1", "3"]
     assert "an ingest pipeline of the cluster dropped the document" in cluster.rejected(pipeline)["2"]
+
+
+@pytest.mark.parametrize("moved", [{"_id": "2-moved"}, {"_index": "another"}])
+def test_a_document_that_an_ingest_pipeline_stores_elsewhere_is_not_a_success(
+    cluster: Cluster, moved: dict[str, str]
+) -> None:
+    cluster.fill(1, 3)
+    cluster.search.ask("PUT", f"_ingest/pipeline/{cluster.name}", {"processors": []})
+    index = {"settings": {"index.default_pipeline": cluster.name}}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "index": index}}
+    pipeline = cluster.create(**fields)
+    try:
+        succeed(cluster.connection, cluster.settings, pipeline)
+        warnings = validation.validate(pipeline.definition, cluster.settings).warnings
+        assert any(f"has the ingest pipeline {cluster.name}" in text for text in warnings)
+        cluster.connection.execute("UPDATE content.numbers SET note = 'changed', modified = clock_timestamp()")
+
+        def move(request: Request) -> Reply:
+            content = json.loads(request.forward().data())
+            content["items"][1]["index"] |= moved
+            return Reply(200, content)
+
+        with cluster.proxy.following(cluster.proxy.once(move)):
+            executed = run(cluster.connection, cluster.settings, pipeline)
+        assert executed.error is not None
+        assert executed.error.code == "INGEST_PIPELINE"
+        assert cluster.name in str(executed.error)
+        succeed(cluster.connection, cluster.settings, pipeline)
+        assert set(cluster.notes().values()) == {"changed"}
+    finally:
+        cluster.search.remove(cluster.name)
+        cluster.search.ask("DELETE", f"_ingest/pipeline/{cluster.name}")
 
 
 def test_an_upsert_that_changes_nothing_is_a_success(cluster: Cluster) -> None:

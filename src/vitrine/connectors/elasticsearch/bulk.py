@@ -14,7 +14,7 @@ from elasticsearch import ApiError, Elasticsearch
 
 from vitrine.connectors.elasticsearch.ids import key_of
 from vitrine.connectors.elasticsearch.requests import Job, Requests, described, error_of
-from vitrine.errors import TransientError
+from vitrine.errors import ConfigError, TransientError
 from vitrine.flow import keys
 from vitrine.flow.rows import Reject
 
@@ -44,6 +44,7 @@ _ABOUT_THE_INDEX = re.compile(r"no write index is defined|pipeline with id \[.*\
 _FIELD = re.compile(r"field \[([^\]]+)\]")
 _GENERATION = re.compile(r"__g[0-9]+__[a-z]+$")
 _ANSWERED = "items.*.status,items.*.result,items.*.error,items.update._seq_no"
+_PLACES = ",items.*._index,items.*._id"
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
 
@@ -124,7 +125,13 @@ class Bulk:
     """Sends operations to one alias, several requests at a time; complete once `finish` returns."""
 
     def __init__(
-        self, requests: Requests, alias: str, limits: Limits, width: int, judge: Callable[[Reject], None]
+        self,
+        requests: Requests,
+        alias: str,
+        limits: Limits,
+        width: int,
+        judge: Callable[[Reject], None],
+        ingest: Sequence[str] = (),
     ) -> None:
         self.outcome = Outcome()
         self._requests = requests
@@ -132,6 +139,7 @@ class Bulk:
         self._limits = limits
         self._width = width  # columns of the key
         self._judge = judge
+        self._ingest = ingest  # ingest pipelines of the index: they may store a document elsewhere
         self._sent: dict[Future[Any], Operations] = {}  # in flight
 
     def send(self, operations: Operations) -> None:
@@ -212,7 +220,7 @@ class Bulk:
         if self._limits.compress:
             headers = {**headers, "content-encoding": "gzip"}
         # an alias: an index that was deleted must not be created by a write
-        params = {"require_alias": "true", "filter_path": _ANSWERED}
+        params = {"require_alias": "true", "filter_path": _ANSWERED + (_PLACES if self._ingest else "")}
 
         def post(client: Elasticsearch) -> Any:
             return client.perform_request("POST", path, params=params, headers=headers, body=body).body
@@ -251,7 +259,19 @@ class Bulk:
             reason = "an ingest pipeline of the cluster dropped the document; see index.default_pipeline"
             self._reject(operations, place, "DROPPED", reason, None)
         else:
+            if self._ingest:
+                self._refuse_moved(operations.ids[place], result)
             self.outcome.done.append(operations.ids[place])
+
+    def _refuse_moved(self, document_id: str, result: dict[str, Any]) -> None:
+        """The status is that of a success, but the index has no document with this id."""
+        index = self._alias.rpartition("__")[0]
+        if (result.get("_index"), result.get("_id")) != (index, document_id):
+            raise ConfigError(
+                f"target {self._requests.target}: the ingest pipeline {' or '.join(self._ingest)} of the cluster stores"
+                " documents in another index or with another id; change it, or remove it from the index",
+                code="INGEST_PIPELINE",
+            )
 
     def _is_missing(self, action: str, result: dict[str, Any]) -> bool:
         """A document to delete that was not there: that is a success."""

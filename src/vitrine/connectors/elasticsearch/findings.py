@@ -26,6 +26,7 @@ def findings_about(job: Job, found: Found, definition: IndexDefinition, columns:
     if live is not None:
         yield from _about_owner(job, live)
         yield from _about_block(job, live)
+        yield from _about_ingest(job, live)
         if live.mark is not None:
             yield from _about_changed_key(job, live.mark)
             if columns:
@@ -87,6 +88,16 @@ def _about_block(job: Job, live: StoredIndex) -> Iterator[Finding]:
         return
     text = f"index '{live.name}' of {job.target} takes no changes: {live.block}; open the index, or remove the block"
     yield Finding("SINK_BLOCKED", text, fatal=live.block == CLOSED)
+
+
+def _about_ingest(job: Job, live: StoredIndex) -> Iterator[Finding]:
+    if live.ingest:
+        text = (
+            f"index '{live.name}' of {job.target} has the ingest pipeline {' and '.join(live.ingest)}, which may change"
+            " documents: reconcile reports what differs from the rows; remove index.default_pipeline and"
+            " index.final_pipeline, or exclude the index from the template that sets them"
+        )
+        yield Finding("INGEST_PIPELINE", text)
 
 
 def _about_changed_key(job: Job, mark: Mark) -> Iterator[Finding]:

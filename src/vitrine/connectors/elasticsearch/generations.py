@@ -25,6 +25,8 @@ _FIELDS = ",".join(
         "*.settings.index.mode",
         "*.settings.index.mapping.source.mode",
         "*.settings.index.blocks",
+        "*.settings.index.default_pipeline",
+        "*.settings.index.final_pipeline",
         "*.settings.index.verified_before_close",
     ]
 )
@@ -33,6 +35,7 @@ _SOURCE_MODES = frozenset({None, "stored"})
 _INDEX_MODES = frozenset({None, "standard", "lookup"})
 """Those whose documents are stored as they were sent."""
 
+_INGEST, _NO_INGEST = ("default_pipeline", "final_pipeline"), "_none"
 CLOSED = "it is closed"
 READ_ONLY = "index.blocks.read_only is set"
 _BLOCKS = {
@@ -67,6 +70,7 @@ class StoredIndex:
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the mark, and what the pipeline's user has added
     keeps_source: bool = True  # as it was sent, with all of its fields
     requires_routing: bool = False
+    ingest: tuple[str, ...] = ()  # ingest pipelines of the cluster that may change its documents
     block: str | None = None  # why it takes no changes: closed, or a block such as `read_only`
 
     @property
@@ -370,6 +374,7 @@ def _index_of(name: str, found: Mapping[str, Any]) -> StoredIndex:
         meta=meta,
         keeps_source=_keeps_source(mappings.get("_source", {}), settings),
         requires_routing=mappings.get("_routing", {}).get("required", False) is not False,
+        ingest=tuple(settings[name] for name in _INGEST if settings.get(name, _NO_INGEST) != _NO_INGEST),
         block=_block_of(settings),
     )
 

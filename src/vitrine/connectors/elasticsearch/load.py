@@ -140,7 +140,8 @@ class ElasticsearchLoad:
     def _bulk(self, index: StoredIndex) -> Bulk:
         """For what the publish itself changes in the load; it rejects nothing."""
         requests, width = self._target.requests, len(index.mark.key if index.mark else ())
-        return Bulk(requests, index.load_alias, Limits.of(self._target.job, requests), width, _ignore)
+        limits = Limits.of(self._target.job, requests)
+        return Bulk(requests, index.load_alias, limits, width, _ignore, index.ingest)
 
     def _refuse_mismatch(self, staged: int, info: LoadInfo) -> None:
         if staged != info.rows and not info.repeats:

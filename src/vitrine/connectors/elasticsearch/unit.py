@@ -88,7 +88,8 @@ class ElasticsearchUnit:
     def _send(self, index: StoredIndex, operations: Operations) -> None:
         if self._bulk is None:
             limits = Limits.of(self._job, self._requests)
-            self._bulk = Bulk(self._requests, self._alias(index), limits, len(self._key), self._job.rejects.judge)
+            judge, alias = self._job.rejects.judge, self._alias(index)
+            self._bulk = Bulk(self._requests, alias, limits, len(self._key), judge, index.ingest)
         self._bulk.send(operations)
 
     def _alias(self, index: StoredIndex) -> str:
