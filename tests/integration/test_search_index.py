@@ -129,6 +129,18 @@ def test_an_upsert_changes_the_fields_of_its_pipeline_only(cluster: Cluster) -> 
     assert "write: upsert is at-least-once" in warnings(cluster, pipeline)
 
 
+def test_an_upsert_that_deletes_what_the_source_lacks_is_a_warning(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    options = {"horizon_margin": "0s", "write": "upsert", "delete_mode": "reconcile_keys"}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": options}
+    pipeline = cluster.create(**fields)
+    assert "also those that only other programs have written" in warnings(cluster, pipeline)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    cluster.search.ask("PUT", f"{cluster.name}/_doc/3?refresh=true", {"id": 3, "note": "of another program"})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.ids() == ["1", "2"]
+
+
 # -- definitions ------------------------------------------------------------------------------------------------------
 
 

@@ -63,7 +63,7 @@ class Operations:
     action: Action
     ids: Sequence[str]
     sources: Sequence[bytes] = ()  # none for a delete
-    version: int | None = None  # None: several pipelines share the documents, so they have no version of ours
+    version: int | None = None  # None: other programs change the documents, so they have no version of ours
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -284,7 +284,7 @@ class Bulk:
         if status in (429, 503) and kind != "cluster_block_exception":
             again.append(place)
         elif status == 409 and operations.version is None:
-            again.append(place)  # another pipeline changes the same document at this moment
+            again.append(place)  # another program changes the same document at this moment
         elif status == 409:
             raise self._requests.conflict()
         elif status == 400 and _is_about_the_document(kind, reason):

@@ -151,3 +151,9 @@ def _about_upsert(job: Job) -> Iterator[Finding]:
         " objects; use write: index where one pipeline owns the documents"
     )
     yield Finding("UPSERT_UNFENCED", text)
+    if job.definition.options.delete_mode == "reconcile_keys":
+        text = (
+            f"delete_mode: reconcile_keys deletes every document of {job.target} whose key the source lacks, also those"
+            " that only other programs have written; use delete_mode: soft_column to keep them"
+        )
+        yield Finding("UPSERT_DELETES", text)
