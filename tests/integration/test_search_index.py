@@ -453,6 +453,23 @@ def test_a_load_shows_no_document_of_a_first_batch_that_failed(cluster: Cluster,
     assert cluster.ids() == ["2", "3", "4", "5", "6"]
 
 
+@pytest.mark.parametrize("write", ["index", "upsert"])
+def test_a_load_of_which_a_batch_was_repeated_has_all_documents(cluster: Cluster, write: str) -> None:
+    cluster.fill(1, 6)
+    fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "write": write}}
+    pipeline = cluster.create(batch_size=2, **fields)
+
+    def lose_second(request: Request) -> Reply | None:
+        if not request.is_bulk or len(cluster.proxy.bulks) != 2:
+            return None
+        request.forward()
+        raise Lost
+
+    with cluster.proxy.following(lose_second):
+        succeed(cluster.connection, cluster.settings, pipeline, waits=(0.01,))
+    assert cluster.ids() == ["1", "2", "3", "4", "5", "6"]
+
+
 # -- crashes and zombies ----------------------------------------------------------------------------------------------
 
 
