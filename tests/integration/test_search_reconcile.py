@@ -10,7 +10,7 @@ from tests.helpers.reconciling import NOTHING, keys, report
 from tests.helpers.running import succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Reply, Request
-from vitrine.connectors.elasticsearch import stored
+from vitrine.connectors.elasticsearch import scan, stored
 from vitrine.connectors.elasticsearch.scan import Scan
 from vitrine.engine import digests, reconcile
 from vitrine.errors import TransientError
@@ -103,3 +103,22 @@ def test_a_view_that_the_cluster_has_closed_is_not_a_missing_index(
     with cluster.proxy.following(close), pytest.raises(TransientError, match="has closed a view of the index"):
         reconcile.compare(pipeline.definition, cluster.settings)
     assert reconcile.compare(pipeline.definition, cluster.settings).equal
+
+
+def test_pages_of_wide_documents_are_small(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster builds a page in its memory."""
+    monkeypatch.setattr(scan, "PAGE_BYTES", 100_000)
+    cluster.fill(1, 400)
+    cluster.connection.execute("UPDATE content.numbers SET note = repeat('x', 5000) WHERE id > 100")
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    asked: list[int] = []
+
+    def note(request: Request) -> None:
+        if request.path.startswith("/_search"):
+            asked.append(json.loads(request.plain_body())["size"])
+
+    with cluster.proxy.following(note):
+        assert reconcile.compare(pipeline.definition, cluster.settings).equal
+    assert asked[:2] == [20, 200]
+    assert max(asked[2:]) <= 40

@@ -43,7 +43,17 @@ _QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
 class ExactJson(CompatibilityModeJsonSerializer):
     """Reads numbers without losing a digit."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._read = threading.local()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the last reply that this thread has read."""
+        return getattr(self._read, "size", 0)
+
     def json_loads(self, data: Any) -> Any:
+        self._read.size = len(data)
         # `-0` is a number of its own, and rare: a function per integer takes most of the time
         parse_int = _integer if b"-0" in data else None
         return json.loads(data, parse_float=NumberText, parse_int=parse_int)
@@ -73,6 +83,7 @@ class Requests:
         self._settings = settings
         self._hosts = urls.parse_http(settings.url.get_secret_value())
         self._in_flight = in_flight
+        self._json = ExactJson()
         self._opened: Elasticsearch | None = None
         self._senders = _Senders()
         self._cancelled = threading.Event()
@@ -91,6 +102,10 @@ class Requests:
     def call(self, work: Callable[[Elasticsearch], Reply]) -> Reply:
         """The reply to one request, or its error."""
         return self.wait(self.start(work))
+
+    def measured(self, work: Callable[[Elasticsearch], Reply]) -> tuple[Reply, int]:
+        """The same with the size of the reply in bytes."""
+        return self.call(lambda client: (work(client), self._json.size))
 
     def start(self, work: Callable[[Elasticsearch], Reply]) -> "Future[Reply]":
         """Send a request in another thread, so that it can be abandoned."""
@@ -191,7 +206,7 @@ class Requests:
                 given |= {"verify_certs": settings.verify_certificates, "ssl_show_warn": False}
                 if settings.ca_file is not None and settings.verify_certificates:
                     given["ca_certs"] = _checked_ca(settings.ca_file)
-            exact, ready = ExactJson(), ReadyBody()
+            exact, ready = self._json, ReadyBody()
             try:
                 self._opened = Elasticsearch(
                     self._hosts,
