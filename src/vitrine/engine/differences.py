@@ -82,7 +82,45 @@ def check(sides: Sides, keys: Sequence[Key]) -> Differences:
     found = Differences()
     for some in chunks(keys, KEYS_AT_ONCE):
         found += _compared(sides, replace(sides.wanted, only=tuple(some), control=None, by_key=True))[0]
-    return found
+    return paired(sides, found)
+
+
+def paired(sides: Sides, found: Differences) -> Differences:
+    """The same, but a key that the target has in another text, as 1.0 and 1.00 are one number, is different.
+
+    Otherwise it would be missing and extra at once, and the deletion of the one would delete the other.
+    """
+    if not found.missing or all(column.identical for column in sides.wanted.key):
+        return found
+    pairs = _stored_otherwise(sides, found.missing)
+    if not pairs:
+        return found
+    wanted = replace(sides.wanted, control=None, by_key=True)
+    source = sides.source(replace(wanted, only=tuple(pairs)))
+    target = {one.range.low: one for one in sides.target(replace(wanted, only=tuple(pairs.values())))}
+    names = [column.name for column in wanted.columns]
+    key = tuple(column.name for column in wanted.key)
+    different: dict[Key, tuple[str, ...]] = dict.fromkeys(pairs, key)
+    for one in source:
+        ours = one.range.low or ()
+        if ours in pairs and (theirs := target.get(pairs[ours])) is not None:
+            different[ours] = tuple(_differing_columns(names, one, theirs))
+    return found.without((*pairs, *pairs.values())) + Differences(different=different)
+
+
+def _stored_otherwise(sides: Sides, missing: Sequence[Key]) -> dict[Key, Key]:
+    """Those of the missing keys that the target finds equal to one of its own, and that one."""
+    pairs: dict[Key, Key] = {}
+    waiting = list(chunks(missing, KEYS_AT_ONCE))
+    while waiting:
+        some = waiting.pop()
+        stored = [key for key in sides.stored(some) if key not in some]
+        if stored and len(some) == 1:
+            pairs[some[0]] = stored[0]
+        elif stored:  # halves, until each is known
+            middle = len(some) // 2
+            waiting += [some[:middle], some[middle:]]
+    return pairs
 
 
 def cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
