@@ -131,6 +131,31 @@ def test_keys_that_the_next_run_reads_are_no_differences(
 
 
 @pytest.mark.promise("R2", "I11")
+def test_any_number_of_keys_may_wait_for_the_next_run(
+    connection: Connection, settings: Settings, events: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "PARTS", 10)
+    monkeypatch.setattr(differences, "find", partial(differences.find, most_keys=50, rows_at_once=20))
+    connection.execute("UPDATE ugc.events SET note = 'newer', modified = now()")
+    connection.execute("INSERT INTO analytics.events VALUES (900, 'by hand', now())")
+    found = report(connection, settings, events)
+    assert (keys(found), found["waiting"], found["complete"]) == (NOTHING | {"extra": ["900"]}, 300, True)
+
+
+def test_a_search_that_ended_early_is_never_equal(
+    connection: Connection, settings: Settings, events: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "PARTS", 10)
+    monkeypatch.setattr(differences, "find", partial(differences.find, most_keys=50, rows_at_once=20))
+    connection.execute("UPDATE analytics.events SET note = 'by hand'")
+    found = report(connection, settings, events, repair=True)
+    assert (found["complete"], found["equal"], found["different"]["count"]) == (False, False, 0)
+    count = found["repaired"]["different"]["count"]
+    more = "the search ended before all ranges were compared; repeat it"
+    assert found["sentence"] == f"repaired {count} different; source ≠ target: {more}"
+
+
+@pytest.mark.promise("R2", "I11")
 def test_writers_cause_no_false_alarm(
     connection: Connection, settings: Settings, events: Pipeline, database_url: str
 ) -> None:
