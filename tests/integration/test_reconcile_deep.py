@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.events import create_events, create_filled, fill_events
 from tests.helpers.reconciling import NOTHING, keys, reconcile, report
 from tests.helpers.running import create, run, succeed
+from vitrine import revisions
 from vitrine.engine import differences
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Pipeline, RequestKind, RunOptions
@@ -226,6 +227,19 @@ def test_the_pipeline_shows_until_when_it_is_proven(
     stored = reconciliations.list_page(connection, events.id)
     assert [one.verdict for one in stored] == ["different", "equal", "equal"]
     assert stored[0].report["missing"] == {"count": 1, "keys": ["7"]}
+
+
+@pytest.mark.promise("R3")
+def test_what_was_proven_does_not_outlive_the_query(
+    connection: Connection, settings: Settings, events: Pipeline
+) -> None:
+    report(connection, settings, events)
+    revisions.change(connection, settings, events.id, {"schedule_interval": "1h", "options": {"freshness": "1h"}})
+    assert pipelines.get(connection, events.id).verification.verdict == "equal"
+    fields = {"source_query": "SELECT id, upper(note) || '!' AS note, modified FROM ugc.events"}
+    changed = revisions.change(connection, settings, events.id, fields, state="keep")
+    assert (changed.verification.verdict, changed.verification.until) == (None, None)
+    assert len(reconciliations.list_page(connection, events.id)) == 1
 
 
 def test_reports_and_their_keys_are_limited(

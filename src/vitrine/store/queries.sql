@@ -697,6 +697,11 @@ WITH
 )
 SELECT id FROM shown;
 
+-- forget_verdict --
+-- A definition that reads or writes something else: what was proven concerns the old one. The reports stay
+UPDATE etl.etl_pipelines SET verified_until = NULL, verdict = NULL, verdict_at = NULL
+ WHERE id = %(id)s AND verdict IS NOT NULL;
+
 -- list_reconciliations --
 -- One page of the reports of a pipeline, newest first
 SELECT id, run_id, started_at, finished_at, verdict, verified_until, report
