@@ -496,6 +496,20 @@ def test_a_deep_reconcile_names_the_keys_and_a_repair_corrects_them(
     assert (wrong.returncode, "without --deep" in wrong.stderr) == (2, True)
 
 
+def test_a_reconcile_names_the_request_that_it_waits_for(
+    command: Command, files: Path, database_url: str, tmp_path: Path
+) -> None:
+    command("apply", str(files))
+    command("resume", "genres")
+    folder = tmp_path / "waiting"
+    folder.mkdir()
+    with started(["reconcile", "genres", "--deep"], folder, environment(database_url)) as waiting:
+        wait_until(lambda: "no runner is alive; start one" in waiting.output(), timeout=60)
+        assert "genres waits for a run that was requested before; the comparison follows it" in waiting.output()
+        assert waiting.stop(signal.SIGINT) == 3
+    assert "the comparison is pending" in waiting.output()
+
+
 def test_reconcile_reports_a_mart_that_was_never_built(command: Command, files: Path) -> None:
     ok(command("apply", str(files)))
     text = refused(command("reconcile", "genres"))

@@ -96,6 +96,8 @@ def _idle(facts: LateFacts, runners: Runners) -> Lateness:
     if facts.next_due_at is None and facts.chained:
         names = ", ".join(facts.missing_upstreams)
         waits = f"it runs after {names}, which did not succeed since its last run; run these"
+        if not names and not runners.alive:
+            return Lateness(LateCause.RUNNER_GONE, _NO_RUNNER)
         sentence = waits if names else "all that it runs after have succeeded, and a runner starts it"
         return Lateness(LateCause.UPSTREAM, sentence)
     if facts.next_due_at is None:
