@@ -132,10 +132,14 @@ def test_a_stale_page_does_not_overwrite_another_change_and_keeps_its_text(
     page.reload()
     button(page, "Restore it").click()
     expect(page.get_by_label("Description", exact=True)).to_have_value("mine, typed for a long time")
+    # it was typed for the older version: the change of the other is still not overwritten without a question
     button(page, "Save").click()
+    expect(alert).to_contain_text("owner")
+    assert definitions.get(context(settings, connection), "contested").owner == "another"
+    button(page, "Save mine over version 2").click()
     expect(page).to_have_url(f"{site.console}/pipelines/contested")
     stored = definitions.get(context(settings, connection), "contested")
-    assert stored.description == "mine, typed for a long time"
+    assert (stored.owner, stored.description) == ("", "mine, typed for a long time")
 
 
 def test_a_changed_query_asks_what_happens_to_the_checkpoint(

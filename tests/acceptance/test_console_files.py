@@ -176,6 +176,18 @@ def test_a_third_version_between_the_question_and_the_answer_is_not_overwritten(
     assert definitions.get(admin, "moving").owner == "third"
 
 
+def test_the_text_stays_when_the_pipeline_was_deleted_meanwhile(page: Page, site: Site, admin: Context) -> None:
+    create(admin, "vanished")
+    page.goto(f"{site.console}/pipelines/vanished/edit")
+    page.get_by_label("Description", exact=True).fill("mine")
+    definitions.delete(admin, "vanished")
+    button(page, "Save").click()
+    expect(
+        page.get_by_role("alert").filter(has_text="'vanished' was deleted since you opened this page")
+    ).to_be_visible()
+    expect(page.get_by_label("Description", exact=True)).to_have_value("mine")
+
+
 def test_a_pipeline_is_renamed_and_its_page_has_the_new_name(page: Page, site: Site, admin: Context) -> None:
     create(admin, "old_name")
     before = definitions.get(admin, "old_name").id

@@ -1,6 +1,7 @@
 """Small parts that pages are made of; text is always set as text, never as HTML."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, cast
 
@@ -96,8 +97,32 @@ def button(
     if name:
         made.props["aria-label"] = name
     if on_click is not None:
-        made.on("click", on_click, [])
+        made.on("click", once(on_click), [])
     return made
+
+
+def once(handler: Callable[[], Any]) -> Callable[[], Any]:
+    """The same, but what arrives while it works is ignored: a second click would ask, create or save twice."""
+    is_busy = False
+
+    def handle() -> Awaitable[None] | None:
+        nonlocal is_busy
+        if is_busy:
+            return None
+        answer = handler()
+        if not inspect.isawaitable(answer):
+            return None
+        is_busy = True
+        return finish(answer)
+
+    async def finish(answer: Awaitable[Any]) -> None:
+        nonlocal is_busy
+        try:
+            await answer
+        finally:
+            is_busy = False
+
+    return handle
 
 
 def empty(title: str, help_text: str, commands: str = "") -> None:

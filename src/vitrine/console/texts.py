@@ -404,6 +404,7 @@ TAKE_STORED = "Discard mine and open version {version}"
 TAKE_STORED_EXPLAINED = "What you typed on this page is lost."
 STATE_CHOICE = "What happens to the checkpoint?"
 STATE_CHOICE_HELP = "The pipeline has a checkpoint, and you change {fields}."
+GONE = "'{name}' was deleted since you opened this page. Your text is kept; copy its YAML to create it again."
 STATE_KEEP = "Keep the checkpoint"
 STATE_KEEP_HELP = (
     "The next run continues where the last one ended. Rows that are in the mart stay as the old query made them, until"
@@ -427,6 +428,9 @@ EDIT_HERE_EXPLAINED = (
     " as it is: if it is applied again, it replaces what you save here."
 )
 KEPT = "This tab has text that was not saved."
+KEPT_OLDER = (
+    "This tab has text that was not saved. It was typed for version {version}; the pipeline has version {newer} now."
+)
 RESTORE = "Restore it"
 DISCARD = "Discard it"
 # lineage
@@ -536,6 +540,7 @@ ONCE_AND_LOG_IN = (
 )
 HIDE_TOKEN = "Hide it"  # noqa: S105  a label
 GO_TO_LOGIN = "I have copied it: log in"
+LOG_IN_WITH_FIRST = "From now on everybody needs a token: copy the one below, and log in with it."
 FIRST_IS_ADMIN = "The first token must have the role admin: only an administrator can create the next one."
 NO_TOKENS = "There are no tokens yet."
 NO_TOKENS_HELP = (
