@@ -218,8 +218,9 @@ class AuditLog:
 
     async def _read(self) -> None:
         filters = AuditFilters(pipeline=self._filters["pipeline"] or None, actor=self._filters["actor"] or None)
+        asked = (dict(self._filters), self._before)
         page = await self._viewer.call(audit.list_page, filters, before=self._before, limit=ENTRIES_SHOWN)
-        if page is None:
+        if page is None or asked != (self._filters, self._before):  # other entries were asked for meanwhile
             return
         self._next = page.next
         self._table.show([_entry(one) for one in page.items])

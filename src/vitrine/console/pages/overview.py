@@ -262,6 +262,8 @@ class OverviewPage:
             await self._viewer.watch(
                 ("groups", by), lambda context: overview.groups(context, by), self._show_groups, every=SLOWER_SECONDS
             )
+            if query != self._query:  # another filter was chosen meanwhile
+                return
         await self._viewer.watch(*_marts(query), self._show_marts)
 
     def _show_counts(self, counts: StateCounts) -> None:
