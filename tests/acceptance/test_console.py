@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def mart(page: Page, name: str) -> Locator:
     return page.locator(f".v-marts tr[data-name={name}]")
 
 
-def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site: Site) -> None:
+def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site: Site, connection: Connection) -> None:
     page = tab.page
     page.goto(site.address)
     expect(page).to_have_url(site.console)
@@ -74,8 +75,15 @@ def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site:
     expect(page.get_by_role("heading", name="There are no pipelines yet.")).to_be_visible()
     expect(page.locator(".v-code")).to_contain_text("vitrine apply")
     expect(page.get_by_text("none alive: start one with `vitrine runner`")).to_be_visible()
+    missing = site.get("/console/nothing")
+    assert (missing.status_code, "There is no such page." in missing.text) == (404, True)
     page.goto(f"{site.console}/pipelines/none")
     expect(page.get_by_text("there is no pipeline 'none'")).to_be_visible()
+    # the open page shows it with its history as soon as there is one
+    pipeline = create(connection, "none")
+    pipelines.request_run(connection, pipeline.id, trigger="cli")
+    assert pipelines.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
+    expect(page.locator(".v-timeline")).to_contain_text("Running")
 
 
 def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(

@@ -82,6 +82,7 @@ class TokenList:
             self._table = Table(texts.TOKENS, TOKENS, self._revoke)
             with parts.box() as self._empty:
                 parts.empty(texts.NO_TOKENS, texts.NO_TOKENS_HELP)
+            self._empty.set_visibility(False)  # not known yet
             with parts.box("v-pager v-pad") as self._pager:
                 parts.button(texts.FIRST_PAGE, self._first_page)
                 self._more = parts.button(texts.NEXT_PAGE.format(count=TOKENS_SHOWN), self._next_page)
@@ -194,6 +195,7 @@ class AuditLog:
                     self._filter(name, label)
             self._table = Table(texts.AUDIT, ENTRIES)
             self._empty = parts.text(texts.NO_ENTRIES, "v-muted v-pad", tag="p")
+            self._empty.set_visibility(False)
             with parts.box("v-pager v-pad") as self._pager:
                 parts.button(texts.NEWEST, self._newest)
                 self._more = parts.button(texts.OLDER, self._older)
