@@ -169,6 +169,54 @@ def test_a_run_is_watched_paused_and_resumed(
         expect(page.locator(".v-head .v-badge").first).to_have_text("Paused")
 
 
+ACTIONS = (
+    ("Full run", "Read everything of {name} again?", "Full run requested"),
+    ("Verify", None, "Reconcile requested"),
+    ("Repair", "Repair {name}?", "Reconcile requested"),
+    ("Replay", None, "Replay requested"),
+    ("Disable", "Disable {name}?", "Changed by anonymous (console): enabled"),
+    ("Enable", None, "Changed by anonymous (console): enabled"),
+)
+"""Buttons of a pipeline, the question that each asks first, and what the timeline has afterwards."""
+
+
+def test_the_buttons_of_a_pipeline_do_what_they_name_and_ask_before_what_cannot_be_undone(
+    tab: Tab, site: Site, connection: Connection
+) -> None:
+    page = tab.page
+    for label, question, event in ACTIONS:
+        name = label.lower().replace(" ", "_")
+        pipeline = create(
+            connection,
+            name,
+            source_query="SELECT id, name, modified FROM content.genre",
+            mode="incremental",
+            incremental_key="modified",
+            incremental_id_key="id",
+            enabled=label != "Enable",
+        )
+        connection.execute(
+            """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, code, sqlstate, reason, row)
+            VALUES (%s, 1, '1', '22P02', '22P02', 'does not fit', '{}')""",
+            [pipeline.id],
+        )
+        page.goto(f"{site.console}/pipelines/{name}")
+        if question is not None:
+            button(page, label).click()
+            expect(page.get_by_role("dialog", name=question.format(name=name))).to_be_visible()
+            page.keyboard.press("Escape")
+            expect(page.get_by_role("dialog")).to_have_count(0)
+            expect(button(page, label)).to_be_focused()
+            assert pipelines.get(connection, name).status is Status.IDLE
+        button(page, label).click()
+        if question is not None:
+            page.get_by_role("dialog").get_by_role("button", name=label).click()
+        expect(page.locator(".v-timeline")).to_contain_text(event)
+        wanted = Status.IDLE if label.endswith("able") else Status.RUN_REQUESTED
+        stored = pipelines.get(connection, name)
+        assert (stored.status, stored.definition.enabled) == (wanted, label != "Disable")
+
+
 @pytest.mark.promise("H32")
 def test_a_failing_pipeline_shows_its_sentence_and_hostile_text_is_only_text(
     tab: Tab, site: Site, connection: Connection, settings: Settings

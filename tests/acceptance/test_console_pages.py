@@ -19,12 +19,14 @@ from tests.helpers.folders import server_folder
 from tests.helpers.pipelines import create
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import succeed
+from tests.helpers.waiting import wait_until
 from vitrine.demo import story
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection
 from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
+from vitrine.status import Status
 from vitrine.store import pipelines, runs
 
 __all__ = ["browser", "connection", "database_url", "settings"]
@@ -260,7 +262,7 @@ def quarantined(connection: Connection, settings: Settings) -> str:
     return "4"
 
 
-def test_a_trace_explains_a_quarantined_film(page: Page, site: Site, quarantined: str) -> None:
+def test_a_trace_explains_a_quarantined_film(page: Page, site: Site, connection: Connection, quarantined: str) -> None:
     page.goto(f"{site.console}/trace")
     button(page, "Trace").click()
     expect(page.get_by_text("Give the name of a pipeline and the key of a row.")).to_be_visible()
@@ -276,5 +278,8 @@ def test_a_trace_explains_a_quarantined_film(page: Page, site: Site, quarantined
     expect(page).to_have_url(f"{site.console}/trace?pipeline=rated&key={quarantined}")
     page.reload()
     expect(result.locator(".v-badge").first).to_have_text("In quarantine")
+    button(page, "Send again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send again").click()
+    wait_until(lambda: pipelines.get(connection, "rated").status is Status.RUN_REQUESTED, timeout=60)
     page.goto(f"{site.console}/trace?pipeline=rated&key=none")
     expect(page.get_by_role("alert").filter(has_text="integer")).to_be_visible()

@@ -153,14 +153,15 @@ def copy_button(content: str) -> Element:
 async def confirm(title: str, explained: str, action: str, *, danger: bool = False) -> bool:
     """Ask before something happens; False: it was cancelled."""
     with ui.dialog() as dialog, box("v-dialog"):
+        dialog.props["aria-label"] = title
+        # not at once: when it is hidden, the browser returns the focus to the button
+        dialog.on("hide", dialog.delete, [])
         text(title, tag="h2")
         text(explained, "v-muted", tag="p")
         with box("v-row v-end"):
             button(texts.CANCEL, lambda: dialog.submit(False))
             button(action, lambda: dialog.submit(True), primary=not danger, danger=danger)
-    answer = bool(await dialog)
-    dialog.delete()
-    return answer
+    return bool(await dialog)
 
 
 def capped(count: int, limit: int = 1000) -> str:

@@ -67,7 +67,8 @@ class TracePage:
                 self._key = ui.input(placeholder=texts.TRACE_KEY, value="\t".join(key)).classes("v-field v-key")
                 self._key.props("dense outlined").props["aria-label"] = texts.TRACE_KEY
                 for field in (self._pipeline, self._key):
-                    field.on("keydown.enter", self._trace, [])
+                    # not keydown: what was typed last, and is sent after a pause, is sent before it
+                    field.on("keyup.enter", self._trace, [])
                 parts.button(texts.TRACE_ROW, self._trace, primary=True)
             self._problem = parts.text("", "v-problem", tag="p")
             self._problem.props["role"] = "alert"
