@@ -346,9 +346,11 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
         source_query="SELECT id, name FROM content.genre",
         target_table="analytics.good",
         key_columns=["id"],
-        owner="team-a",
+        owner="o" * 200,
+        tags=["t" * 63],
     )
     run(connection, settings, good)
+    create(connection, "n" * 63)
     bad = create(connection, "bad", schedule_interval="1m", source_query="SELECT id FROM content.none")
     run(connection, settings, bad)
     connection.execute("UPDATE etl.etl_pipelines SET created_at = now() - interval '1 day'")

@@ -14,7 +14,7 @@ OTHER_ORIGIN = "a page of another site may not use the console; open it at its o
 SESSION_ENDED = "the session has ended, or its token was revoked; log in again"
 STORE_UNAVAILABLE = "The database of Vitrine does not respond. Check that PostgreSQL is running."
 TRY_AGAIN = "Try again"
-TOO_MANY_PAGES = "too many pages of the console are open; close some of them"
+TOO_MANY_PAGES = "Too many pages of the console are open. Close some of them."
 
 # frame
 SKIP = "Skip to the content"
@@ -137,6 +137,7 @@ COUNTER_LABELS = {
 }
 BY_OWNER = "Group by owner"
 BY_TAG = "Group by tag"
+GROUPS = "Owners or tags"
 NO_GROUPS = "No pipeline has one. Give pipelines an owner or tags in their definitions."
 REMOVE_FILTER = "Remove the filter {filter}"
 BULK = {"run": RUN_FILTERED, "pause": PAUSE_FILTERED, "resume": RESUME_FILTERED}

@@ -154,7 +154,7 @@ class Viewer:
                 text,
                 type="negative" if problem else "positive",
                 position="bottom",
-                timeout=10_000 if problem else 3_000,
+                timeout=10_000 if problem else 5_000,
                 close_button=texts.CLOSE if problem else False,
                 multi_line=problem,
             )
