@@ -22,9 +22,6 @@ from vitrine.store import pipelines
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
-SLOW = 30_000
-"""Milliseconds; a machine with one busy core."""
-
 
 @pytest.fixture(scope="module")
 def admin(settings: Settings, connection: Connection) -> Context:
@@ -42,7 +39,7 @@ def opened(database_url: str, token: str, browser: BrowserContext) -> Iterator[t
     with (
         server_folder("vitrine-test-") as folder,
         served(database_url, folder) as site,
-        new_tab(browser, milliseconds=SLOW) as tab,
+        new_tab(browser) as tab,
     ):
         enter(tab.page, site, site.log_in(token))
         yield site, tab
