@@ -86,7 +86,8 @@ up: docker ## Containers with PostgreSQL, Elasticsearch, API and RUNNERS=1, with
 	@echo "Creating a new access token in infra/local/token ..."
 	@umask 077; $(COMPOSE) run --rm -T etl_token > infra/local/token.new && mv infra/local/token.new infra/local/token
 	$(COMPOSE) up --detach --scale etl_runner=$(RUNNERS)
-	@echo "The API starts at https://localhost:$${ETL_API_PORT:-8000}; its documentation is at /docs. For example:"
+	@echo "The console starts at https://localhost:$${ETL_API_PORT:-8000}: log in with the token in infra/local/token."
+	@echo "The documentation of the API is at /docs. For example:"
 	@echo "  curl --cacert infra/local/tls.crt -H \"Authorization: Bearer \$$(cat infra/local/token)\" https://localhost:$${ETL_API_PORT:-8000}/pipelines"
 
 .PHONY: down

@@ -305,7 +305,7 @@ def test_a_load_is_swept_though_a_template_has_given_it_an_alias(cluster: Cluste
         claim = claimed(cluster.settings)
         with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
             assert child.ended() < 0
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     live = cluster.search.live(cluster.name)
     (load,) = set(cluster.search.indexes(cluster.name)) - {live}
     pipelines.request_pause(cluster.connection, pipeline.id)
