@@ -175,7 +175,7 @@ types: $(DEV) ## Write docs/types.md, how every type is carried, from runs on th
 	$(BIN)/python -m tests.type_matrix
 
 .PHONY: property
-property: $(DEV) ## Tables of any shape under changes and crashes, STEPS=10000 SEED=1: every mart equals its query, or the run is refused
+property: $(DEV) ## Tables of any shape under changes and crashes, STEPS=10000: every mart equals its query, or the run is refused; SEED=1 repeats one round
 	VITRINE_TEST_STEPS=$(or $(STEPS),10000) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_any_table.py
 	VITRINE_TEST_STEPS=$$(($(or $(STEPS),10000) / 10)) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_mart_equals_source.py
 

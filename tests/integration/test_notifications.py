@@ -23,7 +23,7 @@ from vitrine.runner.notifier import DELAYS, Notifier
 from vitrine.service import doctor
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import notifications, pipelines, selecting
+from vitrine.store import leases, notifications, pipelines, selecting
 
 EVENTS = ("failure", "recovery", "stale", "quarantine")
 AT_ONCE = (timedelta(0),)
@@ -43,7 +43,7 @@ def details(connection: Connection) -> dict[str, Any]:
 
 def fail(connection: Connection, pipeline: Pipeline, event: Event = Event.FAIL) -> None:
     held = start(connection, pipeline)
-    pipelines.end_run(connection, held, event, RunStatus.FAILED, error_code="CONFIG", error_message="value 'secret'")
+    leases.end_run(connection, held, event, RunStatus.FAILED, error_code="CONFIG", error_message="value 'secret'")
 
 
 def send(connection: Connection, settings: Settings, url: str, delays: Sequence[timedelta] = AT_ONCE) -> None:
@@ -100,7 +100,7 @@ def test_a_crash_loop_is_a_failure_in_its_own_statement(connection: Connection) 
             "UPDATE etl.etl_pipelines SET attempt = 3, lease_expires_at = now() - interval '1 s' WHERE id = %s",
             [held.pipeline_id],
         )
-        assert [row["status"] for row in pipelines.expire_leases(connection)] == [Status.FAILED]
+        assert [row["status"] for row in leases.expire_leases(connection)] == [Status.FAILED]
     assert recorded(connection) == [("failure", "genres")]
     assert details(connection)["code"] == "CRASH_LOOP"
 
@@ -111,9 +111,9 @@ def test_the_message_belongs_to_the_transaction_of_the_failure(connection: Conne
     held = start(connection, genres)
     with connect(database_url, name="tests:other") as other:
         with other.transaction(force_rollback=True):
-            pipelines.end_run(other, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+            leases.end_run(other, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
         assert recorded(connection) == []
-    assert pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is Status.IDLE
+    assert leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is Status.IDLE
 
 
 def test_a_mart_that_becomes_stale_and_fresh_again_is_one_message_each(
