@@ -8,7 +8,7 @@ from vitrine.engine import differences, plan
 from vitrine.engine.differences import Differences
 from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.engine.reconcile import refuse_missing
-from vitrine.engine.sides import Sides, left_out, open_sides
+from vitrine.engine.sides import Sides, left_out, open_sides, skipped_keys
 from vitrine.errors import RequestRefused
 from vitrine.flow import keys
 from vitrine.flow.backfill import LOAD_OPEN
@@ -127,15 +127,19 @@ class KeyComparison:
 
 
 def compare_keys(checked: CheckedDefinition, quarantined: Collection[str], state: StoredState) -> KeyComparison:
-    """Find what vanished at the source; a key is reported only if it still differs when it is read once more."""
+    """Find what vanished at the source; a key is reported only if it still differs when it is read once more.
+
+    Keys in quarantine are compared as well: the last good version of a row stays only while the source has the row.
+    """
     built = plan.prepare(checked, writes=False)
     try:
         if not built.plan.target.exists:
             return KeyComparison(0, 0, ())  # transforms have dropped every row so far
-        sides = open_sides(checked.definition, built, quarantined, "key")
+        sides = open_sides(checked.definition, built, (), "key")
         changes = _changes(built.plan, state)
         found = differences.find(sides, lambda keys: _confirm(sides, keys, changes))
-        return KeyComparison(found.target_rows, len(found.differences.missing), found.differences.extra)
+        missing = found.differences.without(skipped_keys(quarantined, sides.wanted)).missing
+        return KeyComparison(found.target_rows, len(missing), found.differences.extra)
     finally:
         built.close()
 

@@ -141,7 +141,7 @@ class CommonColumns:
             control=common.get(self.control),
             forms={name: common_form(one.type, stored[name].type, exact=exact) for name, one in common.items()},
         )
-        return replace(wanted, skipped=tuple(_skipped(self._quarantined, wanted)))
+        return replace(wanted, skipped=tuple(skipped_keys(self._quarantined, wanted)))
 
     def _compared(
         self, produced: Sequence[Column], common: Mapping[str, Column], key: tuple[Column, ...]
@@ -402,7 +402,7 @@ def _without(wanted: Compare, names: Collection[str]) -> Compare:
     return replace(wanted, columns=columns, control=control)
 
 
-def _skipped(quarantined: Iterable[str], wanted: Compare) -> Iterator[Key]:
+def skipped_keys(quarantined: Iterable[str], wanted: Compare) -> Iterator[Key]:
     """The keys in quarantine, in the common forms of their columns."""
     forms = [wanted.form_of(column) for column in wanted.key]
     return (in_forms(key, forms) for key in quarantined_keys(quarantined, len(forms)))
