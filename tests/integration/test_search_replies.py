@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.forked import claimed, dispatched, forked
+from tests.helpers.processes import free_port
 from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
@@ -362,6 +363,15 @@ def test_a_cluster_that_is_down_postpones_the_run_and_nothing_is_doubled(cluster
     assert stored.lease_owner is None
     assert stored.status is Status.RUN_REQUESTED
     succeed(cluster.connection, cluster.settings, pipeline, resume=True)
+    assert len(cluster.ids()) == 30
+
+
+@pytest.mark.promise("F4")
+def test_a_node_that_is_down_does_not_stop_a_run_that_knows_another_one(cluster: Cluster) -> None:
+    cluster.fill(1, 30)
+    urls = [cluster.proxy.url, *(f"http://127.0.0.1:{free_port()}" for _ in range(2))]
+    pipeline = cluster.create(batch_size=10)
+    succeed(cluster.connection, with_url(cluster, ",".join(urls)), pipeline)
     assert len(cluster.ids()) == 30
 
 
