@@ -23,7 +23,7 @@ from vitrine.registry import Kind, Task
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import leases, pipelines
 
 
 def warnings(cluster: Cluster, pipeline: Pipeline) -> str:
@@ -305,7 +305,7 @@ def test_a_load_is_swept_though_a_template_has_given_it_an_alias(cluster: Cluste
         claim = claimed(cluster.settings)
         with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
             assert child.ended() < 0
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     live = cluster.search.live(cluster.name)
     (load,) = set(cluster.search.indexes(cluster.name)) - {live}
     pipelines.request_pause(cluster.connection, pipeline.id)
@@ -426,7 +426,7 @@ def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cl
         assert child.ended() < 0
     assert cluster.search.live(cluster.name) == before
     assert set(cluster.notes().values()) == {"note 1", "note 2", "note 3"}
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     if ends == "swept":
         update(cluster, pipeline, source_query=f"{NUMBERS} WHERE id > 0")  # the load belongs to another query
     executed = run(cluster.connection, cluster.settings, pipeline, resume=True)
@@ -485,7 +485,7 @@ def test_a_batch_whose_runner_dies_after_the_reply_is_written_again_with_the_sam
     with forked(lambda: dispatched(cluster.settings, claim), "before_checkpoint=kill@2") as child:
         assert child.ended() < 0
     assert sum(note == "changed" for note in cluster.notes().values()) == 10
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
     assert cluster.ids() == [str(number) for number in range(1, 21)]
     assert set(cluster.notes().values()) == {"changed"}
@@ -502,7 +502,7 @@ def test_a_run_that_wakes_after_its_lease_has_ended_sends_nothing(cluster: Clust
     claim = claimed(cluster.settings)
     with forked(lambda: dispatched(cluster.settings, claim), "after_read=stop") as zombie:
         zombie.stopped()
-        wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+        wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
         touch(cluster, "newer", 1, 2)
         assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
         sent = len(cluster.proxy.bulks)
@@ -536,7 +536,7 @@ def test_a_run_that_takes_over_waits_before_its_first_write(cluster: Cluster) ->
     touch(cluster, "changed", 1)
     pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
     claimed(cluster.settings)  # and dies
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     url, waits = cluster.proxy.url, "600s"
     patient = cluster.settings.model_copy(
         update={"connectors": {"elasticsearch": {"url": url, "takeover_grace": waits}}}

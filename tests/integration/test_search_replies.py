@@ -28,7 +28,7 @@ from vitrine.errors import TransientError
 from vitrine.flow.rows import Reject
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import leases, pipelines
 from vitrine.store import state as states
 
 # -- single documents -------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_load_keeps_the_last_good_document_of_a_rejected_row(cluster: Cluster,
         claim = claimed(cluster.settings)
         with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
             assert child.ended() < 0
-        wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+        wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     succeed(cluster.connection, cluster.settings, pipeline, resume=dies)
     assert cluster.notes() == {"1": "7", "2": "7", "3": "8", "4": "8"}
     assert set(cluster.rejected(pipeline)) == {"1", "2", "6"}
