@@ -26,9 +26,10 @@ from vitrine.connectors.elasticsearch.requests import Requests
 from vitrine.engine import plan, reconcile, validation
 from vitrine.errors import TransientError
 from vitrine.flow.rows import Reject
+from vitrine.postgres import raw
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import leases, pipelines
+from vitrine.store import leases, pipelines, rejects
 from vitrine.store import state as states
 
 # -- single documents -------------------------------------------------------------------------------------------------
@@ -47,6 +48,19 @@ def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arriv
     assert set(reasons) == {"5", "500", "999"}
     assert "failed to parse field [note] of type [integer]" in reasons["5"]
     assert f"index {cluster.name}, id 5" in reasons["5"]
+
+
+def test_a_reject_that_is_nested_too_deeply_can_be_listed(cluster: Cluster) -> None:
+    cluster.fill(1, 1)
+    nested = """(repeat('{"a":', 1500) || '"]"' || repeat('}', 1500))::jsonb"""
+    cluster.connection.execute(raw(f"ALTER TABLE content.numbers ADD tree jsonb DEFAULT {nested}"))
+    index = {"mappings": {"properties": {"tree": {"type": "object", "dynamic": True}}}}
+    options = {"on_reject": "quarantine", "index": index}
+    pipeline = cluster.create("SELECT id, note, tree FROM content.numbers", options=options)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    (reject,) = rejects.list_open(cluster.connection, pipeline.id)
+    assert reject["key"] == "1"
+    assert list(reject["row"]) == ["document"]
 
 
 def test_a_reject_names_the_whole_index(cluster: Cluster) -> None:
