@@ -14,7 +14,7 @@ from tests.helpers.running import create, run, run_one_batch, succeed
 from tests.helpers.tasks import register
 from vitrine.flow import repair
 from vitrine.model import Pipeline, RequestKind
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, raw
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
@@ -166,6 +166,25 @@ def test_rejects_are_replayed_and_closed_once_their_rows_fit(connection: Connect
     (newest, *_) = runs.list_page(connection, pipeline.id)
     assert (newest.kind, newest.status, newest.rows_read) == ("replay", RunStatus.SUCCESS, 1)
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
+
+
+@pytest.mark.promise("R1", "R5")
+@pytest.mark.parametrize("kind", ["integer", "text"])
+def test_a_row_with_null_in_its_key_is_reported_and_stays(
+    connection: Connection, settings: Settings, kind: str
+) -> None:
+    fill_events(connection, 10)
+    connection.execute(raw(f"CREATE TABLE analytics.events (id {kind} UNIQUE, note text, modified timestamptz)"))
+    query = f"SELECT id::{kind} AS id, note, modified FROM ugc.events"
+    options = {"delete_mode": "reconcile_keys"}
+    pipeline = create_events(connection, settings, "incremental", source_query=query, options=options)
+    succeed(connection, settings, pipeline)
+    connection.execute("INSERT INTO analytics.events VALUES (NULL, 'by hand', now())")
+    connection.execute("DELETE FROM analytics.events WHERE id::text = '7'")
+    found = report(connection, settings, pipeline, repair=True)
+    assert (keys(found), found["equal"]) == (NOTHING | {"extra": ["NULL"]}, False)
+    assert found["repaired"]["missing"]["keys"] == ["7"]
+    assert succeed(connection, settings, pipeline).counts.deleted == 0
 
 
 READER_KEYS: list[tuple[str, Callable[[int], Any]]] = [
