@@ -16,10 +16,10 @@ from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import chains, files, generations, pipelines, reconciliations
+from vitrine.store import chains, files, generations, pipeline_rows, pipelines, reconciliations
 from vitrine.store import state as states
 from vitrine.store.database import transaction
-from vitrine.store.pipelines import Invalid, Stored
+from vitrine.store.pipeline_rows import Invalid, Stored
 
 # What is read: a new query may continue from the checkpoint if the user requests it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
@@ -169,7 +169,7 @@ def _changed_since(old: Stored, new: Definition) -> frozenset[str]:
     if isinstance(old, Pipeline):
         return changed_fields(old.definition, new)
     # the fields that the checkpoint belongs to may be as before: often only an option is not valid any more
-    fields = pipelines.plain_fields(new)
+    fields = pipeline_rows.plain_fields(new)
     return frozenset(name for name, value in fields.items() if value != old.fields[name])
 
 
@@ -529,7 +529,7 @@ def differences(old: Stored | Definition, new: Stored | Definition) -> tuple[Dif
 def flat(stored: Stored | Definition) -> dict[str, Any]:
     """Every field and option of the definition that has not its default."""
     if isinstance(stored, Invalid):
-        defaults = pipelines.plain_fields(Definition(name="none", target_table="")) | {"name": None}
+        defaults = pipeline_rows.plain_fields(Definition(name="none", target_table="")) | {"name": None}
         fields = {name: value for name, value in stored.fields.items() if value != defaults[name]}
         options = fields.pop("options", {})
     else:

@@ -12,6 +12,7 @@ from tests.helpers.console_fixtures import browser, connection, database_url, se
 from tests.helpers.folders import server_folder
 from tests.helpers.processes import runner
 from tests.helpers.running import succeed
+from tests.helpers.waiting import wait_until
 from vitrine.model import Definition
 from vitrine.postgres import Connection
 from vitrine.service import definitions
@@ -21,9 +22,6 @@ from vitrine.store import pipelines
 from vitrine.store import state as states
 
 __all__ = ["browser", "connection", "database_url", "settings"]
-
-SLOW = 30_000
-"""Milliseconds; a machine with one busy core."""
 
 HOSTILE = "<img src=x onerror='window.harm = 1'>{{ harm = window.harm = 2 }}<script>window.harm = 3</script>"
 
@@ -43,7 +41,7 @@ def site(database_url: str, tokens: dict[Role, str]) -> Iterator[Site]:
 @pytest.fixture
 def page(browser: BrowserContext, site: Site, tokens: dict[Role, str]) -> Iterator[Page]:
     """A page of an administrator; it has no error, and no violation of its policy."""
-    with new_tab(browser, milliseconds=SLOW) as tab:
+    with new_tab(browser) as tab:
         enter(tab.page, site, site.log_in(tokens[Role.ADMIN]))
         yield tab.page
         assert tab.page.evaluate("window.harm") is None
@@ -60,6 +58,13 @@ def write(page: Page, text: str, label: str = "Query") -> None:
     editor(page, label).click()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text(text)
+
+
+def complete(page: Page, offered: Locator) -> bool:
+    """Whether this is offered; the page reads the names of the source while it is used already."""
+    page.keyboard.press("Control+Space")
+    page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    return offered.is_visible()
 
 
 def store(settings: Settings, connection: Connection, name: str, **fields: object) -> None:
@@ -86,8 +91,8 @@ def test_a_mart_is_created_by_form_corrected_previewed_saved_and_run(page: Page,
     expect(editor(page).locator(".cm-activeLine")).to_have_text("  FORM content.genre g")
     # names of the source are completed
     write(page, "SELECT g.id, g.name, g.modified\n  FROM content.genre g WHERE g.")
-    page.keyboard.press("Control+Space")
-    expect(page.locator(".cm-tooltip-autocomplete li").filter(has_text="description")).to_be_visible()
+    offered = page.locator(".cm-tooltip-autocomplete li").filter(has_text="description")
+    wait_until(lambda: complete(page, offered), timeout=60, what="the names of the source")
     page.keyboard.press("Escape")
     write(page, "SELECT g.id, g.name, g.modified\n  FROM content.genre g")
     expect(page.locator(".v-flag")).to_have_count(0)
@@ -132,10 +137,14 @@ def test_a_stale_page_does_not_overwrite_another_change_and_keeps_its_text(
     page.reload()
     button(page, "Restore it").click()
     expect(page.get_by_label("Description", exact=True)).to_have_value("mine, typed for a long time")
+    # it was typed for the older version: the change of the other is still not overwritten without a question
     button(page, "Save").click()
+    expect(alert).to_contain_text("owner")
+    assert definitions.get(context(settings, connection), "contested").owner == "another"
+    button(page, "Save mine over version 2").click()
     expect(page).to_have_url(f"{site.console}/pipelines/contested")
     stored = definitions.get(context(settings, connection), "contested")
-    assert stored.description == "mine, typed for a long time"
+    assert (stored.owner, stored.description) == ("", "mine, typed for a long time")
 
 
 def test_a_changed_query_asks_what_happens_to_the_checkpoint(

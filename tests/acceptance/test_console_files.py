@@ -22,9 +22,6 @@ from vitrine.store import pipelines
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
-SLOW = 30_000
-"""Milliseconds; a machine with one busy core."""
-
 
 @pytest.fixture(scope="module")
 def admin(settings: Settings, connection: Connection) -> Context:
@@ -42,7 +39,7 @@ def opened(database_url: str, token: str, browser: BrowserContext) -> Iterator[t
     with (
         server_folder("vitrine-test-") as folder,
         served(database_url, folder) as site,
-        new_tab(browser, milliseconds=SLOW) as tab,
+        new_tab(browser) as tab,
     ):
         enter(tab.page, site, site.log_in(token))
         yield site, tab
@@ -174,6 +171,18 @@ def test_a_third_version_between_the_question_and_the_answer_is_not_overwritten(
     button(page, "Save mine over version 2").click()
     expect(button(page, "Save mine over version 3")).to_be_visible()
     assert definitions.get(admin, "moving").owner == "third"
+
+
+def test_the_text_stays_when_the_pipeline_was_deleted_meanwhile(page: Page, site: Site, admin: Context) -> None:
+    create(admin, "vanished")
+    page.goto(f"{site.console}/pipelines/vanished/edit")
+    page.get_by_label("Description", exact=True).fill("mine")
+    definitions.delete(admin, "vanished")
+    button(page, "Save").click()
+    expect(
+        page.get_by_role("alert").filter(has_text="'vanished' was deleted since you opened this page")
+    ).to_be_visible()
+    expect(page.get_by_label("Description", exact=True)).to_have_value("mine")
 
 
 def test_a_pipeline_is_renamed_and_its_page_has_the_new_name(page: Page, site: Site, admin: Context) -> None:

@@ -35,7 +35,7 @@ def address(database_url: str) -> Iterator[str]:
     port = free_port()
     env = environment(database_url, VITRINE_API_PORT=str(port), VITRINE_CONSOLE="false")
     with server_folder("vitrine-test-") as folder, started(["api"], folder, env, new=True):
-        wait_until(lambda: get(port, "/health/live")[0] == 200, what="the start of the API")
+        wait_until(lambda: get(port, "/health/live")[0] == 200, timeout=60, what="the start of the API")
         yield f"http://127.0.0.1:{port}"
 
 

@@ -13,13 +13,18 @@ from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, R
 
 from tests.helpers import tools
 
-TIMEOUT_MILLISECONDS = 20_000
+TIMEOUT_MILLISECONDS = 60_000
+"""Of each action and expectation: the machine of a test may be busy."""
+
+START_MILLISECONDS = 120_000
 FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
+    # the databases of the tests are in /dev/shm; a browser that finds it full loses its pages
+    "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
@@ -60,6 +65,7 @@ def open_browser(folder: Path) -> Generator[BrowserContext]:
             # what Chromium writes outside its profile stays in the folder, too
             env={**os.environ, "HOME": str(folder)},
             viewport={"width": 1280, "height": 1000},
+            timeout=START_MILLISECONDS,
         ) as context,
     ):
         context.add_init_script(REPORT_VIOLATIONS)
@@ -67,11 +73,11 @@ def open_browser(folder: Path) -> Generator[BrowserContext]:
 
 
 @contextmanager
-def new_tab(browser: BrowserContext, *, milliseconds: int = TIMEOUT_MILLISECONDS) -> Generator[Tab]:
-    """An empty tab without cookies, whose actions and expectations may take so long."""
+def new_tab(browser: BrowserContext) -> Generator[Tab]:
+    """An empty tab without cookies."""
     browser.clear_cookies()
-    browser.set_default_timeout(milliseconds)
-    expect.set_options(timeout=milliseconds)
+    browser.set_default_timeout(TIMEOUT_MILLISECONDS)
+    expect.set_options(timeout=TIMEOUT_MILLISECONDS)
     with browser.new_page() as page:
         yield _watched(page)
 

@@ -6,7 +6,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 from playwright.sync_api import Page
@@ -100,9 +99,4 @@ def enter(page: Page, site: Site, session: str) -> None:
 
 def is_open(socket: ClientConnection) -> bool:
     """Whether the server speaks on it: the first message of Engine.IO."""
-    return json.loads(str(socket.recv(timeout=10))[1:])["upgrades"] == []
-
-
-def path_of(page: Page) -> str:
-    parts = urlsplit(page.url)
-    return parts.path + (f"?{parts.query}" if parts.query else "")
+    return json.loads(str(socket.recv(timeout=20))[1:])["upgrades"] == []

@@ -17,7 +17,7 @@ from vitrine.model import Pipeline, RequestKind, RunOptions
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, reconciliations, runs
+from vitrine.store import claims, pipelines, reconciliations, runs
 from vitrine.store import state as states
 
 
@@ -320,12 +320,12 @@ def test_a_reconcile_of_a_running_pipeline_follows_its_run(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
     pipelines.request_run(connection, events.id, trigger="api")
-    held = pipelines.claim_next(connection, runner="other", ttl=settings.lease_ttl)
+    held = claims.claim_next(connection, runner="other", ttl=settings.lease_ttl)
     assert held is not None
     options = RunOptions(deep=True, repair=True)
     status, _ = pipelines.request_run(connection, events.id, trigger="api", kind=RequestKind.RECONCILE, options=options)
     assert status is Status.RUNNING
-    assert pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
+    assert claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
 
 
 def test_a_stop_ends_the_comparison(connection: Connection, settings: Settings, events: Pipeline) -> None:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from vitrine.console import poller as polling
+from vitrine.console import texts
 from vitrine.console.poller import MAX_READS, Poller, State
 from vitrine.console.viewer import Viewer
 from vitrine.errors import TransientError
@@ -159,7 +160,7 @@ def test_a_page_that_expects_what_cannot_be_read_says_so() -> None:
         viewer = Viewer(unused, unused, settings=unused, pool=unused, sessions=unused, poller=poller)
         viewer.expect("key", fetch, every=1000)
         assert await viewer.watch("key", fetch, nothing, every=1000) is None
-        assert poller.state.error == "the store is away"
+        assert viewer.problem == "the store is away"
 
     run(test)
 
@@ -244,6 +245,53 @@ def test_a_page_with_a_mistake_does_not_stop_the_others() -> None:
         poller.listen(states.append)
         await until(lambda: bool(shown))
         await until(lambda: bool(states))
-        assert states[-1].error is not None
+        assert poller.problem_of(["good", "broken"]) == texts.UNEXPECTED
+        assert (poller.problem_of(["good"]), states[-1].error) == (None, None)
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [psycopg.OperationalError("no route"), psycopg.errors.UndefinedTable("renamed")])
+def test_a_failed_read_is_reported_until_it_succeeds_also_in_rounds_that_do_not_repeat_it(error: Exception) -> None:
+    async def test(poller: Poller) -> None:
+        failing = [True]
+
+        def fetch(_: Context) -> int:
+            if failing:
+                raise error
+            return 1
+
+        rounds: list[State] = []
+        poller.watch("key", fetch, nothing, every=1000)
+        poller.listen(rounds.append)
+        await until(lambda: len(rounds) >= 3)
+        assert poller.reads == 1
+        assert poller.problem_of(["key"]) is not None
+        failing.clear()
+        poller.hurry()
+        await until(lambda: poller.problem_of(["key"]) is None)
+
+    run(test)
+
+
+def test_a_page_does_not_show_what_it_no_longer_watches() -> None:
+    async def test(poller: Poller) -> None:
+        unused = cast(Any, None)
+        begun, may_end = threading.Event(), threading.Event()
+
+        def slow(_: Context) -> str:
+            begun.set()
+            assert may_end.wait(20)
+            return "slow"
+
+        shown: list[str] = []
+        viewer = Viewer(unused, unused, settings=unused, pool=unused, sessions=unused, poller=poller)
+        first = asyncio.create_task(viewer.watch("slow", slow, shown.append, every=1000))
+        await until(begun.is_set)
+        viewer.unwatch("slow")
+        await viewer.watch("quick", lambda _: "quick", shown.append, every=1000)
+        may_end.set()
+        await first
+        assert shown == ["quick"]
 
     run(test)

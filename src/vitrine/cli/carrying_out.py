@@ -62,11 +62,11 @@ def _here(name: str, ask: "Callable[[Control], Requested]", announce: Announce, 
     from vitrine.cli import backends
     from vitrine.cli.foreground import Foreground
     from vitrine.service.bodies.runs import RequestBody
-    from vitrine.store import pipelines
+    from vitrine.store import leases, pipelines
 
     settings = building.service_settings()
     with building.connect_store(settings) as store, backends.opened() as backend:
-        pipelines.expire_leases(store)
+        leases.expire_leases(store)
         pipeline = pipelines.get(store, name)
         requested = ask(backend.control)
         announce(requested, backend.history.status(name))

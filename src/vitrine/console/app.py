@@ -11,6 +11,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
 from nicegui import Client, core, ui
 from nicegui import app as nicegui_app
 from starlette.exceptions import HTTPException
@@ -129,6 +130,7 @@ def attach(app: FastAPI) -> None:
     _add_routes(console, settings)
     for page in pages.PAGES:
         page.register(console)
+    _add_error_pages()
     cast(Any, ui).run_with(
         app,
         mount_path=PATH,
@@ -176,6 +178,22 @@ def _bound(handler: Callable[[str, dict[str, Any]], Any]) -> Callable[[str, dict
         return await answer if inspect.isawaitable(answer) else answer
 
     return checked
+
+
+def _add_error_pages() -> None:
+    """In place of those of NiceGUI, which show the exception, and no way back."""
+
+    async def missing(_request: Request, _exc: Exception) -> Response:
+        return HTMLResponse(login.problem_page(texts.NOT_FOUND, target=PATH, label=texts.OVERVIEW), 404)
+
+    async def full(_request: Request, _exc: Exception) -> Response:
+        return HTMLResponse(login.problem_page(texts.TOO_MANY_PAGES), 503)
+
+    async def broken(_request: Request, _exc: Exception) -> Response:
+        return HTMLResponse(login.problem_page(texts.CALL_FAILED), 500)
+
+    for kind, handler in ((404, missing), (503, full), (Exception, broken)):
+        core.app.add_exception_handler(kind, handler)
 
 
 def _add_routes(console: Console, settings: Settings) -> None:

@@ -46,9 +46,10 @@ def build(viewer: Viewer, title: str, path: str) -> Generator[Callable[[State], 
         banner.set_visibility(False)
 
     def show(state: State) -> None:
-        if state.error is None:
+        error = state.error or viewer.problem
+        if error is None:
             age.tick(state.read_at)
-        reason = texts.NOT_UPDATED.format(reason=state.error) if state.error else ""
+        reason = texts.NOT_UPDATED.format(reason=error) if error else ""
         if banner.text != reason:
             banner.set_text(reason)
             banner.set_visibility(bool(reason))

@@ -73,7 +73,12 @@ def page(*, target: str = HOME, problem: str = "") -> str:
 
 
 def unavailable_page() -> str:
-    content = f'<p class="v-problem" role="alert">{texts.STORE_UNAVAILABLE}</p><a href="">{texts.TRY_AGAIN}</a>'
+    return problem_page(texts.STORE_UNAVAILABLE)
+
+
+def problem_page(text: str, *, target: str = "", label: str = texts.TRY_AGAIN) -> str:
+    """One sentence and one link. `target`: the address of the link; the same page if it is empty."""
+    content = f'<p class="v-problem" role="alert">{escape(text)}</p><a href="{target}">{label}</a>'
     return _PAGE.format(title=texts.PRODUCT, product=texts.PRODUCT, content=content)
 
 

@@ -1,6 +1,7 @@
 """Small parts that pages are made of; text is always set as text, never as HTML."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, cast
 
@@ -96,8 +97,32 @@ def button(
     if name:
         made.props["aria-label"] = name
     if on_click is not None:
-        made.on("click", on_click, [])
+        made.on("click", once(on_click), [])
     return made
+
+
+def once(handler: Callable[[], Any]) -> Callable[[], Any]:
+    """The same, but what arrives while it works is ignored: a second click would ask, create or save twice."""
+    is_busy = False
+
+    def handle() -> Awaitable[None] | None:
+        nonlocal is_busy
+        if is_busy:
+            return None
+        answer = handler()
+        if not inspect.isawaitable(answer):
+            return None
+        is_busy = True
+        return finish(answer)
+
+    async def finish(answer: Awaitable[Any]) -> None:
+        nonlocal is_busy
+        try:
+            await answer
+        finally:
+            is_busy = False
+
+    return handle
 
 
 def empty(title: str, help_text: str, commands: str = "") -> None:
@@ -128,14 +153,15 @@ def copy_button(content: str) -> Element:
 async def confirm(title: str, explained: str, action: str, *, danger: bool = False) -> bool:
     """Ask before something happens; False: it was cancelled."""
     with ui.dialog() as dialog, box("v-dialog"):
+        dialog.props["aria-label"] = title
+        # not at once: when it is hidden, the browser returns the focus to the button
+        dialog.on("hide", dialog.delete, [])
         text(title, tag="h2")
         text(explained, "v-muted", tag="p")
         with box("v-row v-end"):
             button(texts.CANCEL, lambda: dialog.submit(False))
             button(action, lambda: dialog.submit(True), primary=not danger, danger=danger)
-    answer = bool(await dialog)
-    dialog.delete()
-    return answer
+    return bool(await dialog)
 
 
 def capped(count: int, limit: int = 1000) -> str:

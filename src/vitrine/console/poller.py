@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -46,6 +47,7 @@ class Topic(Generic[Value]):
     value: Value | None = None
     read_at: float = -1e9  # of the monotonic clock
     reading: asyncio.Task[None] | None = None
+    problem: str | None = None  # why the last read failed
 
     def is_due(self, now: float) -> bool:
         return now - self.read_at >= self.every - ROUND_SECONDS / 2
@@ -110,11 +112,14 @@ class Poller:
         if topic is None:
             return None
         if topic.reading is not None or topic.is_due(time.monotonic()):
-            try:
+            with suppress(Exception):  # `problem_of` has it
                 await self._read(topic)
-            except (psycopg.OperationalError, VitrineError) as exc:
-                self._fail(exc)
         return topic.value
+
+    def problem_of(self, keys: Iterable[Hashable]) -> str | None:
+        """Why what is shown under one of these keys may be old; None if the last read of each has succeeded."""
+        found = (self._topics[key].problem for key in keys if key in self._topics)
+        return next((one for one in found if one is not None), None)
 
     def begin(self, key: Hashable) -> None:
         """Read what is shown under this key; the caller does not wait for it."""
@@ -146,29 +151,19 @@ class Poller:
                 continue
 
     def _fail(self, exc: Exception) -> None:
-        match exc:
-            case VitrineError():
-                text = str(exc)
-            case psycopg.OperationalError():
-                text = texts.NO_RESPONSE
-            case _:
-                text = texts.UNEXPECTED
-        self.state = State(self.state.read_at, text)
+        self.state = State(self.state.read_at, _text_of(exc))
 
     async def _round(self) -> None:
         await self._admit()
         now = time.monotonic()
         due = sorted((one for one in self._topics.values() if one.is_due(now)), key=lambda one: one.read_at)
-        broken: Exception | None = None
         for topic in due[:MAX_READS]:
             try:
                 await self._read(topic)
             except (psycopg.OperationalError, TransientError):
                 raise  # the others would wait for the same database
-            except Exception as exc:  # noqa: BLE001  one page must not stop the others
-                broken = exc
-        if broken is not None:
-            raise broken
+            except Exception:  # noqa: BLE001, S112  `problem_of` has it; one page must not stop the others
+                continue
 
     async def _read(self, topic: Topic[Any]) -> None:
         """One read for all who wait for it; it continues if one of them no longer does."""
@@ -181,8 +176,14 @@ class Poller:
     async def _fetch(self, topic: Topic[Any]) -> None:
         try:
             value = await anyio.to_thread.run_sync(partial(topic.fetch, self._context), limiter=self._limiter)
+        except Exception as exc:
+            before, topic.problem = topic.problem, _text_of(exc)
+            if topic.problem == texts.UNEXPECTED != before:  # once, not at every read
+                log.exception("the console could not read", extra={"action": "console_read_failed"})
+            raise
         finally:
             topic.reading = None
+        topic.problem = None
         if value == topic.value:
             return
         topic.value = value
@@ -206,6 +207,16 @@ class Poller:
         """Until it is done: the loop itself would not."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _text_of(exc: Exception) -> str:
+    match exc:
+        case VitrineError():
+            return str(exc)
+        case psycopg.OperationalError():
+            return texts.NO_RESPONSE
+        case _:
+            return texts.UNEXPECTED
 
 
 def _show(show: Show[Value], value: Value) -> None:

@@ -14,7 +14,7 @@ OTHER_ORIGIN = "a page of another site may not use the console; open it at its o
 SESSION_ENDED = "the session has ended, or its token was revoked; log in again"
 STORE_UNAVAILABLE = "The database of Vitrine does not respond. Check that PostgreSQL is running."
 TRY_AGAIN = "Try again"
-TOO_MANY_PAGES = "too many pages of the console are open; close some of them"
+TOO_MANY_PAGES = "Too many pages of the console are open. Close some of them."
 
 # frame
 SKIP = "Skip to the content"
@@ -35,6 +35,7 @@ ANONYMOUS = "no login"
 ANONYMOUS_HELP = "There are no access tokens yet, so that everybody on this machine is an administrator."
 NOT_UPDATED = "What you see may be old: {reason}. Trying again."
 NO_RESPONSE = "the database does not respond"
+CALL_FAILED = "An unexpected error has occurred; the log of the API has the details."
 UNEXPECTED = "a part of this page could not be read; see the log of the API"
 CONNECTION_LOST = "The connection to the server is lost. Trying to connect again."
 FORBIDDEN = "You may not open this page."
@@ -136,6 +137,7 @@ COUNTER_LABELS = {
 }
 BY_OWNER = "Group by owner"
 BY_TAG = "Group by tag"
+GROUPS = "Owners or tags"
 NO_GROUPS = "No pipeline has one. Give pipelines an owner or tags in their definitions."
 REMOVE_FILTER = "Remove the filter {filter}"
 BULK = {"run": RUN_FILTERED, "pause": PAUSE_FILTERED, "resume": RESUME_FILTERED}
@@ -404,6 +406,7 @@ TAKE_STORED = "Discard mine and open version {version}"
 TAKE_STORED_EXPLAINED = "What you typed on this page is lost."
 STATE_CHOICE = "What happens to the checkpoint?"
 STATE_CHOICE_HELP = "The pipeline has a checkpoint, and you change {fields}."
+GONE = "'{name}' was deleted since you opened this page. Your text is kept; copy its YAML to create it again."
 STATE_KEEP = "Keep the checkpoint"
 STATE_KEEP_HELP = (
     "The next run continues where the last one ended. Rows that are in the mart stay as the old query made them, until"
@@ -427,6 +430,9 @@ EDIT_HERE_EXPLAINED = (
     " as it is: if it is applied again, it replaces what you save here."
 )
 KEPT = "This tab has text that was not saved."
+KEPT_OLDER = (
+    "This tab has text that was not saved. It was typed for version {version}; the pipeline has version {newer} now."
+)
 RESTORE = "Restore it"
 DISCARD = "Discard it"
 # lineage
@@ -536,6 +542,7 @@ ONCE_AND_LOG_IN = (
 )
 HIDE_TOKEN = "Hide it"  # noqa: S105  a label
 GO_TO_LOGIN = "I have copied it: log in"
+LOG_IN_WITH_FIRST = "From now on everybody needs a token: copy the one below, and log in with it."
 FIRST_IS_ADMIN = "The first token must have the role admin: only an administrator can create the next one."
 NO_TOKENS = "There are no tokens yet."
 NO_TOKENS_HELP = (

@@ -49,6 +49,11 @@ class Viewer:
     def name(self) -> str:
         return self.visitor.caller.name
 
+    @property
+    def problem(self) -> str | None:
+        """Why a part of the page may be old; None if all that it watches was read."""
+        return self.poller.problem_of(self._watches)
+
     def may(self, role: Role) -> bool:
         return self.visitor.caller.role.includes(role)
 
@@ -71,7 +76,8 @@ class Viewer:
         self.unwatch(key)  # after it: the value of `expect` is kept
         self._watches[key] = number
         value = await self.poller.read(key)
-        if value is not None:
+        # a page that watches something else by now must not show it
+        if value is not None and self._watches.get(key) == number:
             show_once(value)
         return value
 
@@ -106,7 +112,7 @@ class Viewer:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Answer:
-        """The same, with its errors."""
+        """The same, with its errors: VitrineError, or an OperationalError of the store."""
         visitor = await self._sessions.again(self.visitor)
         if visitor is None:
             self.leave()
@@ -114,7 +120,14 @@ class Viewer:
         self.visitor = visitor
         context = make_context(self.settings, self._pool, visitor.caller)
         work = partial(function, context, *args, **kwargs)
-        return await anyio.to_thread.run_sync(work, limiter=self.calls)
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=self.calls)
+        except (VitrineError, psycopg.OperationalError):
+            raise
+        except Exception as exc:
+            # NiceGUI would log it only, and the page would wait for ever
+            log.exception("a request of the console failed", extra={"action": "console_call_failed"})
+            raise VitrineError(texts.CALL_FAILED) from exc
 
     async def act(
         self,
@@ -141,7 +154,7 @@ class Viewer:
                 text,
                 type="negative" if problem else "positive",
                 position="bottom",
-                timeout=10_000 if problem else 3_000,
+                timeout=10_000 if problem else 5_000,
                 close_button=texts.CLOSE if problem else False,
                 multi_line=problem,
             )

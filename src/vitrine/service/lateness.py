@@ -9,8 +9,8 @@ from vitrine.model import Pipeline, PipelineId
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
+from vitrine.store import claims, runs
 from vitrine.store import lateness as late_marts
-from vitrine.store import pipelines, runs
 from vitrine.store.lateness import LateFacts
 
 TOO_MANY_REJECTS = "TOO_MANY_REJECTS"
@@ -157,7 +157,7 @@ def of_ids(connection: Connection, settings: Settings, ids: Sequence[PipelineId]
     if not ids:
         return {}
     limits = settings.runs_per_source()
-    full = pipelines.list_full_sources(connection, limits) if limits else ()
+    full = claims.list_full_sources(connection, limits) if limits else ()
     runners = Runners(runs.count_live_runners(connection), full)
     found = late_marts.list_facts(connection, ids)
     return {pipeline_id: why_late(facts, runners) for pipeline_id, facts in found.items()}

@@ -1115,11 +1115,16 @@ WITH judged AS (
 ), closed AS (
     UPDATE etl.etl_pipelines p SET alerts = array_remove(p.alerts, 'stale')
       FROM judged WHERE p.id = judged.id AND NOT judged.is_stale AND judged.is_reported AND 'stale' = ANY (p.alerts)
-    RETURNING p.id, p.name, p.fresh_as_of
+    RETURNING p.id, p.name, p.fresh_as_of,
+              -- a pipeline that was disabled, or promises nothing any more, is not stale either, and its mart is as old as before
+              CASE WHEN NOT p.enabled THEN 'disabled'
+                   WHEN p.options ->> 'freshness' IS NULL AND p.schedule_interval IS NULL THEN 'no_promise'
+                   ELSE 'fresh' END AS reason
 )
 INSERT INTO etl.etl_notifications (event, pipeline_id, pipeline, details)
 SELECT 'stale', id, name, jsonb_build_object('fresh_as_of', fresh_as_of) FROM opened
- UNION ALL SELECT 'recovery', id, name, jsonb_build_object('of', 'stale', 'fresh_as_of', fresh_as_of) FROM closed;
+ UNION ALL
+SELECT 'recovery', id, name, jsonb_build_object('of', 'stale', 'fresh_as_of', fresh_as_of, 'reason', reason) FROM closed;
 
 -- claim_notification --
 -- The oldest message that is due, for one sender; until the given time has passed, the others do not see it

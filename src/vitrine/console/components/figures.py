@@ -38,6 +38,14 @@ class Counters(Strip, component="counters.js"):
         self._set("chosen", state)
 
 
+class Groups(Strip, component="groups.js"):
+    """Buttons with a `name`; `on_choose` gets the one that is clicked. A click is not lost while figures change."""
+
+    def __init__(self, label: str, on_choose: Callable[[str], Any]) -> None:
+        super().__init__(label, "groups")
+        self.on("choose", lambda event: on_choose(str(event.args)))
+
+
 class Health(Strip, component="health.js"):
     """Values with a `label` and a `detail`; a problem is coloured."""
 

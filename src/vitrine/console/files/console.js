@@ -80,6 +80,13 @@
   // the address holds the filters: going back must show the page as it was
   window.addEventListener("popstate", () => location.reload());
 
+  // not by the address: a change of it is a step back and forward, which loads the page again
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest(".v-skip")) return;
+    event.preventDefault();
+    document.getElementById("content").focus();
+  });
+
   // a browser allows the clipboard only while it handles a click, so this does not pass the server
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");

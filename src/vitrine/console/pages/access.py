@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import psycopg
 from fastapi import Request
 from nicegui import ui
 from pydantic import ValidationError
@@ -81,6 +82,7 @@ class TokenList:
             self._table = Table(texts.TOKENS, TOKENS, self._revoke)
             with parts.box() as self._empty:
                 parts.empty(texts.NO_TOKENS, texts.NO_TOKENS_HELP)
+            self._empty.set_visibility(False)  # not known yet
             with parts.box("v-pager v-pad") as self._pager:
                 parts.button(texts.FIRST_PAGE, self._first_page)
                 self._more = parts.button(texts.NEXT_PAGE.format(count=TOKENS_SHOWN), self._next_page)
@@ -91,17 +93,21 @@ class TokenList:
             form.props["aria-label"] = texts.NEW_TOKEN
             self._name = ui.input(placeholder=texts.TOKEN_NAME).classes("v-field").props("dense outlined")
             self._name.props["aria-label"] = texts.TOKEN_NAME
-            self._name.on("keydown.enter", self._create, [])
+            create = parts.once(self._create)
+            self._name.on("keydown.enter", create, [])
             first = Role.ADMIN if self._viewer.visitor.session is None else Role.VIEWER
             self._role = ui.select({str(role): texts.ROLES[role] for role in Role}, value=str(first))
             self._role.props("dense outlined options-dense").classes("v-select").props["aria-label"] = texts.ROLE
             self._ttl = ui.select(dict(texts.TTLS), value="90d")
             self._ttl.props("dense outlined options-dense").classes("v-select").props["aria-label"] = texts.VALID_FOR
-            parts.button(texts.CREATE_TOKEN, self._create, primary=True)
+            parts.button(texts.CREATE_TOKEN, create, primary=True)
             self._problem = parts.text("", "v-problem", tag="p")
             self._problem.props["role"] = "alert"
 
     async def _create(self) -> None:
+        if self._viewer.is_held:  # the page has no rights any more; a refusal would not hold it any longer
+            parts.set_text(self._problem, texts.LOG_IN_WITH_FIRST)
+            return
         parts.set_text(self._problem, "")
         is_first = self._viewer.visitor.session is None
         try:
@@ -117,9 +123,9 @@ class TokenList:
         except ValidationError as exc:
             parts.set_text(self._problem, input_errors.explain(exc.errors(), NewToken)[0].sentence)
             return
-        except VitrineError as exc:
+        except (VitrineError, psycopg.OperationalError) as exc:
             self._viewer.is_held = False
-            parts.set_text(self._problem, str(exc))
+            parts.set_text(self._problem, str(exc) if isinstance(exc, VitrineError) else texts.STORE_UNAVAILABLE)
             return
         self._name.set_value("")
         self._show_created(created, is_first=is_first)
@@ -189,6 +195,7 @@ class AuditLog:
                     self._filter(name, label)
             self._table = Table(texts.AUDIT, ENTRIES)
             self._empty = parts.text(texts.NO_ENTRIES, "v-muted v-pad", tag="p")
+            self._empty.set_visibility(False)
             with parts.box("v-pager v-pad") as self._pager:
                 parts.button(texts.NEWEST, self._newest)
                 self._more = parts.button(texts.OLDER, self._older)
@@ -213,8 +220,9 @@ class AuditLog:
 
     async def _read(self) -> None:
         filters = AuditFilters(pipeline=self._filters["pipeline"] or None, actor=self._filters["actor"] or None)
+        asked = (dict(self._filters), self._before)
         page = await self._viewer.call(audit.list_page, filters, before=self._before, limit=ENTRIES_SHOWN)
-        if page is None:
+        if page is None or asked != (self._filters, self._before):  # other entries were asked for meanwhile
             return
         self._next = page.next
         self._table.show([_entry(one) for one in page.items])

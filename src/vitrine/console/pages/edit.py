@@ -66,7 +66,8 @@ class EditPage:
         self._stored = stored
         self._base = stored.definition() if stored else None
         self._managed = stored.managed_by if stored else None
-        self._views = Views(viewer, self._base, self._changed, read_only=self._managed is not None)
+        self._views = Views(viewer, stored, self._changed, self._restored, read_only=self._managed is not None)
+        self._is_left = False
         self._names = Names(viewer, self._views)
         self._typed = 0  # counts changes
         self._checking: asyncio.Task[None] | None = None
@@ -197,7 +198,12 @@ class EditPage:
 
     # -- saving -----------------------------------------------------------------------------------------------------
 
+    def _restored(self, version: int, opened: str) -> None:
+        self._saving.restored(version, drafts.read_yaml(opened).definition)
+
     async def _save(self) -> None:
+        if self._is_left:  # it is saved, and the browser opens another page
+            return
         self._views.keep()
         reading = self._views.read()
         if reading.definition is None or not reading.storable:
@@ -211,6 +217,7 @@ class EditPage:
             self._views.show_problems(drafts.problems_of(refused, self._views.text, reading.definition.query or ""))
 
     def _leave(self, address: str) -> None:
+        self._is_left = True
         self._close()
         self._views.forget()
         # not ui.navigate: it would add /console once more

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nicegui.element import Element
+
 from vitrine.console import parts, texts
 from vitrine.console.components.editor import Grid
 from vitrine.console.drafts import Problem
@@ -65,24 +67,32 @@ class Suggestions:
         with parts.box("v-suggestions v-row") as self._box:
             self._box.props["aria-label"] = texts.SUGGESTIONS
             self._box.props["role"] = "group"
-        self._shown: object = None
+            parts.text(texts.SUGGESTIONS, "v-muted")
+        self._box.set_visibility(False)
+        self._chips: dict[KeySuggestion | CursorSuggestion, Element] = {}
 
     def show(self, keys: Sequence[KeySuggestion], cursors: Sequence[CursorSuggestion]) -> None:
-        if self._shown == (keys, cursors):
-            return
-        self._shown = (keys, cursors)
-        self._box.clear()
+        offered = (*keys, *cursors)
+        self._box.set_visibility(bool(offered))
+        for one in [known for known in self._chips if known not in offered]:
+            self._chips.pop(one).delete()
         with self._box:
-            if keys or cursors:
-                parts.text(texts.SUGGESTIONS, "v-muted")
-            for key in keys:
-                chip = parts.button(texts.SUGGEST_KEY.format(columns=", ".join(key.columns)), _call(self._choose, key))
-                chip.classes("v-chip").props["title"] = texts.SUGGEST_KEY_HELP.format(table=key.table)
-            for cursor in cursors:
-                chip = parts.button(texts.SUGGEST_CURSOR.format(column=cursor.column), _call(self._choose, cursor))
-                chip.classes("v-chip").props["title"] = texts.SUGGEST_CURSOR_HELP.format(
-                    table=cursor.table, reasons=", ".join(cursor.reasons), tie=cursor.id_column
-                )
+            # those that stay are not made again: a click on one that is replaced meanwhile would be lost
+            for one in offered:
+                if one not in self._chips:
+                    self._chips[one] = self._make(one)
+
+    def _make(self, one: KeySuggestion | CursorSuggestion) -> Element:
+        if isinstance(one, KeySuggestion):
+            label = texts.SUGGEST_KEY.format(columns=", ".join(one.columns))
+            title = texts.SUGGEST_KEY_HELP.format(table=one.table)
+        else:
+            label = texts.SUGGEST_CURSOR.format(column=one.column)
+            reasons = ", ".join(one.reasons)
+            title = texts.SUGGEST_CURSOR_HELP.format(table=one.table, reasons=reasons, tie=one.id_column)
+        chip = parts.button(label, _call(self._choose, one)).classes("v-chip")
+        chip.props["title"] = title
+        return chip
 
 
 def _call(function: Callable[[Any], Any], argument: object) -> Callable[[], Any]:

@@ -9,7 +9,7 @@ from vitrine import revisions
 from vitrine.console import drafts, parts, texts
 from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
-from vitrine.errors import VitrineError, WorkRefused
+from vitrine.errors import NotFound, VitrineError, WorkRefused
 from vitrine.model import Definition, StateChoice
 from vitrine.service import definitions
 from vitrine.service.bodies.pipelines import PipelineBody, StoredPipelineBody
@@ -30,7 +30,7 @@ class Saving:
         self._viewer = viewer
         self._stored = stored
         self._base = stored.definition() if stored else None
-        self._version = stored.config_version if stored else None
+        self._opened, self._version = self._base, stored.config_version if stored else None
         self._leave = leave
         self._box = parts.box("v-stack")
         self._box.props["role"] = "alert"
@@ -68,6 +68,10 @@ class Saving:
             validate=validate,
         )
 
+    def restored(self, version: int, opened: Definition | None) -> None:
+        """What is typed was typed for this version, whose definition was `opened`: a newer one is a conflict."""
+        self._opened, self._version = opened or self._base, version
+
     def _clear(self) -> None:
         self._box.clear()
         self._box.set_visibility(False)
@@ -78,6 +82,9 @@ class Saving:
             await self._ask_version(definition, state)
         elif exc.code == STATE_CHOICE:
             self._ask_state(definition)
+        elif isinstance(exc, NotFound) and self._stored is not None:
+            with self._box, parts.box("v-card v-pad v-error"):
+                parts.text(texts.GONE.format(name=self._stored.name), "v-error-text", tag="p")
         else:
             with self._box, parts.box("v-card v-pad v-error v-stack"):
                 parts.text(str(exc), "v-error-text", tag="p")
@@ -98,13 +105,14 @@ class Saving:
         newer = await self._viewer.call(definitions.get, str(self._stored.id))
         if newer is None:
             return
-        opened, now = revisions.flat(self._base), revisions.flat(newer.definition())
+        opened, now = revisions.flat(self._opened or self._base), revisions.flat(newer.definition())
         differ = [name for name in dict.fromkeys((*opened, *now)) if opened.get(name) != now.get(name)]
         explained = texts.CONFLICT_HELP.format(fields=", ".join(differ)) if differ else texts.CONFLICT_SAME
 
         async def save_over() -> None:
             # compared with the stored one from now on, so that the change restores every field as it was typed
-            self._base, self._version = newer.definition(), newer.config_version
+            self._base = self._opened = newer.definition()
+            self._version = newer.config_version
             await self.save(definition, state=state)
 
         async def take() -> None:

@@ -1,6 +1,7 @@
 """The two views of what is typed: the form with its SQL editor, and the whole definition as YAML."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from nicegui import ui
@@ -12,8 +13,8 @@ from vitrine.console.drafts import EMPTY_FORM, Form, Problem, Reading
 from vitrine.console.pages.edit_form import DefinitionForm
 from vitrine.console.pages.edit_results import Findings
 from vitrine.console.viewer import Viewer
-from vitrine.model import Definition
 from vitrine.service.bodies.checks import ReportBody
+from vitrine.service.bodies.pipelines import PipelineBody
 
 DRAFT_KEY = "vitrine-draft:"
 """What is typed is kept in the tab under this key and the name of the pipeline; empty for a new one."""
@@ -23,12 +24,22 @@ class Views:
     """One of them is visible, and has what is typed. `read_only`: nothing can be typed, kept or restored."""
 
     def __init__(
-        self, viewer: Viewer, base: Definition | None, on_change: Callable[[], Any], *, read_only: bool = False
+        self,
+        viewer: Viewer,
+        stored: PipelineBody | None,
+        on_change: Callable[[], Any],
+        on_restore: Callable[[int, str], Any],
+        *,
+        read_only: bool = False,
     ) -> None:
+        """`on_restore` gets the version that a restored text was typed for, and its definition as YAML."""
         self._viewer = viewer
-        self._base = base
+        self._base = base = stored.definition() if stored else None
+        self._version = stored.config_version if stored else None
+        self._opened = (self._version, drafts.yaml_of(base) if base else "")  # what is typed changes this
         self.is_read_only = read_only
         self._on_change = on_change
+        self._on_restore = on_restore
         self._is_offering = False
         self.as_yaml = base is not None and not drafts.fits_form(base, base)
         self._first_form: Form = drafts.form_of(base) if base and not self.as_yaml else EMPTY_FORM
@@ -146,7 +157,9 @@ class Views:
         if typed == (self._first_yaml if self.as_yaml else self._first_form):
             self.forget()
         else:
-            (self._yaml_help if self.as_yaml else self.query_help).keep(typed)
+            version, opened = self._opened
+            kept = {"typed": typed, "version": version, "opened": opened}
+            (self._yaml_help if self.as_yaml else self.query_help).keep(kept)
 
     def forget(self) -> None:
         self.query_help.forget()
@@ -154,26 +167,34 @@ class Views:
 
     def _offer_form(self, kept: Any) -> None:
         """It comes from the browser: only values of known fields are taken."""
-        if not isinstance(kept, dict):
+        draft = _draft(kept)
+        if draft is None or not isinstance(draft.typed, dict):
             return
-        known, given = self.form.values, cast(dict[str, Any], kept)
+        known, given = self.form.values, cast(dict[str, Any], draft.typed)
         values = {name: given[name] for name, value in known.items() if type(given.get(name)) is type(value)}
         if known | values != known:
-            self._offer(lambda: self.form.fill(values))
+            self._offer(draft, lambda: self.form.fill(values))
 
     def _offer_yaml(self, kept: Any) -> None:
+        draft = _draft(kept)
+        if draft is None or not isinstance(draft.typed, str) or draft.typed == self.text:
+            return
+        text = draft.typed
+
         def restore() -> None:
-            self._yaml.set_value(kept)
+            self._yaml.set_value(text)
             self._switch(as_yaml=True)
 
-        if isinstance(kept, str) and kept != self.text:
-            self._offer(restore)
+        self._offer(draft, restore)
 
-    def _offer(self, restore: Callable[[], Any]) -> None:
+    def _offer(self, draft: "Draft", restore: Callable[[], Any]) -> None:
         def choose(*, restored: bool) -> None:
             self._is_offering = False
             self._kept.clear()
             if restored:
+                self._opened = (draft.version, draft.opened)
+                if draft.version is not None:
+                    self._on_restore(draft.version, draft.opened)
                 restore()
             else:
                 self.forget()
@@ -184,10 +205,31 @@ class Views:
         self._is_offering = True
         self._kept.clear()
         with self._kept, parts.box("v-card v-pad v-row"):
-            parts.text(texts.KEPT)
+            is_older = draft.version != self._version
+            parts.text(texts.KEPT_OLDER.format(version=draft.version, newer=self._version) if is_older else texts.KEPT)
             parts.box("v-grow")
             parts.button(texts.RESTORE, lambda: choose(restored=True), primary=True)
             parts.button(texts.DISCARD, lambda: choose(restored=False))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What an earlier page in this tab kept: the form or a text, and what it was typed for."""
+
+    typed: object
+    version: int | None  # None: a new pipeline
+    opened: str  # the definition of that version, as YAML
+
+
+def _draft(kept: Any) -> Draft | None:
+    """None: it is not ours."""
+    if not isinstance(kept, dict):
+        return None
+    given = cast(dict[str, Any], kept)
+    version, opened = given.get("version"), given.get("opened")
+    if not isinstance(version, int | None) or not isinstance(opened, str):
+        return None
+    return Draft(given.get("typed"), version, opened)
 
 
 def _card(title: str, hint: str = "") -> Element:

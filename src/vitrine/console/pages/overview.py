@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote, urlencode
@@ -12,7 +12,7 @@ from nicegui import ui
 
 from vitrine.console import parts, promises, texts
 from vitrine.console.components import Marts
-from vitrine.console.components.figures import Counters, Health
+from vitrine.console.components.figures import Counters, Groups, Health
 from vitrine.console.frame import HOME
 from vitrine.console.poller import Fetch
 from vitrine.console.viewer import Viewer
@@ -34,7 +34,8 @@ PAGE_SIZE = 50
 SLOWER_SECONDS = 4.0
 """For what reads every pipeline: counters and groups."""
 
-MAX_TEXT = 100
+MAX_TEXT = 200
+"""As long as an owner may be."""
 
 STATES: dict[str, dict[str, Any]] = {
     "": {},
@@ -65,9 +66,13 @@ class Query:
     def of(cls, request: Request) -> "Query":
         given = {name: request.query_params.get(name, "").replace("\0", "")[:MAX_TEXT] for name in asdict(cls())}
         found = cls(**given)
-        if found.state not in STATES:
-            found = replace(found, state="")
-        return replace(found, group=found.group if found.group in ("owner", "tag") else "")
+        # what is not a filter must not look like one: actions on all that is filtered follow
+        return replace(
+            found,
+            state=found.state if found.state in STATES else "",
+            tag=found.tag if re.fullmatch(TAG, found.tag) else "",
+            group=found.group if found.group in ("owner", "tag") else "",
+        )
 
     @property
     def address(self) -> str:
@@ -80,12 +85,8 @@ class Query:
             **STATES[self.state],
             search=self.search or None,
             owner=self.owner or None,
-            tag=self.tag if _is_tag(self.tag) else None,
+            tag=self.tag or None,
         )
-
-
-def _is_tag(text: str) -> bool:
-    return re.fullmatch(TAG, text) is not None
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ class OverviewPage:
     def __init__(self, viewer: Viewer, query: Query) -> None:
         self._viewer = viewer
         self._query = query
+        self._grouped = ""
 
     async def build(self) -> None:
         marts, read = _marts(self._query)
@@ -198,7 +200,9 @@ class OverviewPage:
         self._counters.show(_counters(None))
         with parts.box("v-toolbar"):
             self._build_filters()
-        self._groups = parts.box("v-groups")
+        self._groups = Groups(texts.GROUPS, self._choose_group)
+        self._no_groups = parts.text(texts.NO_GROUPS, "v-muted", tag="p")
+        self._no_groups.set_visibility(False)
         with parts.box("v-card"):
             self._marts = Marts(texts.MARTS, OUTCOMES)
             self._empty = parts.box()
@@ -256,12 +260,17 @@ class OverviewPage:
         query = self._query
         self._counters.choose(query.state)
         self._first.set_visibility(bool(query.after))
-        self._groups.clear()
+        if query.group != self._grouped:
+            self._grouped = query.group
+            self._groups.show([])
+            self._no_groups.set_visibility(False)
         if query.group:
             by = cast(Literal["owner", "tag"], query.group)
             await self._viewer.watch(
                 ("groups", by), lambda context: overview.groups(context, by), self._show_groups, every=SLOWER_SECONDS
             )
+            if query != self._query:  # another filter was chosen meanwhile
+                return
         await self._viewer.watch(*_marts(query), self._show_marts)
 
     def _show_counts(self, counts: StateCounts) -> None:
@@ -284,13 +293,12 @@ class OverviewPage:
                     parts.button(texts.RESET_FILTERS, self._choose(state="", search="", owner="", tag="", after=""))
 
     def _show_groups(self, groups: list[GroupCounts]) -> None:
-        by = self._query.group
-        self._groups.clear()
-        with self._groups:
-            if not groups:
-                parts.text(texts.NO_GROUPS, "v-muted", tag="p")
-            for one in groups:
-                _group(one, is_chosen=getattr(self._query, by) == one.name, choose=self._choose(**{by: one.name}))
+        self._no_groups.set_visibility(not groups)
+        chosen = getattr(self._query, self._query.group)
+        self._groups.show([_group(one, is_chosen=one.name == chosen) for one in groups])
+
+    def _choose_group(self, name: str) -> Awaitable[None] | None:
+        return self._apply(**{self._query.group: name}) if self._query.group else None
 
     def _show_chips(self) -> None:
         self._chips.clear()
@@ -377,19 +385,18 @@ def _counters(counts: StateCounts | None) -> list[dict[str, Any]]:
     ]
 
 
-def _group(one: GroupCounts, *, is_chosen: bool, choose: Callable[[], Any]) -> None:
-    with ui.element("button").classes("v-group").props('type="button"') as made:
-        parts.text(one.name, "v-group-name")
-        parts.text(str(one.pipelines), "v-muted")
-        for count, label, tone in (
-            (one.failed, texts.STATUS["FAILED"], "failed"),
-            (one.stale, texts.LATE, "late"),
-            (one.running, texts.STATUS["RUNNING"], "running"),
-        ):
-            if count:
-                parts.badge(f"{count} {label.lower()}", tone)
-    made.props["aria-pressed"] = "true" if is_chosen else "false"
-    made.on("click", choose, [])
+def _group(one: GroupCounts, *, is_chosen: bool) -> dict[str, Any]:
+    badges = (
+        (one.failed, texts.STATUS["FAILED"], "failed"),
+        (one.stale, texts.LATE, "late"),
+        (one.running, texts.STATUS["RUNNING"], "running"),
+    )
+    return {
+        "name": one.name,
+        "figure": str(one.pipelines),
+        "badges": [{"text": f"{count} {label.lower()}", "tone": tone} for count, label, tone in badges if count],
+        "isChosen": is_chosen,
+    }
 
 
 def _health(health: HealthBody) -> list[dict[str, Any]]:

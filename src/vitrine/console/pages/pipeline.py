@@ -118,10 +118,11 @@ class PipelinePage:
         live = await self._viewer.watch(
             ("live", name), lambda context: read_live(context, name), self._show_live, every=LIVE_SECONDS
         )
+        # even if there is no such pipeline, or no answer: both may come while the page is open
+        await self._viewer.watch(
+            ("past", name), lambda context: read_past(context, name), self._show_past, every=HISTORY_SECONDS
+        )
         if live is not None and live.problem is None:
-            await self._viewer.watch(
-                ("past", name), lambda context: read_past(context, name), self._show_past, every=HISTORY_SECONDS
-            )
             # the log comes last: the page is shown before it is read
             cast(Any, self._viewer.client).on_connect(self._log.load_newest)
 
@@ -405,6 +406,7 @@ class EventsCard:
         card, _ = _card(texts.TIMELINE)
         with card:
             self._empty = parts.text(texts.NO_EVENTS, "v-muted v-pad", tag="p")
+            self._empty.set_visibility(False)  # not known yet
             self._list = Timeline(texts.TIMELINE_TEXTS, self._open_log)
             with parts.box("v-row v-pad v-end") as self._more:
                 parts.button(texts.OLDER, self._load_older)
@@ -602,20 +604,18 @@ class ReconcileCard:
                 parts.box("v-grow")
                 parts.button(texts.VERIFY, self._verify)
                 parts.button(texts.REPAIR, self._repair)
-        self._shown: StoredReportBody | None = None
-        self._show_none()
-
-    def _show_none(self) -> None:
-        with self._box:
-            parts.text(texts.NO_RECONCILE, "v-muted", tag="p")
+        self._shown: tuple[StoredReportBody | None] | None = None  # None: not known yet
 
     def show(self, report: StoredReportBody | None) -> None:
-        if report is None or report == self._shown:
+        if self._shown == (report,):
             return
-        self._shown = report
+        self._shown = (report,)
         self._box.clear()
-        found = report.report
         with self._box:
+            if report is None:
+                parts.text(texts.NO_RECONCILE, "v-muted", tag="p")
+                return
+            found = report.report
             with parts.box("v-row"):
                 parts.badge(*((texts.EQUAL, "success") if found.equal else (texts.DIFFERENT, "failed")))
                 parts.when(report.finished_at, age=True).classes("v-muted")

@@ -61,10 +61,12 @@ class RunnersPage:
             self._runners = Table(texts.RUNNERS, RUNNERS)
             with parts.box() as self._no_runner:
                 parts.empty(texts.NO_RUNNER_TITLE, texts.NO_RUNNER_HELP, texts.NO_RUNNER_COMMAND)
+            self._no_runner.set_visibility(False)  # not known yet
         with parts.box("v-card", tag="section"):
             _head(texts.RUNNING_NOW)
             self._leases = Table(texts.RUNNING_NOW, LEASES)
             self._no_lease = parts.text(texts.NOTHING_RUNS, "v-muted v-pad", tag="p")
+            self._no_lease.set_visibility(False)
         with parts.box("v-card", tag="section"):
             _head(texts.SOURCES)
             self._sources = Table(texts.SOURCES, SOURCES)

@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
+import psycopg
 from fastapi import Request
 from nicegui import background_tasks, ui
 
@@ -52,6 +53,7 @@ class TracePage:
     def __init__(self, viewer: Viewer, pipeline: str, key: list[str]) -> None:
         self._viewer = viewer
         self._given = (pipeline, key)
+        self._asked = 0
 
     async def build(self) -> None:
         pipeline, key = self._given
@@ -65,7 +67,8 @@ class TracePage:
                 self._key = ui.input(placeholder=texts.TRACE_KEY, value="\t".join(key)).classes("v-field v-key")
                 self._key.props("dense outlined").props["aria-label"] = texts.TRACE_KEY
                 for field in (self._pipeline, self._key):
-                    field.on("keydown.enter", self._trace, [])
+                    # not keydown: what was typed last, and is sent after a pause, is sent before it
+                    field.on("keyup.enter", self._trace, [])
                 parts.button(texts.TRACE_ROW, self._trace, primary=True)
             self._problem = parts.text("", "v-problem", tag="p")
             self._problem.props["role"] = "alert"
@@ -91,18 +94,24 @@ class TracePage:
             return
         query = urlencode([("pipeline", name), *(("key", one) for one in key)])
         self._viewer.client.run_javascript(f"history.replaceState(null, '', {json.dumps(f'{HOME}{PATH}?{query}')})")
+        self._asked += 1
+        asked, problem, found = self._asked, "", None
         self._result.clear()
         with self._result:
             parts.text(texts.TRACING, "v-muted", tag="p")
         try:
             found = await self._viewer.attempt(tracing.trace, name, key)
         except VitrineError as exc:
-            self._result.clear()
-            parts.set_text(self._problem, str(exc))
-            return
+            problem = str(exc)
+        except psycopg.OperationalError:
+            problem = texts.STORE_UNAVAILABLE
+        if asked != self._asked:
+            return  # another row was asked for meanwhile
         self._result.clear()
-        with self._result:
-            self._show(found)
+        parts.set_text(self._problem, problem)
+        if found is not None:
+            with self._result:
+                self._show(found)
 
     def _show(self, found: TraceBody) -> None:
         with parts.box("v-card", tag="section"):
