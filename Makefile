@@ -86,7 +86,8 @@ up: docker ## Containers with PostgreSQL, Elasticsearch, API and RUNNERS=1, with
 	@echo "Creating a new access token in infra/local/token ..."
 	@umask 077; $(COMPOSE) run --rm -T etl_token > infra/local/token.new && mv infra/local/token.new infra/local/token
 	$(COMPOSE) up --detach --scale etl_runner=$(RUNNERS)
-	@echo "The API starts at https://localhost:$${ETL_API_PORT:-8000}; its documentation is at /docs. For example:"
+	@echo "The console starts at https://localhost:$${ETL_API_PORT:-8000}: log in with the token in infra/local/token."
+	@echo "The documentation of the API is at /docs. For example:"
 	@echo "  curl --cacert infra/local/tls.crt -H \"Authorization: Bearer \$$(cat infra/local/token)\" https://localhost:$${ETL_API_PORT:-8000}/pipelines"
 
 .PHONY: down
@@ -174,7 +175,7 @@ types: $(DEV) ## Write docs/types.md, how every type is carried, from runs on th
 	$(BIN)/python -m tests.type_matrix
 
 .PHONY: property
-property: $(DEV) ## Tables of any shape under changes and crashes, STEPS=10000 SEED=1: every mart equals its query, or the run is refused
+property: $(DEV) ## Tables of any shape under changes and crashes, STEPS=10000: every mart equals its query, or the run is refused; SEED=1 repeats one round
 	VITRINE_TEST_STEPS=$(or $(STEPS),10000) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_any_table.py
 	VITRINE_TEST_STEPS=$$(($(or $(STEPS),10000) / 10)) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_mart_equals_source.py
 

@@ -21,3 +21,7 @@ ALTER ROLE etl_api SET search_path = pg_catalog;
 GRANT vitrine_reader TO etl_reader;
 GRANT vitrine_runner TO etl_runner;
 GRANT vitrine_api TO etl_api;
+
+-- trace, plan and quick reconcile of API and console read the marts: docs/accounts.md
+GRANT SELECT ON ALL TABLES IN SCHEMA analytics TO vitrine_api;
+ALTER DEFAULT PRIVILEGES FOR ROLE vitrine_runner IN SCHEMA analytics GRANT SELECT ON TABLES TO vitrine_api;

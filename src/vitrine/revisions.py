@@ -16,10 +16,10 @@ from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED
-from vitrine.store import chains, files, generations, pipelines
+from vitrine.store import chains, files, generations, pipeline_rows, pipelines, reconciliations
 from vitrine.store import state as states
 from vitrine.store.database import transaction
-from vitrine.store.pipelines import Invalid, Stored
+from vitrine.store.pipeline_rows import Invalid, Stored
 
 # What is read: a new query may continue from the checkpoint if the user requests it
 QUERY = frozenset({"source_query", "python_task", "tasks", "source", "source_type"})
@@ -91,6 +91,8 @@ def _store(
         states.reset(connection, old.id)
     if revision.is_another_mart:
         generations.forget(connection, old.id)
+    if revision.is_other_work:
+        reconciliations.forget_verdict(connection, old.id)
     return pipelines.update(connection, old.id, new, zone=settings.zone)
 
 
@@ -118,6 +120,7 @@ def work_changed_by(
 class _Revision:
     resets: bool
     is_another_mart: bool  # what was published before does not belong to it
+    is_other_work: bool  # what was proven about the mart does not concern it
 
 
 def _revise(
@@ -133,7 +136,7 @@ def _revise(
     # what the caller must decide comes first: the end of the run would not change it
     resets = _resets(changed, stored.has_checkpoint, state)
     _refuse_while_running(old, changed | {"state"} if state == "reset" else changed)
-    return _Revision(resets, bool(changed & IDENTITY))
+    return _Revision(resets, bool(changed & IDENTITY), bool(changed & (QUERY | IDENTITY)))
 
 
 def _resets(changed: frozenset[str], has_checkpoint: bool, state: StateChoice | None) -> bool:
@@ -166,7 +169,7 @@ def _changed_since(old: Stored, new: Definition) -> frozenset[str]:
     if isinstance(old, Pipeline):
         return changed_fields(old.definition, new)
     # the fields that the checkpoint belongs to may be as before: often only an option is not valid any more
-    fields = pipelines.plain_fields(new)
+    fields = pipeline_rows.plain_fields(new)
     return frozenset(name for name, value in fields.items() if value != old.fields[name])
 
 
@@ -526,7 +529,7 @@ def differences(old: Stored | Definition, new: Stored | Definition) -> tuple[Dif
 def flat(stored: Stored | Definition) -> dict[str, Any]:
     """Every field and option of the definition that has not its default."""
     if isinstance(stored, Invalid):
-        defaults = pipelines.plain_fields(Definition(name="none", target_table="")) | {"name": None}
+        defaults = pipeline_rows.plain_fields(Definition(name="none", target_table="")) | {"name": None}
         fields = {name: value for name, value in stored.fields.items() if value != defaults[name]}
         options = fields.pop("options", {})
     else:

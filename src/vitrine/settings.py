@@ -8,7 +8,7 @@ from functools import cached_property
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -86,9 +86,17 @@ def _postgres_url(value: object) -> object:
     return value
 
 
+def _is_http(parts: SplitResult) -> bool:
+    """Whether a client can look it up. An empty part, as in `hooks..example.com`, would be an exception only there."""
+    try:
+        return parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna"))
+    except UnicodeError:
+        return False
+
+
 def _api_url(value: object) -> object:
     parts = urlsplit(str(value))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_http(parts):
         raise ValueError("give the address of an API such as https://vitrine.example.com")
     if parts.username or parts.password:
         raise ValueError("give no user or password in the address; the token belongs in VITRINE_TOKEN")
@@ -110,7 +118,7 @@ def _header_value(value: SecretStr) -> SecretStr:
 
 def _webhook_url(value: object) -> object:
     parts = urlsplit(value.get_secret_value() if isinstance(value, SecretStr) else str(value))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_http(parts):
         raise ValueError("give an address such as https://hooks.example.com/services/…")
     return value
 
@@ -293,8 +301,8 @@ class Settings(_FromFiles):
         """The database that holds store and marts; ConfigError if none is configured."""
         if self.database_url is None:
             raise ConfigError(
-                "no database is configured: set VITRINE_DATABASE_URL=postgresql://user:password@host:5432/database"
-                " (or use `vitrine demo`, which starts its own)",
+                "no database is configured: set VITRINE_DATABASE_URL=postgresql://user:password@host:5432/database, or"
+                " start `vitrine up` in this folder, which has its own",
                 code="NO_DATABASE",
             )
         return self.database_url.get_secret_value()

@@ -213,6 +213,18 @@ def test_the_api_speaks_tls(
         wait_until(lambda: "API at https://" in api.output(), START_SECONDS, "the start of the API")
         with urlopen(request, context=trust, timeout=30) as answer:
             assert b"the-viewer" in answer.read()
+        for address, variables, reason in (
+            ("https", {}, r"is not trusted \(.* SSL_CERT_FILE"),
+            ("http", {}, "if it speaks TLS, give an address with https://"),
+            ("https", {"SSL_CERT_FILE": str(cert)}, "give one with --token-file or VITRINE_TOKEN"),
+        ):
+            refused = vitrine(
+                *("--api", f"{address}://127.0.0.1:{port}", "list"),
+                folder=tmp_path,
+                env=environment(None, **variables),
+            )
+            assert refused.returncode == 1
+            assert re.search(reason, refused.stderr), refused.stderr
         # handshakes that never end make room, too
         with half_open(port, SOCKETS, b"\x16\x03\x01"), urlopen(request, context=trust, timeout=30) as answer:
             assert answer.status == 200

@@ -16,7 +16,7 @@ from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs, schedules
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -217,7 +217,7 @@ def test_prune_refuses_to_delete_a_running_pipeline_and_one_file_as_folder(
     one_file = command("apply", "--prune", str(files / "genres.yaml"))
     assert (one_file.returncode, "--prune needs the folder" in one_file.stderr) == (2, True)
     pipelines.request_run(connection, "ratings", trigger="api")
-    assert pipelines.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
+    assert claims.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
     (files / "ratings.yaml").unlink()
     (files / "films.yaml").write_text(GENRES.replace("genres", "films"))
     text = refused(command("apply", "--prune", "--yes", str(files)))
@@ -411,10 +411,10 @@ def test_a_postponed_pipeline_is_shown_with_its_error(command: Command, files: P
     (files / "genres.yaml").write_text(GENRES + "schedule_interval: 1h\n")
     ok(command("apply", str(files)))
     connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now() WHERE name = 'genres'")
-    pipelines.fire_schedules(connection)
-    held = pipelines.claim_next(connection, runner="tests", ttl=timedelta(minutes=1))
+    schedules.fire_schedules(connection)
+    held = claims.claim_next(connection, runner="tests", ttl=timedelta(minutes=1))
     assert held is not None
-    pipelines.end_run(
+    leases.end_run(
         connection,
         held,
         Event.POSTPONE,
@@ -496,6 +496,20 @@ def test_a_deep_reconcile_names_the_keys_and_a_repair_corrects_them(
     assert (wrong.returncode, "without --deep" in wrong.stderr) == (2, True)
 
 
+def test_a_reconcile_names_the_request_that_it_waits_for(
+    command: Command, files: Path, database_url: str, tmp_path: Path
+) -> None:
+    command("apply", str(files))
+    command("resume", "genres")
+    folder = tmp_path / "waiting"
+    folder.mkdir()
+    with started(["reconcile", "genres", "--deep"], folder, environment(database_url)) as waiting:
+        wait_until(lambda: "no runner is alive; start one" in waiting.output(), timeout=60)
+        assert "genres waits for a run that was requested before; the comparison follows it" in waiting.output()
+        assert waiting.stop(signal.SIGINT) == 3
+    assert "the comparison is pending" in waiting.output()
+
+
 def test_reconcile_reports_a_mart_that_was_never_built(command: Command, files: Path) -> None:
     ok(command("apply", str(files)))
     text = refused(command("reconcile", "genres"))
@@ -556,7 +570,7 @@ def test_a_reload_reports_when_a_change_takes_effect(command: Command, files: Pa
     ok(command("apply", str(files)))
     assert ok(command("reload", "genres")) == "genres is IDLE; the next run uses the stored configuration\n"
     pipelines.request_run(connection, "ratings", trigger="api")
-    assert pipelines.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
+    assert claims.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
     (files / "ratings.yaml").write_text(RATINGS.replace("batch_size: 1", "batch_size: 9") + "description: new\n")
     ok(command("apply", str(files)))
     expected = "ratings: the run uses the stored throttle from its next batch\nfor the next run: description\n"

@@ -162,9 +162,12 @@ def test_tokens_and_audit_through_an_api_need_an_administrator(
             ("audit", "--json"),
         ):
             text = refused(remote(*command, VITRINE_TOKEN=token))
-            assert ("needs the role admin" if token else "give a valid access token") in text, (name, command)
+            assert ("needs the role admin" if token else "give one with --token-file or VITRINE_TOKEN") in text, (
+                name,
+                command,
+            )
         revoked = refused(remote("token", "revoke", "root", VITRINE_TOKEN=token))
-        assert ("needs the role admin" if token else "give a valid access token") in revoked
+        assert ("needs the role admin" if token else "give one with --token-file or VITRINE_TOKEN") in revoked
     assert ok(as_admin("token", "revoke", "the-viewer")) == "the-viewer: revoked\n"
     assert "there is no token 'the-viewer'" in refused(as_admin("token", "revoke", "the-viewer"))
     assert "already a token 'root'" in refused(as_admin("token", "create", "root", "--role", "admin"))
@@ -252,6 +255,8 @@ def test_an_answer_that_is_not_of_vitrine_is_reported_in_one_sentence(
     for status, body in ((200, b"<html>"), (200, b"[]"), (502, b"bad gateway"), (500, b'{"detail": 1}')):
         handler.answer = (status, {}, body)
         assert "not as an API of Vitrine does" in refused(vitrine("list", folder=tmp_path, env=env))
+    secure = environment(None, VITRINE_API_URL=url.replace("http:", "https:"))
+    assert "does not speak TLS" in refused(vitrine("list", folder=tmp_path, env=secure))
     problem = {"code": "FORBIDDEN", "detail": "the token may not read pipelines"}
     handler.answer = (403, {}, json.dumps(problem).encode())
     assert refused(vitrine("list", folder=tmp_path, env=env)) == problem["detail"]

@@ -27,7 +27,7 @@ from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import claims, pipelines
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
@@ -81,7 +81,7 @@ def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site:
     # the open page shows it with its history as soon as there is one
     pipeline = create(connection, "none")
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    assert pipelines.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
+    assert claims.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
     expect(page.locator(".v-timeline")).to_contain_text("Running")
 
 

@@ -27,7 +27,7 @@ from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, pipelines, runs
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
@@ -134,7 +134,7 @@ def test_runners_show_who_is_alive_and_what_they_run(page: Page, site: Site, con
     # however long the page takes: a runner is alive for 15 seconds
     connection.execute("UPDATE etl.etl_runners SET seen_at = now() + interval '1 h' WHERE name = 'host:17'")
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    assert pipelines.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
+    assert claims.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
     page.goto(f"{site.console}/runners")
     expect(page.locator('tr[data-key="host:17"]')).to_contain_text("Alive")
     expect(page.locator('tr[data-key="host:16"]')).to_contain_text("Not seen")

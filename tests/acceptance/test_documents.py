@@ -69,9 +69,8 @@ def test_the_first_pipeline_of_a_readme_works(served: Served, document: str, sec
     assert "top_genres is IDLE" in output
     request, *paused = answers(output)
     assert (request["pipeline"], request["state"]) == ("top_genres", "succeeded")
-    if document == "README.md":  # the Russian one refers to it for the pause
-        assert paused[-1]["generation_open"]
-        assert paused[-1]["generation_rows"] >= 500
+    assert paused[-1]["generation_open"]
+    assert paused[-1]["generation_rows"] >= 500
 
 
 def test_the_tutorial_works(served: Served) -> None:

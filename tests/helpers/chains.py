@@ -6,7 +6,7 @@ from tests.helpers import pipelines as stored
 from vitrine.model import Claim, Pipeline
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import chains, pipelines
+from vitrine.store import chains, claims, leases, pipelines
 
 TTL = timedelta(seconds=30)
 
@@ -29,14 +29,14 @@ def start(connection: Connection, pipeline: Pipeline) -> Claim:
     """Claim the pipeline, which is requested if nothing has requested it."""
     if status(connection, pipeline) is not Status.RUN_REQUESTED:
         pipelines.request_run(connection, pipeline.id, trigger="api")
-    held = pipelines.claim_next(connection, runner="tests", ttl=TTL, only=pipeline.id)
+    held = claims.claim_next(connection, runner="tests", ttl=TTL, only=pipeline.id)
     assert held is not None
     return held
 
 
 def finish(connection: Connection, pipeline: Pipeline) -> Status | None:
     """A successful run; the status after it."""
-    return pipelines.end_run(connection, start(connection, pipeline), Event.FINISH, RunStatus.SUCCESS)
+    return leases.end_run(connection, start(connection, pipeline), Event.FINISH, RunStatus.SUCCESS)
 
 
 def status(connection: Connection, pipeline: Pipeline) -> Status:

@@ -16,7 +16,7 @@ from vitrine.postgres import connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import claims
 
 
 @dataclass
@@ -83,6 +83,6 @@ def dispatched(settings: Settings, claim: Claim) -> list[str | None]:
 def claimed(settings: Settings, runner: str = "forked") -> Claim:
     """Claims the next pipeline, through a separate connection."""
     with connect(settings.store_url, name="tests:claim") as store:
-        claim = pipelines.claim_next(store, runner=runner, ttl=settings.lease_ttl)
+        claim = claims.claim_next(store, runner=runner, ttl=settings.lease_ttl)
     assert claim is not None
     return claim

@@ -17,7 +17,7 @@ from vitrine.runner.control import Watch
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, pipelines, runs
 from vitrine.store import state as states
 
 AT_ONCE = (timedelta(0), timedelta(0))
@@ -55,7 +55,7 @@ def run(
     """
     kind, options = RequestKind.FULL if full else kind, options or RunOptions(allow_shrink=allow_shrink)
     pipelines.request_run(connection, pipeline.id, trigger="cli", kind=kind, options=options, resume=resume)
-    claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
+    claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None
     executor = PipelineExecutor(settings, stop or threading.Event(), waits=waits)
     dispatcher = PipelineDispatcher(settings, executor, delays=AT_ONCE)

@@ -1,11 +1,13 @@
 """A receiver of webhooks that can refuse messages, or hold them unanswered."""
 
 import json
+import ssl
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -35,8 +37,13 @@ class Receiver:
 
 
 @contextmanager
-def receiver(codes: Sequence[int] = (), *, silent: bool = False) -> Generator[Receiver]:
-    """A receiver on this machine; with `silent`, it answers only when the test sets `answering`."""
+def receiver(
+    codes: Sequence[int] = (), *, silent: bool = False, certificate: Path | None = None
+) -> Generator[Receiver]:
+    """A receiver on this machine; with `silent`, it answers only when the test sets `answering`.
+
+    `certificate`: a PEM file with its key, for a receiver that speaks TLS.
+    """
     opened = Receiver(list(codes))
     if not silent:
         opened.answering.set()
@@ -59,6 +66,11 @@ def receiver(codes: Sequence[int] = (), *, silent: bool = False) -> Generator[Re
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     opened.url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        opened.url = opened.url.replace("http:", "https:")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

@@ -28,7 +28,7 @@ from vitrine.model import Definition
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import database, notifications, pipelines, runs
+from vitrine.store import database, leases, notifications, pipelines, runs
 from vitrine.store.migrate import migrate
 
 RATINGS = {
@@ -154,7 +154,7 @@ def test_chains_and_messages_work_under_the_three_accounts(settings: Settings, r
         ratings = revisions.create(asking, api, Definition.model_validate(RATINGS))
         genres = revisions.create(asking, api, Definition.model_validate({**GENRES, "after": ["ratings"]}))
         held = start(working, ratings)
-        pipelines.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+        leases.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
         succeed(working, runner, ratings)
         assert pipelines.get(asking, genres.id).status is Status.RUN_REQUESTED
         assert notifications.record_stale(working, []) == 0

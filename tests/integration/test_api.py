@@ -26,7 +26,7 @@ from vitrine.postgres import Connection
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs, selecting
+from vitrine.store import claims, leases, pipelines, runs, selecting
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
 
@@ -54,7 +54,7 @@ def genres(connection: Connection) -> str:
 
 
 def claim(connection: Connection) -> Claim:
-    taken = pipelines.claim_next(connection, runner="worker-1", ttl=TTL)
+    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
     assert taken is not None
     return taken
 
@@ -80,9 +80,7 @@ def put_into(connection: Connection, name: str, status: Status) -> None:
             pipelines.request_pause(connection, name)
         case Status.FAILED:
             taken = run_until_claimed(connection, name)
-            pipelines.end_run(
-                connection, taken, Event.FAIL, RunStatus.FAILED, error_code="X", error_message="it failed"
-            )
+            leases.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="X", error_message="it failed")
     assert pipelines.get(connection, name).status is status
 
 
@@ -368,7 +366,7 @@ def test_a_new_query_must_state_whether_the_checkpoint_is_kept(client: TestClien
 
 def test_deleting_a_pipeline_deletes_its_history(client: TestClient, connection: Connection, genres: str) -> None:
     request_id = client.post(f"/pipelines/{genres}/run").json()["request_id"]
-    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     answer = client.delete(f"/pipelines/{genres}")
     assert (answer.status_code, answer.content) == (204, b"")
     problem(client.get(f"/pipelines/{genres}"), 404, "NOT_FOUND")
@@ -436,7 +434,7 @@ def test_a_paused_pipeline_is_not_claimed_until_it_is_resumed(
 ) -> None:
     first = client.post(f"/pipelines/{genres}/run").json()["request_id"]
     client.post(f"/pipelines/{genres}/pause")
-    assert pipelines.claim_next(connection, runner="worker-1", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="worker-1", ttl=TTL) is None
     assert client.get(f"/requests/{first}").json()["state"] == "paused"
     assert client.post(f"/pipelines/{genres}/resume").json()["request_id"] == first
     assert claim(connection).definition.name == genres
@@ -451,7 +449,7 @@ def test_two_parallel_requests_are_one_run(client: TestClient, connection: Conne
     assert [answer.status_code for answer in answers] == [202, 202]
     assert answers[0].json()["request_id"] == answers[1].json()["request_id"]
     claim(connection)
-    assert pipelines.claim_next(connection, runner="worker-2", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="worker-2", ttl=TTL) is None
 
 
 def test_run_and_pause_at_the_same_time_are_both_applied(
@@ -486,8 +484,8 @@ def test_a_request_while_running_starts_exactly_one_more_run(
         "promised_at": None,
         "run": None,
     }
-    pipelines.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
-    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert pipelines.get(connection, genres).status is Status.IDLE
     for request_id in (first, second):
         body = client.get(f"/requests/{request_id}").json()
@@ -500,7 +498,7 @@ def test_a_failed_pipeline_runs_again_from_its_first_attempt(
 ) -> None:
     failed = client.post(f"/pipelines/{genres}/run").json()["request_id"]
     taken = claim(connection)
-    pipelines.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="DATA_ERROR", error_message="no")
+    leases.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="DATA_ERROR", error_message="no")
     body = client.get(f"/requests/{failed}").json()
     assert body["state"] == "failed"
     assert body["run"]["error_code"] == "DATA_ERROR"
@@ -538,7 +536,7 @@ def test_a_request_may_ask_for_a_full_run_which_is_an_ordinary_one_in_mode_full(
     assert asked.status_code == 202
     taken = claim(connection)
     assert (taken.kind, taken.options.allow_shrink) == (kind, True)
-    pipelines.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
     ended = client.get(f"/requests/{asked.json()['request_id']}").json()
     assert (ended["state"], ended["run"]["kind"]) == ("succeeded", "full")
 
@@ -573,7 +571,7 @@ def test_the_status_shows_lease_and_progress(client: TestClient, connection: Con
         assert (progress["rows_read"], progress["rows_expected"], progress["percent"]) == (read, 200, percent)
         assert progress["rows_per_second"] > 0
         assert progress["seconds_left"] >= 0
-    pipelines.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
     done = client.get(f"/pipelines/{genres}/status").json()
     assert (done["status"], done["progress"], done["lease_owner"]) == ("IDLE", None, None)
     assert done["last_run"]["status"] == "SUCCESS"
@@ -597,7 +595,7 @@ def test_the_state_is_empty_before_the_first_run(
 def test_runs_are_listed_newest_first_page_by_page(client: TestClient, connection: Connection, genres: str) -> None:
     assert client.get(f"/pipelines/{genres}/runs").json() == {"items": [], "next": None}
     for _ in range(5):
-        pipelines.end_run(connection, run_until_claimed(connection, genres), Event.FINISH, RunStatus.SUCCESS)
+        leases.end_run(connection, run_until_claimed(connection, genres), Event.FINISH, RunStatus.SUCCESS)
     first = client.get(f"/pipelines/{genres}/runs", params={"limit": 3}).json()
     second = client.get(f"/pipelines/{genres}/runs", params={"limit": 3, "before": first["next"]}).json()
     ids = [run["id"] for run in first["items"] + second["items"]]

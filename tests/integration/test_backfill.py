@@ -19,7 +19,7 @@ from vitrine.registry import Kind, Task
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs
 from vitrine.store import state as states
 
 MINUTE_2 = RunOptions(backfill_from="2024-01-01T00:01:00Z", backfill_to="2024-01-01T00:02:00Z")
@@ -172,9 +172,9 @@ def test_a_backfill_returns_a_pipeline_to_its_status(
         pipelines.request_pause(connection, events.id)
     else:
         pipelines.request_run(connection, events.id, trigger="api")
-        held = pipelines.claim_next(connection, runner="w", ttl=settings.lease_ttl)
+        held = claims.claim_next(connection, runner="w", ttl=settings.lease_ttl)
         assert held is not None
-        pipelines.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
+        leases.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
     error = pipelines.get(connection, events.id).last_error
     assert fill_again(connection, settings, events).error is None
     pipeline = pipelines.get(connection, events.id)

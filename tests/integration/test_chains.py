@@ -20,7 +20,7 @@ from vitrine.postgres import Connection, connect
 from vitrine.service import chain_findings
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import chains, pipelines, runs
+from vitrine.store import chains, leases, pipelines, runs
 
 IDLE, REQUESTED = Status.IDLE, Status.RUN_REQUESTED
 GENRES: dict[str, Any] = {"source_query": "SELECT id, name FROM content.genre", "key_columns": ["id"]}
@@ -133,7 +133,7 @@ def test_a_success_that_the_run_has_read_causes_no_second_run(connection: Connec
 )
 def test_only_a_run_that_succeeds_counts(connection: Connection, event: Event, run_status: RunStatus) -> None:
     first, second = stored.create(connection, "first"), link(connection, "second", "first")
-    pipelines.end_run(connection, start(connection, first), event, run_status)
+    leases.end_run(connection, start(connection, first), event, run_status)
     assert status(connection, second) is IDLE
     assert chains.fire(connection) == []
 
@@ -168,7 +168,7 @@ def test_a_success_during_the_run_is_followed_by_one_more_run(connection: Connec
     finish(connection, first)
     finish(connection, first)
     assert status(connection, second) is Status.RUNNING
-    assert pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is REQUESTED
+    assert leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is REQUESTED
     assert runs.list_page(connection, second.id)[0].trigger == "api"
     succeed(connection, settings, second)
     assert status(connection, second) is IDLE
@@ -185,7 +185,7 @@ def test_a_pipeline_that_is_stopped_does_not_start_and_keeps_its_wave(
     if stopped == "paused":
         pipelines.request_pause(connection, second.id)
     elif stopped == "failed":
-        pipelines.end_run(connection, start(connection, second), Event.FAIL, RunStatus.FAILED)
+        leases.end_run(connection, start(connection, second), Event.FAIL, RunStatus.FAILED)
     else:
         revisions.change(connection, settings, "second", {"enabled": False})
     before = status(connection, second)
@@ -223,7 +223,7 @@ def test_two_upstreams_that_end_at_the_same_moment_start_one_run(connection: Con
     with connect(database_url, name="tests:other") as other:
         with other.transaction():
             finish_left = start(connection, left)
-            pipelines.end_run(other, finish_left, Event.FINISH, RunStatus.SUCCESS)
+            leases.end_run(other, finish_left, Event.FINISH, RunStatus.SUCCESS)
             finish(connection, right)  # does not see the other success
         assert status(connection, bottom) is IDLE
         assert chains.fire(connection) == [bottom.id]

@@ -28,7 +28,7 @@ from vitrine.model import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs
 
 TTL = timedelta(seconds=30)
 EVENTS, BATCH = 30, 10
@@ -97,12 +97,12 @@ def test_a_pause_that_waits_for_a_claim_is_not_lost(
     waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
     with ThreadPoolExecutor(1) as thread, connect(settings.store_url, name="tests:observer") as observer:
         with connection.transaction():
-            claim = pipelines.claim_next(connection, runner="w", ttl=TTL)
+            claim = claims.claim_next(connection, runner="w", ttl=TTL)
             pausing = thread.submit(pipelines.request_pause, other, events.id)
             wait_until(lambda: observer.execute(waiting).fetchall(), what="a pause that waits")
         assert pausing.result(timeout=30) is Status.PAUSE_REQUESTED
     assert claim is not None
-    assert pipelines.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert leases.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
 
 
 @pytest.mark.promise("D2")
@@ -117,11 +117,11 @@ def test_a_pause_and_a_claim_at_the_same_time_are_both_applied(
             ready = threading.Barrier(2)
             pausing = thread.submit(lambda: (ready.wait(), pipelines.request_pause(other, events.id))[1])  # noqa: B023
             ready.wait()
-            claim = pipelines.claim_next(connection, runner="w", ttl=TTL)
+            claim = claims.claim_next(connection, runner="w", ttl=TTL)
             answer = pausing.result(timeout=30)
             assert answer is (Status.PAUSED if claim is None else Status.PAUSE_REQUESTED)
             if claim is not None:
-                assert pipelines.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+                assert leases.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
             assert status(connection, events) is Status.PAUSED
             seen.add(answer)
     assert Status.PAUSE_REQUESTED in seen
@@ -135,7 +135,7 @@ def test_a_pause_between_two_attempts_takes_effect_at_once_and_drops_the_remaini
     request(connection, events)
     for attempt in (1, 2):
         delay = timedelta(hours=1) if attempt == 2 else timedelta(0)
-        pipelines.end_run(
+        leases.end_run(
             connection, claimed(settings), Event.RETRY, RunStatus.FAILED, error_code="X", attempt=attempt, delay=delay
         )
     assert pipelines.get(connection, events.id).next_attempt_at is not None
@@ -156,10 +156,10 @@ def test_a_runner_that_dies_before_a_requested_pause_leaves_a_paused_pipeline(
     with held(settings, connection, events, "after_commit", tmp_path):
         assert pipelines.request_pause(connection, events.id) is Status.PAUSE_REQUESTED
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: pipelines.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
     assert status(connection, events) is Status.PAUSED
     assert history(connection, events) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
-    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
 
 
 @pytest.mark.promise("D6")

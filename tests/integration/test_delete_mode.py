@@ -85,6 +85,36 @@ def test_a_mark_is_read_after_the_transforms(connection: Connection, settings: S
     assert keys(report(connection, settings, pipeline)) == NOTHING
 
 
+@pytest.mark.promise("I10")
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize(("first", "later", "notes"), [(True, False, ["new"]), (False, True, [])])
+def test_of_a_marked_and_an_unmarked_row_with_one_key_the_later_one_counts(
+    connection: Connection, settings: Settings, first: bool, later: bool, notes: list[str], batch_size: int
+) -> None:
+    fill_events(connection, 1, note="'old'")
+    connection.execute("ALTER TABLE ugc.events ADD gone boolean, ADD slug text DEFAULT 'a'")
+    query = "SELECT id, slug, note, modified, gone FROM ugc.events"
+    fields = {"source_query": query, "key_columns": ["slug"], "batch_size": batch_size}
+    options = {"delete_mode": "soft_column", "delete_column": "gone"}
+    pipeline = create_events(connection, settings, "incremental", options=options, **fields)
+    succeed(connection, settings, pipeline)
+    connection.execute("UPDATE ugc.events SET modified = '2024-02-01', gone = %s", [first])
+    connection.execute("INSERT INTO ugc.events VALUES (2, 'new', '2024-02-02', %s, 'a')", [later])
+    succeed(connection, settings, pipeline)
+    found = connection.execute("SELECT note FROM analytics.events").fetchall()
+    assert [row["note"] for row in found] == notes
+
+
+def test_a_marked_row_without_a_key_deletes_nothing(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE ugc.events (id integer, note text, modified timestamptz, gone boolean)")
+    connection.execute("INSERT INTO ugc.events VALUES (1, '', now(), false), (2, NULL, now(), true)")
+    options = {"delete_mode": "soft_column", "delete_column": "gone"}
+    create_target(connection, "id integer, gone boolean, UNIQUE (note)")
+    fields = {"source_query": MARKED, "key_columns": ["note"]}
+    succeed(connection, settings, create_events(connection, settings, "incremental", options=options, **fields))
+    assert ids(connection) == [1]
+
+
 def test_a_delete_column_that_the_query_lacks_is_refused(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 3)
     options = {"delete_mode": "soft_column", "delete_column": "gone"}

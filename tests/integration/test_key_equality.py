@@ -6,8 +6,11 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.events import both_modes
+from tests.helpers.planning_changes import figures, of_run, planned
+from tests.helpers.reconciling import NOTHING, keys, report
 from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.types import create_caseless, create_nondeterministic_collation
+from vitrine import revisions
 from vitrine.connectors.postgres.sink.catalog import describe
 from vitrine.connectors.postgres.sink.statements import TargetStatements
 from vitrine.engine import plan, validation
@@ -99,6 +102,30 @@ def test_an_equal_key_with_another_image_is_stored_as_the_source_has_it(
     assert stored(connection) == [new]
     assert differences(connection, QUERY, TARGET, "code") == []
     assert succeed(connection, settings, codes).counts.written == 0
+
+
+IMAGES = [("numeric", "1.0", "1.00"), ("interval", "1 day", "24:00:00"), ("public.caseless", "Alpha", "ALPHA")]
+
+
+@pytest.mark.promise("J14", "R1", "R5")
+@pytest.mark.parametrize(("kind", "old", "new"), IMAGES)
+def test_an_equal_key_with_another_image_is_different_and_no_repair_deletes_its_row(
+    connection: Connection, settings: Settings, kind: str, old: str, new: str
+) -> None:
+    create_caseless(connection)
+    codes = create_codes(connection, settings, "incremental", kind, old)
+    long_ago = "UPDATE {} SET modified = '2024-01-01'"
+    connection.execute(raw(f"{long_ago.format('ugc.codes')}, code = '{new}'; {long_ago.format(TARGET)}"))
+    assert figures(of_run(planned(settings, codes), "full")) == (0, 1, 0)
+    options = {"delete_mode": "reconcile_keys", "max_delete_ratio": 1}
+    codes = revisions.change(connection, settings, codes.id, {"options": options})
+    assert succeed(connection, settings, codes).counts.deleted == 0
+    found = report(connection, settings, codes)
+    assert keys(found) == NOTHING | {"different": [new]}
+    assert found["different"]["columns"] == {new: ["code"]}
+    assert stored(connection) == [old]
+    assert report(connection, settings, codes, repair=True)["equal"]
+    assert stored(connection) == [new]
 
 
 @pytest.mark.promise("J14")

@@ -47,6 +47,8 @@ def late_metrics(client: TestClient) -> list[str]:
 FAILED = {"status": "'FAILED'", "last_error_at": "now()", "last_error_message": "'x'"}
 REQUEST = {"request_id": "gen_random_uuid()", "requested_at": "now()", "requested_trigger": "'api'"}
 RUNNING = {"status": "'RUNNING'", "lease_owner": "'worker-1'", "lease_token": "1", **REQUEST}
+# a reconcile makes no mart fresh: the status before it is the cause
+COMPARED = {**RUNNING, "lease_expires_at": "now() + interval '1 minute'", "requested_kind": "'reconcile'"}
 CAUSES: list[tuple[dict[str, str], str]] = [
     ({}, "not_due"),
     ({"status": "'PAUSED'"}, "paused"),
@@ -56,6 +58,9 @@ CAUSES: list[tuple[dict[str, str], str]] = [
     ({"status": "'RUN_REQUESTED'", **REQUEST}, "no_slot"),
     ({**RUNNING, "lease_expires_at": "now() + interval '1 minute'"}, "running"),
     ({**RUNNING, "lease_expires_at": "now() - interval '1 minute'"}, "runner_gone"),
+    ({**COMPARED, "returns_to": "'IDLE'"}, "not_due"),
+    ({**COMPARED, "returns_to": "'PAUSED'"}, "paused"),
+    ({**COMPARED, **FAILED, "status": "'RUNNING'", "last_error_code": "'CONFIG'", "returns_to": "'FAILED'"}, "failed"),
     ({"next_due_at": "NULL"}, "not_scheduled"),
 ]
 
@@ -143,7 +148,8 @@ def test_ten_thousand_late_marts_cost_no_more_statements_and_use_the_indexes(
     assert len(executed) < 10
     ids = [item["id"] for item in page["items"]]
     explained = connection.execute(
-        sql.SQL("EXPLAIN (FORMAT JSON) {}").format(sql.SQL(database.statement("list_late_facts"))), {"ids": ids}
+        sql.SQL("EXPLAIN (FORMAT JSON) {}").format(sql.SQL(database.statement("list_late_facts"))),
+        {"ids": ids, "returning": ["reconcile"]},
     ).fetchone()
     assert explained is not None
     plan = json.dumps(explained["QUERY PLAN"])

@@ -29,7 +29,7 @@ from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import leases, pipelines, runs
 from vitrine.store import state as states
 from vitrine.store.database import transaction
 
@@ -70,7 +70,7 @@ def expire_all_leases(connection: Connection) -> None:
     dead = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at < clock_timestamp()"
 
     def none_left() -> bool:
-        pipelines.expire_leases(connection)
+        leases.expire_leases(connection)
         return not connection.execute(dead).fetchall()
 
     wait_until(none_left, what="the end of every expired lease")
@@ -207,11 +207,11 @@ def test_a_process_that_resumes_after_its_pipeline_was_taken_over_changes_nothin
 def take_over(connection: Connection, *, holds_the_row: bool) -> None:
     """Expire the lease; while a transaction of its holder locks the row, it is skipped without waiting."""
     began = time.monotonic()
-    freed = pipelines.expire_leases(connection)
+    freed = leases.expire_leases(connection)
     assert time.monotonic() - began < 0.5
     assert bool(freed) != holds_the_row
     # the server ends the session that is idle in its transaction
-    wait_until(lambda: freed or pipelines.expire_leases(connection), what="a lease that can be expired")
+    wait_until(lambda: freed or leases.expire_leases(connection), what="a lease that can be expired")
 
 
 @pytest.mark.promise("A18")
@@ -249,7 +249,7 @@ def test_a_run_whose_heartbeats_fail_stops_before_its_next_write(
     # no runner has taken it over, and the lease does not become valid again
     assert found(connection, events) == (Status.RUNNING, 1)
     with connect(brief.store_url, name="tests") as other:
-        (freed,) = pipelines.expire_leases(other)
+        (freed,) = leases.expire_leases(other)
     assert freed["status"] == Status.RUN_REQUESTED
     assert history(connection, events) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
     failpoints.install("")

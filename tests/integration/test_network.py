@@ -16,7 +16,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, pipelines, runs
 from vitrine.store import state as states
 from vitrine.store.migrate import migrate
 
@@ -78,7 +78,7 @@ def test_a_run_whose_end_loses_its_connection_is_ended_once(
     fill_events(connection, 10)
     events = create_events(connection, proxied, "incremental")
     pipelines.request_run(connection, events.id, trigger="api")
-    claim = pipelines.claim_next(connection, runner="tests", ttl=proxied.lease_ttl)
+    claim = claims.claim_next(connection, runner="tests", ttl=proxied.lease_ttl)
     assert claim is not None
     drop = (proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request)(LEFT)
     executed, status = PipelineDispatcher(proxied, PipelineExecutor(proxied, threading.Event())).dispatch(claim)

@@ -1,8 +1,10 @@
 """Messages about pipelines: stored with their event, sent at least once, never in the way of a run."""
 
+import subprocess
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from tests.helpers import pipelines as stored
 from tests.helpers.chains import finish, start
 from tests.helpers.running import create, run, succeed
 from tests.helpers.webhooks import receiver
+from vitrine import revisions
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner import messages
@@ -20,7 +23,7 @@ from vitrine.runner.notifier import DELAYS, Notifier
 from vitrine.service import doctor
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import notifications, pipelines, selecting
+from vitrine.store import leases, notifications, pipelines, selecting
 
 EVENTS = ("failure", "recovery", "stale", "quarantine")
 AT_ONCE = (timedelta(0),)
@@ -40,7 +43,7 @@ def details(connection: Connection) -> dict[str, Any]:
 
 def fail(connection: Connection, pipeline: Pipeline, event: Event = Event.FAIL) -> None:
     held = start(connection, pipeline)
-    pipelines.end_run(connection, held, event, RunStatus.FAILED, error_code="CONFIG", error_message="value 'secret'")
+    leases.end_run(connection, held, event, RunStatus.FAILED, error_code="CONFIG", error_message="value 'secret'")
 
 
 def send(connection: Connection, settings: Settings, url: str, delays: Sequence[timedelta] = AT_ONCE) -> None:
@@ -97,7 +100,7 @@ def test_a_crash_loop_is_a_failure_in_its_own_statement(connection: Connection) 
             "UPDATE etl.etl_pipelines SET attempt = 3, lease_expires_at = now() - interval '1 s' WHERE id = %s",
             [held.pipeline_id],
         )
-        assert [row["status"] for row in pipelines.expire_leases(connection)] == [Status.FAILED]
+        assert [row["status"] for row in leases.expire_leases(connection)] == [Status.FAILED]
     assert recorded(connection) == [("failure", "genres")]
     assert details(connection)["code"] == "CRASH_LOOP"
 
@@ -108,9 +111,9 @@ def test_the_message_belongs_to_the_transaction_of_the_failure(connection: Conne
     held = start(connection, genres)
     with connect(database_url, name="tests:other") as other:
         with other.transaction(force_rollback=True):
-            pipelines.end_run(other, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+            leases.end_run(other, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
         assert recorded(connection) == []
-    assert pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is Status.IDLE
+    assert leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is Status.IDLE
 
 
 def test_a_mart_that_becomes_stale_and_fresh_again_is_one_message_each(
@@ -132,6 +135,32 @@ def test_a_mart_that_becomes_stale_and_fresh_again_is_one_message_each(
     assert recorded(connection)[-1] == ("recovery", "promised")
     assert not pipelines.get(connection, "promised").is_stale(settings.zone)
     assert pipelines.get(connection, "cron").is_stale(settings.zone)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"enabled": False}, "disabled"), ({"options": {"freshness": None}}, "no_promise")],
+)
+def test_a_stale_mart_that_is_not_checked_any_more_is_not_called_fresh(
+    connection: Connection, settings: Settings, change: dict[str, Any], reason: str
+) -> None:
+    create(
+        connection,
+        settings,
+        name="promised",
+        target_table="analytics.promised",
+        options={"freshness": "5m"},
+        source_query="SELECT id, name FROM content.genre",
+        key_columns=["id"],
+    )
+    connection.execute("UPDATE etl.etl_pipelines SET created_at = now() - interval '6 minutes'")
+    assert note_stale(connection, settings) == 1
+    revisions.change(connection, settings, "promised", change)
+    assert note_stale(connection, settings) == 1
+    assert details(connection) == {"of": "stale", "fresh_as_of": None, "reason": reason}
+    sent = notifications.claim(connection, ["recovery"], hidden=timedelta(minutes=1))
+    assert sent is not None
+    assert "fresh again" not in messages.text_of(sent)
 
 
 def test_more_rows_in_quarantine_are_a_message_and_the_same_ones_are_not(
@@ -208,6 +237,23 @@ def test_a_redirect_is_not_followed(connection: Connection, settings: Settings) 
         send(connection, settings, hook.url, DELAYS)
         assert len(hook.requests) == 1
     assert notifications.backlog(connection, EVENTS).last_error == "the receiver answered 307"
+
+
+def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(
+    connection: Connection, settings: Settings, tmp_path: Path
+) -> None:
+    fail(connection, stored.create(connection, "genres"))
+    pem = tmp_path / "receiver.pem"
+    names = "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 {names} -keyout {pem} -out {pem}.crt"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    pem.write_text(pem.read_text() + Path(f"{pem}.crt").read_text())
+    with receiver(certificate=pem) as hook:
+        send(connection, settings, hook.url, DELAYS)
+        assert hook.requests == []
+    reason = notifications.backlog(connection, EVENTS).last_error or ""
+    assert "certificate of the receiver is not trusted" in reason
+    assert hook.url not in reason
 
 
 def test_only_the_chosen_events_are_sent_and_old_messages_are_not(connection: Connection, settings: Settings) -> None:

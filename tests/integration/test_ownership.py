@@ -21,7 +21,7 @@ from vitrine.model import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import leases, pipelines, runs
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -46,7 +46,7 @@ def requested(connection: Connection, settings: Settings, pipeline: Pipeline) ->
 def taken_over(connection: Connection, settings: Settings) -> Claim:
     """The claim of another runner, once the lease has expired."""
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: pipelines.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
     return claimed(settings, runner="successor")
 
 

@@ -23,7 +23,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs
 
 QUERY = "SELECT id, user_id, film_id, rating, created, modified FROM ugc.ratings"
 SLOW: dict[str, Any] = {"pause_between_batches": "1h"}
@@ -49,7 +49,7 @@ class ActiveRun:
         self._connection = connection
         self._pipeline = pipeline
         pipelines.request_run(connection, pipeline.id, trigger="api")
-        claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+        claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
         assert claim is not None
         self._ended: list[Executed] = []
         dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, self.stop))
@@ -174,7 +174,7 @@ def test_a_wait_longer_than_the_lease_keeps_the_lease(connection: Connection, se
         assert first is not None
         kept = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at > %s + interval '2 seconds'"
         wait_until(lambda: connection.execute(kept, [first]).fetchall(), what="a lease that outlives its first term")
-        assert pipelines.expire_leases(connection) == []
+        assert leases.expire_leases(connection) == []
 
 
 def test_no_transaction_stays_open_at_the_target_while_a_run_waits(connection: Connection, settings: Settings) -> None:

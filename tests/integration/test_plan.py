@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.helpers.events import EVENTS, create_events, create_filled, fill_events
+from tests.helpers.events import EVENTS, create_events, create_filled, create_target, fill_events
 from tests.helpers.planning_changes import carry_out, effect, figures, of_run, planned
 from tests.helpers.running import create, succeed
 from tests.helpers.tasks import register
+from vitrine import revisions
 from vitrine.cli.backends.local import local_context
 from vitrine.engine import row_changes
 from vitrine.errors import Forbidden
@@ -165,6 +166,27 @@ def test_rows_that_vanished_are_removed_by_the_next_run_if_it_compares_the_keys(
     assert (found.removed, found.kept) == (0, 1)
 
 
+@pytest.mark.parametrize("delete_mode", ["none", "reconcile_keys"])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_the_first_run_into_a_mart_that_exists_deletes_what_its_plan_says(
+    connection: Connection, settings: Settings, delete_mode: str, is_stored: bool
+) -> None:
+    fill_events(connection, 10)
+    create_target(connection)
+    connection.execute("INSERT INTO analytics.events VALUES (1, '1', now()), (100, 'only here', now())")
+    fields: dict[str, Any] = {"options": {"delete_mode": delete_mode}}
+    definition = create_events(connection, settings, "incremental", **fields).definition
+    if not is_stored:
+        pipelines.delete(connection, pipelines.get(connection, definition.name).id)
+    plan = plans.plan_change(local_context(settings), definition)
+    found = of_run(plan, "next")
+    pipeline = (
+        pipelines.get(connection, definition.name) if is_stored else revisions.create(connection, settings, definition)
+    )
+    assert effect(connection, "analytics.events", lambda: carry_out(connection, settings, pipeline)) == figures(found)
+    assert (found.removed, found.kept) == ((0, 1) if delete_mode == "none" else (1, 0))
+
+
 def test_keys_in_quarantine_are_not_counted(connection: Connection, settings: Settings) -> None:
     fill_events(connection, 50)
     connection.execute(
@@ -290,6 +312,20 @@ def test_a_change_that_removes_too_much_names_the_guard(connection: Connection, 
     assert "SHRINK_GUARD" in (found.refused or "")
     with pytest.raises(AssertionError):
         carry_out(connection, settings, pipeline, source_query=f"{EVENTS} WHERE id <= 10")
+
+
+def test_the_guard_of_vanished_keys_counts_the_rows_that_the_run_has_added(
+    connection: Connection, settings: Settings
+) -> None:
+    pipeline = create_filled(connection, settings, "incremental", 10, options={"delete_mode": "reconcile_keys"})
+    succeed(connection, settings, pipeline)
+    connection.execute("DELETE FROM ugc.events WHERE id <= 6")
+    found = of_run(planned(settings, pipeline), "next")
+    assert "6 of 10 rows" in (found.refused or "")
+    connection.execute("INSERT INTO ugc.events SELECT n, 'new', now() FROM generate_series(11, 20) n")
+    found = of_run(planned(settings, pipeline), "next")
+    assert (figures(found), found.refused) == ((10, 0, 6), None)
+    assert effect(connection, "analytics.events", lambda: carry_out(connection, settings, pipeline)) == (10, 0, 6)
 
 
 def test_a_query_with_the_checkpoint_is_planned_from_it_and_in_full(connection: Connection, settings: Settings) -> None:

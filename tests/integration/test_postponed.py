@@ -25,7 +25,7 @@ from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs, schedules
 
 QUERY = "SELECT id, name FROM content.genre"
 AT_ONCE = (timedelta(0), timedelta(0))
@@ -54,7 +54,7 @@ class Failing(PipelineExecutor):
 
 
 def claim(connection: Connection, settings: Settings) -> Claim | None:
-    return pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    return claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
 
 
 def dispatch_all(connection: Connection, settings: Settings, error: VitrineError | None) -> Status | None:
@@ -68,7 +68,7 @@ def dispatch_all(connection: Connection, settings: Settings, error: VitrineError
 
 def fail_when_due(connection: Connection, settings: Settings, error: VitrineError = DOWN) -> Status | None:
     make_due(connection)
-    assert pipelines.fire_schedules(connection)
+    assert schedules.fire_schedules(connection)
     return dispatch_all(connection, settings, error)
 
 
@@ -148,7 +148,7 @@ def test_twenty_scheduled_marts_survive_an_outage_of_their_source_and_a_broken_q
     assert ended.last_error is not None
     assert "note" in ended.last_error.message
     make_due(connection)
-    assert "broken" not in pipelines.fire_schedules(connection)
+    assert "broken" not in schedules.fire_schedules(connection)
     assert pipelines.get(connection, broken.id).status is Status.FAILED
     journal.assert_legal(connection)
 
@@ -198,7 +198,7 @@ def test_a_run_that_a_person_requested_fails_as_before(
 def test_a_scheduled_run_that_a_person_has_requested_as_well_fails(connection: Connection, settings: Settings) -> None:
     pipeline = scheduled(connection, settings)
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     pipelines.request_run(connection, pipeline.id, trigger="api")
     assert dispatch_all(connection, settings, DOWN) is Status.FAILED
 
@@ -207,11 +207,11 @@ def test_a_scheduled_run_that_a_person_has_requested_as_well_fails(connection: C
 def test_a_request_that_follows_a_postponed_run_starts_at_once(connection: Connection, settings: Settings) -> None:
     pipeline = scheduled(connection, settings)
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     held = claim(connection, settings)
     assert held is not None
     _, request_id = pipelines.request_run(connection, pipeline.id, trigger="api")
-    ended = pipelines.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, error_code="TRANSIENT")
+    ended = leases.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, error_code="TRANSIENT")
     left = pipelines.get(connection, pipeline.id)
     assert (ended, left.request_id, left.rerun) == (Status.RUN_REQUESTED, request_id, None)
     assert dispatch_all(connection, settings, DOWN) is Status.FAILED
@@ -223,25 +223,25 @@ def test_nothing_is_postponed_if_the_schedule_was_removed_during_the_run(
 ) -> None:
     pipeline = scheduled(connection, settings)
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     held = claim(connection, settings)
     assert held is not None
     pipelines.update(connection, pipeline.id, pipeline.definition.model_copy(update={"schedule_interval": None}))
-    assert pipelines.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED) is Status.FAILED
+    assert leases.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED) is Status.FAILED
     assert pipelines.get(connection, pipeline.id).postponed == 0
 
 
 def test_a_pause_holds_after_a_postponed_run(connection: Connection, settings: Settings) -> None:
     pipeline = scheduled(connection, settings)
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     held = claim(connection, settings)
     assert held is not None
     pipelines.request_pause(connection, pipeline.id)
-    ended = pipelines.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, delay=timedelta(0))
+    ended = leases.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, delay=timedelta(0))
     assert ended is Status.PAUSED
     make_due(connection)
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     assert dispatch_all(connection, settings, None) is None
 
 
@@ -259,7 +259,7 @@ def test_the_next_due_time_is_at_growing_distance_up_to_an_hour_and_a_success_re
         seen.append(distance(connection))
     assert seen == [15, 30, 60, 120, 240, 480, 900, 1800, 3600, 3600, 3600]
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     assert dispatch_all(connection, settings, None) is Status.IDLE
     healed = pipelines.get(connection, pipeline.id)
     assert (healed.postponed, healed.last_error, regular_due_at(connection)) == (0, None, None)
@@ -272,7 +272,7 @@ def test_the_next_due_time_is_at_growing_distance_up_to_an_hour_and_a_success_re
 def test_a_postponed_schedule_keeps_its_phase(connection: Connection, settings: Settings, schedule: str) -> None:
     pipeline = scheduled(connection, settings, schedule)
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     regular = pipelines.get(connection, pipeline.id).next_due_at
     assert dispatch_all(connection, settings, DOWN) is Status.IDLE
     postponed = pipelines.get(connection, pipeline.id).next_due_at
@@ -280,7 +280,7 @@ def test_a_postponed_schedule_keeps_its_phase(connection: Connection, settings: 
     assert postponed is not None
     assert postponed < regular == regular_due_at(connection)
     connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
-    assert pipelines.fire_schedules(connection) == ["genres"]
+    assert schedules.fire_schedules(connection) == ["genres"]
     assert pipelines.get(connection, pipeline.id).next_due_at == regular
 
 
@@ -293,9 +293,9 @@ def test_a_regular_due_time_that_passes_while_the_run_is_postponed_causes_no_run
     assert distance(connection) == 60
     connection.execute("UPDATE etl.etl_pipelines SET regular_due_at = date_trunc('second', now()) - interval '25 s'")
     regular = regular_due_at(connection)
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
-    assert pipelines.fire_schedules(connection) == ["genres"]
+    assert schedules.fire_schedules(connection) == ["genres"]
     following = pipelines.get(connection, pipeline.id).next_due_at
     assert following is not None
     assert regular is not None
@@ -343,11 +343,11 @@ def test_a_release_and_a_pause_keep_the_count(connection: Connection, settings: 
     pipeline = scheduled(connection, settings)
     fail_when_due(connection, settings)
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     held = claim(connection, settings)
     assert held is not None
     assert (held.scheduled, held.postponed) == (True, 1)
-    pipelines.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED, error_code="RELEASED")
+    leases.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED, error_code="RELEASED")
     held = claim(connection, settings)
     assert held is not None
     assert (held.scheduled, held.postponed) == (True, 1)
@@ -363,7 +363,7 @@ def test_an_account_that_the_source_refuses_is_not_postponed(
     url = database_url.replace("//postgres@", "//no_such_role@")
     refused = settings.model_copy(update={"sources": {"default": SecretStr(url)}})
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     dispatcher = PipelineDispatcher(refused, PipelineExecutor(refused, threading.Event(), waits=()), delays=AT_ONCE)
     ended: list[tuple[str | None, Status | None]] = []
     while held := claim(connection, settings):
@@ -391,7 +391,7 @@ def test_the_last_error_is_shown_until_a_run_succeeds(
     assert found.value("vitrine_pipeline_failed", pipeline="genres") == 0
     assert found.value("vitrine_pipeline_last_error", pipeline="genres", code="TRANSIENT") == 1
     make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     dispatch_all(connection, settings, None)
     body = client.get("/api/v1/pipelines/genres/status").json()
     assert (body["postponed"], body["last_error"]) == (0, None)

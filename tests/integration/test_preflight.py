@@ -97,6 +97,26 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         {},
         "column 'code'",
     ),
+    (
+        "a target that is no table",
+        "CREATE TABLE content.t (id integer PRIMARY KEY);"
+        " CREATE MATERIALIZED VIEW analytics.t AS SELECT 1 AS id; CREATE UNIQUE INDEX ON analytics.t (id)",
+        {},
+        "analytics.t is a materialized view",
+    ),
+    (
+        "a touch column that cannot hold a time",
+        "CREATE TABLE content.t (id integer PRIMARY KEY);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, loaded integer)",
+        {"options": {"touch_column": "loaded"}},
+        "column 'loaded' (touch_column)",
+    ),
+    (
+        "a touch column that the query returns",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, loaded timestamptz)",
+        {"options": {"touch_column": "loaded"}},
+        "column 'loaded', which touch_column sets",
+    ),
     ("no source table", "SELECT 1", {}, "content.t"),
     (
         "a column that is not there",
@@ -127,6 +147,20 @@ WARNED: list[tuple[str, str, dict[str, Any], str]] = [
         " CREATE TABLE analytics.t (id integer PRIMARY KEY, code varchar(3))",
         {},
         "column 'code'",
+    ),
+    (
+        "J31: an interval that loses days",
+        "CREATE TABLE content.t (id integer PRIMARY KEY, code interval);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code interval year to month)",
+        {},
+        "column 'code'",
+    ),
+    (
+        "a column that every new row needs",
+        "CREATE TABLE content.t (id integer PRIMARY KEY);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, code integer NOT NULL)",
+        {},
+        "column 'code' of target analytics.t is NOT NULL",
     ),
     ("J8: a local time", "CREATE TABLE content.t (id integer PRIMARY KEY, code timestamp)", INCREMENTAL, "'code'"),
     (

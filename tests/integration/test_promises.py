@@ -23,7 +23,7 @@ from vitrine.model import Pipeline, RequestId
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import leases, pipelines, runs
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -170,7 +170,7 @@ def test_a_runner_that_dies_between_the_two_loads_of_a_request_leaves_the_second
         assert child.ended() == -signal.SIGKILL
     assert runs.get_request(connection, asked).state == "running"
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: pipelines.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
     assert dispatched(settings, claimed(settings)) == [None, Status.IDLE]
     assert events_are_right(connection)
     request = runs.get_request(connection, asked)
@@ -191,7 +191,7 @@ def test_a_load_that_began_after_its_request_is_taken_over_and_not_repeated(
     with forked(lambda: dispatched(settings, claim), "after_commit=kill@1") as child:
         assert child.ended() == -signal.SIGKILL
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: pipelines.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
     assert dispatched(settings, claimed(settings)) == [None, Status.IDLE]
     assert sum(one.rows_read for one in runs.list_page(connection, events.id)) == EVENTS
     assert events_are_right(connection)

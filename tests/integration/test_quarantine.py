@@ -54,6 +54,8 @@ CHANGES = [
     ("timestamp with time zone", "timestamp(0) with time zone", "2024-01-01 12:03:04", "2024-01-01 12:03:04.5"),
     ("numeric[]", "integer[]", "{1,2.0}", "{1,2.5}"),
     ("bigint", "double precision", "5", "9007199254740993"),
+    ("interval", "interval year to month", "1 year 2 mons", "1 mon 5 days"),
+    ("interval[]", "interval hour[]", "{1 day 02:00:00}", "{02:30:00}"),
 ]
 
 
@@ -76,6 +78,17 @@ def test_a_value_that_the_cast_to_the_target_would_change_is_a_reject(
     assert (reject["key"], reject["column_name"], reject["code"]) == ("2", "it", "VALUE_CHANGED")
     assert f"would be changed by the cast from {kind} to {narrower}" in reject["reason"]
     assert [row["id"] for row in stored(connection)] == [1, 3]
+
+
+@pytest.mark.promise("J31")
+def test_a_document_that_jsonb_does_not_hold_is_a_reject(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE ugc.it (id integer PRIMARY KEY, it json)")
+    connection.execute("INSERT INTO ugc.it VALUES (1, '{}'), (2, %s)", [r'{"a": "\u0000"}'])
+    connection.execute("CREATE TABLE analytics.sorted (id integer PRIMARY KEY, it jsonb)")
+    pipeline = create_pipeline(connection, settings, "full", "SELECT id, it FROM ugc.it")
+    succeed(connection, settings, pipeline)
+    assert quarantined(connection, pipeline) == {"2": "22P05"}
+    assert [row["id"] for row in stored(connection)] == [1]
 
 
 NARROW = (

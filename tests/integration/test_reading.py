@@ -331,6 +331,20 @@ def test_null_in_the_tie_breaker_fails_or_is_skipped_on_every_path(
     assert texts(connection, "SELECT id::text AS text FROM analytics.kept ORDER BY id") == ["1", "3", "4"]
 
 
+@pytest.mark.promise("J5")
+def test_null_in_the_tie_breaker_is_found_among_other_rows(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE content.keyed (id integer PRIMARY KEY, at timestamptz NOT NULL, tie integer)")
+    connection.execute("INSERT INTO content.keyed SELECT n, '2026-01-01', n FROM generate_series(1, 4) AS n")
+    fields = {"mode": "incremental", "incremental_key": "at", "incremental_id_key": "tie", "key_columns": ["id"]}
+    pipeline = keyed(connection, settings, **fields)
+    succeed(connection, settings, pipeline)
+    connection.execute("""INSERT INTO content.keyed SELECT n, date '2026-01-01' + n * interval '1 s', nullif(n, 1000)
+                            FROM generate_series(5, 2000) AS n""")
+    executed = run(connection, settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "NULL_CURSOR"
+
+
 # -- settings of the source -------------------------------------------------------------------------------------------
 
 OWN_SETTINGS = [

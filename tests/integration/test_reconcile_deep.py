@@ -10,13 +10,14 @@ import pytest
 from tests.helpers.events import create_events, create_filled, fill_events
 from tests.helpers.reconciling import NOTHING, keys, reconcile, report
 from tests.helpers.running import create, run, succeed
+from vitrine import revisions
 from vitrine.engine import differences
 from vitrine.flow.protocols import Outcome
 from vitrine.model import Pipeline, RequestKind, RunOptions
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, reconciliations, runs
+from vitrine.store import claims, pipelines, reconciliations, runs
 from vitrine.store import state as states
 
 
@@ -131,6 +132,31 @@ def test_keys_that_the_next_run_reads_are_no_differences(
 
 
 @pytest.mark.promise("R2", "I11")
+def test_any_number_of_keys_may_wait_for_the_next_run(
+    connection: Connection, settings: Settings, events: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "PARTS", 10)
+    monkeypatch.setattr(differences, "find", partial(differences.find, most_keys=50, rows_at_once=20))
+    connection.execute("UPDATE ugc.events SET note = 'newer', modified = now()")
+    connection.execute("INSERT INTO analytics.events VALUES (900, 'by hand', now())")
+    found = report(connection, settings, events)
+    assert (keys(found), found["waiting"], found["complete"]) == (NOTHING | {"extra": ["900"]}, 300, True)
+
+
+def test_a_search_that_ended_early_is_never_equal(
+    connection: Connection, settings: Settings, events: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "PARTS", 10)
+    monkeypatch.setattr(differences, "find", partial(differences.find, most_keys=50, rows_at_once=20))
+    connection.execute("UPDATE analytics.events SET note = 'by hand'")
+    found = report(connection, settings, events, repair=True)
+    assert (found["complete"], found["equal"], found["different"]["count"]) == (False, False, 0)
+    count = found["repaired"]["different"]["count"]
+    more = "the search ended before all ranges were compared; repeat it"
+    assert found["sentence"] == f"repaired {count} different; source ≠ target: {more}"
+
+
+@pytest.mark.promise("R2", "I11")
 def test_writers_cause_no_false_alarm(
     connection: Connection, settings: Settings, events: Pipeline, database_url: str
 ) -> None:
@@ -201,6 +227,19 @@ def test_the_pipeline_shows_until_when_it_is_proven(
     stored = reconciliations.list_page(connection, events.id)
     assert [one.verdict for one in stored] == ["different", "equal", "equal"]
     assert stored[0].report["missing"] == {"count": 1, "keys": ["7"]}
+
+
+@pytest.mark.promise("R3")
+def test_what_was_proven_does_not_outlive_the_query(
+    connection: Connection, settings: Settings, events: Pipeline
+) -> None:
+    report(connection, settings, events)
+    revisions.change(connection, settings, events.id, {"schedule_interval": "1h", "options": {"freshness": "1h"}})
+    assert pipelines.get(connection, events.id).verification.verdict == "equal"
+    fields = {"source_query": "SELECT id, upper(note) || '!' AS note, modified FROM ugc.events"}
+    changed = revisions.change(connection, settings, events.id, fields, state="keep")
+    assert (changed.verification.verdict, changed.verification.until) == (None, None)
+    assert len(reconciliations.list_page(connection, events.id)) == 1
 
 
 def test_reports_and_their_keys_are_limited(
@@ -281,12 +320,12 @@ def test_a_reconcile_of_a_running_pipeline_follows_its_run(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
     pipelines.request_run(connection, events.id, trigger="api")
-    held = pipelines.claim_next(connection, runner="other", ttl=settings.lease_ttl)
+    held = claims.claim_next(connection, runner="other", ttl=settings.lease_ttl)
     assert held is not None
     options = RunOptions(deep=True, repair=True)
     status, _ = pipelines.request_run(connection, events.id, trigger="api", kind=RequestKind.RECONCILE, options=options)
     assert status is Status.RUNNING
-    assert pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
+    assert claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
 
 
 def test_a_stop_ends_the_comparison(connection: Connection, settings: Settings, events: Pipeline) -> None:

@@ -8,7 +8,7 @@ from vitrine.model import Definition, Pipeline, RunOptions
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import pipelines, schedules
 
 
 @pytest.fixture
@@ -22,19 +22,19 @@ def events(connection: Connection, settings: Settings) -> Pipeline:
 def test_an_idle_pipeline_is_reconciled_when_its_interval_has_passed(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
-    assert pipelines.fire_reconciles(connection) == []  # the mart was never built
+    assert schedules.fire_reconciles(connection) == []  # the mart was never built
     succeed(connection, settings, events)
     due = pipelines.get(connection, events.id).next_due_at
-    assert pipelines.fire_reconciles(connection) == ["under_test"]
+    assert schedules.fire_reconciles(connection) == ["under_test"]
     requested = pipelines.get(connection, events.id)
     assert (requested.status, requested.next_due_at) == (Status.RUN_REQUESTED, due)
     assert requested.request is not None
     assert (requested.request.kind, requested.request.options) == ("reconcile", RunOptions(deep=True))
-    assert pipelines.fire_reconciles(connection) == []
+    assert schedules.fire_reconciles(connection) == []
     connection.execute("UPDATE etl.etl_pipelines SET status = 'IDLE', request_id = NULL, requested_kind = NULL")
-    assert pipelines.fire_reconciles(connection) == []
+    assert schedules.fire_reconciles(connection) == []
     connection.execute("UPDATE etl.etl_pipelines SET next_reconcile_at = now() - interval '1 s'")
-    assert pipelines.fire_reconciles(connection) == ["under_test"]
+    assert schedules.fire_reconciles(connection) == ["under_test"]
 
 
 @pytest.mark.promise("R7")
@@ -44,14 +44,14 @@ def test_a_pipeline_that_is_not_idle_is_left_alone(
 ) -> None:
     succeed(connection, settings, events)
     connection.execute("UPDATE etl.etl_pipelines SET status = %s", [status])
-    assert pipelines.fire_reconciles(connection) == []
+    assert schedules.fire_reconciles(connection) == []
     connection.execute("UPDATE etl.etl_pipelines SET status = 'IDLE', enabled = false")
-    assert pipelines.fire_reconciles(connection) == []
+    assert schedules.fire_reconciles(connection) == []
 
 
 def test_a_changed_interval_applies_at_once(connection: Connection, settings: Settings, events: Pipeline) -> None:
     succeed(connection, settings, events)
-    assert pipelines.fire_reconciles(connection) == ["under_test"]
+    assert schedules.fire_reconciles(connection) == ["under_test"]
     fields = events.definition.model_dump(mode="json", exclude_unset=True)
     changed = Definition.model_validate(fields | {"options": {"reconcile_interval": "2h"}})
     pipelines.update(connection, events.id, changed)

@@ -14,7 +14,7 @@ from vitrine.postgres import Connection
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs
 from vitrine.store import state as states
 
 
@@ -71,9 +71,9 @@ def test_the_pipeline_has_the_status_and_the_error_that_it_had(
         pipelines.request_pause(connection, events.id)
     if status is Status.FAILED:
         pipelines.request_run(connection, events.id, trigger="api")
-        held = pipelines.claim_next(connection, runner="w", ttl=settings.lease_ttl)
+        held = claims.claim_next(connection, runner="w", ttl=settings.lease_ttl)
         assert held is not None
-        pipelines.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
+        leases.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
     if fails:
         connection.execute("DROP TABLE analytics.events")
     before = pipelines.get(connection, events.id)

@@ -13,7 +13,7 @@ from vitrine.errors import TransitionRefused
 from vitrine.model import RETURNING, Claim, Definition, Pipeline, RequestId, RequestKind, RunOptions
 from vitrine.postgres import Connection, connect
 from vitrine.status import LEASED, NEXT, RETURNS, STARTS_RERUN, Event, RunStatus, Status
-from vitrine.store import chains, pipelines, runs
+from vitrine.store import chains, claims, leases, pipelines, runs, schedules
 
 TTL = timedelta(seconds=30)
 SHRINK = RunOptions(allow_shrink=True)
@@ -69,13 +69,13 @@ def ask(connection: Connection, kind: RequestKind = RequestKind.RUN, **given: An
 
 
 def claim(connection: Connection) -> Claim:
-    taken = pipelines.claim_next(connection, runner="worker-1", ttl=TTL)
+    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
     assert taken is not None
     return taken
 
 
 def end(connection: Connection, held: Claim, event: Event) -> Status | None:
-    return pipelines.end_run(connection, held, event, ENDINGS[event])
+    return leases.end_run(connection, held, event, ENDINGS[event])
 
 
 def requests_of(connection: Connection) -> tuple[Kept, Kept]:
@@ -111,18 +111,18 @@ def apply(connection: Connection, held: Claim | None, event: Event) -> None:
     match event:
         case Event.SCHEDULE:
             connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
-            pipelines.fire_schedules(connection)
+            schedules.fire_schedules(connection)
         case Event.CHAIN:
             complete_wave(connection, pipelines.get(connection, "genres"))
             chains.fire(connection)
         case Event.CLAIM:
-            pipelines.claim_next(connection, runner="worker-2", ttl=TTL)
+            claims.claim_next(connection, runner="worker-2", ttl=TTL)
         case Event.PAUSE:
             pipelines.request_pause(connection, "genres")
         case Event.EXPIRE | Event.CRASH_LOOP:
             lost = "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s', attempt = %s"
             connection.execute(lost, [3 if event is Event.CRASH_LOOP else 1])
-            pipelines.expire_leases(connection)
+            leases.expire_leases(connection)
         case _:
             assert held is not None
             end(connection, held, event)
@@ -244,7 +244,7 @@ def test_a_request_that_only_a_newer_release_knows_fails_and_stops_no_runner(
     asked = ask(connection)
     connection.execute(f"UPDATE etl.etl_pipelines SET {unknown}".encode())
     assert pipelines.get(connection, "genres").status is Status.RUN_REQUESTED
-    assert pipelines.claim_next(connection, runner="worker-1", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="worker-1", ttl=TTL) is None
     assert pipelines.get(connection, "genres").status is Status.FAILED
     run = runs.get_request(connection, asked).run
     assert run is not None
@@ -279,7 +279,7 @@ def ask_returning(connection: Connection, kind: RequestKind, **given: Any) -> Re
 def expire(connection: Connection, attempt: int) -> None:
     lost = "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s', attempt = %s"
     connection.execute(lost, [attempt])
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
 
 
 def claim_now(connection: Connection) -> Claim:
@@ -330,7 +330,7 @@ def test_a_kind_that_leaves_the_checkpoint_alone_returns_the_pipeline_to_the_sta
     else:
         failed = None if ending == "success" else "BROKEN"
         run_status = RunStatus.FAILED if failed else RunStatus.SUCCESS
-        pipelines.end_run(connection, held, Event.RETURN_IDLE, run_status, error_code=failed, error_message=failed)
+        leases.end_run(connection, held, Event.RETURN_IDLE, run_status, error_code=failed, error_message=failed)
     after = pipelines.get(connection, "genres")
     assert after.status is status
     assert (after.last_error, after.postponed, after.next_due_at) == (
@@ -386,7 +386,7 @@ def test_a_refused_request_leaves_a_paused_run_paused(connection: Connection, ge
     assert paused is not None
     ask(connection, RequestKind.FULL)
     held = claim(connection)
-    assert pipelines.end_run(connection, held, Event.RETURN_IDLE, RunStatus.FAILED, error_code="PARAM") is Status.PAUSED
+    assert leases.end_run(connection, held, Event.RETURN_IDLE, RunStatus.FAILED, error_code="PARAM") is Status.PAUSED
     assert ask(connection, resume=True) == paused.request_id
 
 

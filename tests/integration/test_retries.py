@@ -26,7 +26,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 
@@ -61,7 +61,7 @@ def attempts(
     executor = PipelineExecutor(settings, threading.Event(), waits=waits)
     dispatcher = PipelineDispatcher(settings, executor, delays=(timedelta(0), timedelta(0)))
     for _ in range(most):
-        claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
+        claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
         if claim is None:
             return list(reversed(runs.list_page(connection, pipeline.id)))
         dispatcher.dispatch(claim, watch=watch)
@@ -275,7 +275,7 @@ def test_a_lost_lease_ends_the_wait_before_a_retry(
     events = create_changes(connection, rare_heartbeats)
     with waiting_run(connection, rare_heartbeats, events, threads, tmp_path) as running:
         connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-        pipelines.expire_leases(connection)
+        leases.expire_leases(connection)
     ended = running.result(1).error
     assert ended is not None
     assert ended.code == "ETL01"
@@ -306,16 +306,16 @@ def test_the_next_attempt_waits_by_the_clock_of_the_database(connection: Connect
     refuse(connection, "53100", times=10**6)
     events = create_changes(connection, settings)
     pipelines.request_run(connection, events.id, trigger="api")
-    claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
     assert claim is not None
     dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, threading.Event(), waits=()))
     assert dispatcher.dispatch(claim)[1] is Status.RUN_REQUESTED
     due = connection.execute("SELECT next_attempt_at - clock_timestamp() AS wait FROM etl.etl_pipelines").fetchone()
     assert due is not None
     assert timedelta(seconds=10) < due["wait"] <= timedelta(seconds=15)
-    assert pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
+    assert claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
     connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now()")
-    again = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    again = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
     assert again is not None
     assert again.attempt == 2
 

@@ -24,7 +24,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import generations, pipelines, runs
+from vitrine.store import claims, generations, leases, pipelines, runs, schedules
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -96,7 +96,7 @@ def take_rollback(connection: Connection, pipeline: Pipeline, ttl: timedelta) ->
 
 
 def take(connection: Connection, pipeline: Pipeline, ttl: timedelta) -> Claim:
-    claim = pipelines.claim_next(connection, runner="tests", ttl=ttl, only=pipeline.id)
+    claim = claims.claim_next(connection, runner="tests", ttl=ttl, only=pipeline.id)
     assert claim is not None
     return claim
 
@@ -125,7 +125,7 @@ def test_the_previous_generation_is_visible_again_as_fresh_as_it_was_and_the_pip
         pipelines.request_pause(connection, genres.id)
     if status is Status.FAILED:
         pipelines.request_run(connection, genres.id, trigger="api")
-        pipelines.end_run(connection, take(connection, genres, keeping.lease_ttl), Event.FAIL, RunStatus.FAILED)
+        leases.end_run(connection, take(connection, genres, keeping.lease_ttl), Event.FAIL, RunStatus.FAILED)
     executed = roll_back(connection, keeping, genres)
     assert (executed.outcome, executed.error) == (Outcome.FINISHED, None)
     assert shows(documents) == "b"
@@ -192,7 +192,7 @@ def test_a_schedule_does_not_replace_what_was_restored(
     revisions.change(connection, keeping, genres.id, {"schedule_interval": "1m"})
     roll_back(connection, keeping, genres)
     connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     assert pipelines.get(connection, genres.id).status is Status.PAUSED
 
 
@@ -206,7 +206,7 @@ def test_a_process_killed_at_any_point_of_a_rollback_goes_back_one_generation_an
     with forked(lambda: dispatch(keeping, claim)[1], f"{point}=kill") as child:
         assert child.ended() == -9
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-    assert len(pipelines.expire_leases(connection)) == 1
+    assert len(leases.expire_leases(connection)) == 1
     again = take(connection, genres, keeping.lease_ttl)
     assert (again.kind, again.request_id) == (RequestKind.ROLLBACK, claim.request_id)
     executed, status = dispatch(keeping, again)
@@ -223,7 +223,7 @@ def test_a_runner_that_lost_its_lease_cannot_restore(
     with forked(lambda: dispatch(keeping, claim)[1], "before_checkpoint=stop") as late:
         late.stopped()  # after the publish, before the save
         connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-        pipelines.expire_leases(connection)
+        leases.expire_leases(connection)
         dispatch(keeping, take(connection, genres, keeping.lease_ttl))
         published(connection, keeping, genres, "c")
         late.wake()
@@ -244,7 +244,7 @@ def test_a_load_that_was_published_and_not_saved_is_what_a_rollback_removes(
         assert child.ended() == -9
     assert (shows(documents), live(connection, genres)) == ("c", 2)
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
     pipelines.request_pause(connection, genres.id)
     assert roll_back(connection, keeping, genres).error is None
     assert (shows(documents), live(connection, genres)) == ("b", 2)
@@ -312,7 +312,7 @@ def test_a_zombie_can_store_no_restored_generation(
         checkpoint = StoreCheckpoint(claim, store)
         checkpoint.open("")
         connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-        pipelines.expire_leases(connection)
+        leases.expire_leases(connection)
         with pytest.raises(LeaseLost):
             checkpoint.save(Entry(Step.RESTORED, restored=kept), None)
     assert live(connection, genres) == 2
@@ -388,7 +388,7 @@ def test_a_postgresql_mart_is_refused_by_the_runner_and_nothing_changes(
         pipelines.request_pause(connection, mart.id)
     if status is Status.FAILED:
         pipelines.request_run(connection, mart.id, trigger="api")
-        pipelines.end_run(connection, take(connection, mart, settings.lease_ttl), Event.FAIL, RunStatus.FAILED)
+        leases.end_run(connection, take(connection, mart, settings.lease_ttl), Event.FAIL, RunStatus.FAILED)
     before = pipelines.get(connection, mart.id), states.load(connection, mart.id)
     error = roll_back(connection, settings, mart).error
     assert isinstance(error, RequestRefused)

@@ -15,7 +15,7 @@ from vitrine.runner.executor import PipelineExecutor
 from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import database, pipelines, runs
+from vitrine.store import claims, database, leases, pipelines, runs
 
 TTL = timedelta(seconds=30)
 DAY = timedelta(days=1)
@@ -65,7 +65,7 @@ def test_a_claim_among_ten_thousand_pipelines_uses_the_index(
 
 
 def claim(connection: Connection, limits: dict[str, int]) -> Claim | None:
-    return pipelines.claim_next(connection, runner="w", ttl=TTL, runs_per_source=limits)
+    return claims.claim_next(connection, runner="w", ttl=TTL, runs_per_source=limits)
 
 
 @pytest.mark.promise("S7")
@@ -81,7 +81,7 @@ def test_a_source_at_its_limit_is_skipped_without_a_lease(connection: Connection
     assert claim(connection, limits) is None
     waiting = pipelines.get(connection, "p1")
     assert (waiting.status, waiting.lease_owner) == (Status.RUN_REQUESTED, None)
-    pipelines.end_run(connection, first, Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, first, Event.FINISH, RunStatus.SUCCESS)
     third = claim(connection, limits)
     assert third is not None
     assert third.definition.name == "p1"

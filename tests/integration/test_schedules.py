@@ -17,7 +17,7 @@ from vitrine.runner.executor import PipelineExecutor
 from vitrine.runner.manager import PipelineManager
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import database, pipelines, runs
+from vitrine.store import claims, database, leases, pipelines, runs, schedules
 
 TTL = timedelta(seconds=30)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -48,7 +48,7 @@ def make_due(connection: Connection, ago: timedelta = timedelta(seconds=1)) -> d
 
 
 def claim(connection: Connection) -> Claim:
-    taken = pipelines.claim_next(connection, runner="tests", ttl=TTL)
+    taken = claims.claim_next(connection, runner="tests", ttl=TTL)
     assert taken is not None
     return taken
 
@@ -68,7 +68,7 @@ def test_a_cron_schedule_is_due_by_the_clock_of_the_database_in_its_time_zone(co
     assert row is not None
     assert (row["local"].strftime("%H:%M:%S"), row["ahead"], row["soon"]) == ("06:30:00", True, True)
     make_due(connection, timedelta(days=9))
-    assert pipelines.fire_schedules(connection, BERLIN) == [pipeline.name]
+    assert schedules.fire_schedules(connection, BERLIN) == [pipeline.name]
     after = pipelines.get(connection, pipeline.id).next_due_at
     assert after is not None
     assert after.astimezone(BERLIN).strftime("%H:%M:%S") == "06:30:00"
@@ -90,9 +90,9 @@ def test_a_due_time_that_another_runner_has_consumed_is_skipped(connection: Conn
     pipeline = create(connection)
     make_due(connection)
     (seen,) = database.fetch_all(connection, "list_due", limit=10)
-    assert pipelines.fire_schedules(connection) == [pipeline.name]
+    assert schedules.fire_schedules(connection) == [pipeline.name]
     held = claim(connection)
-    pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
     # as a runner does that has read the due time before, and writes now
     late = {"ids": [pipeline.id], "due": [seen["next_due_at"]], "following": [seen["next_due_at"]]}
     assert database.fetch_all(connection, "fire_schedules", **late, steps=pipelines.STEPS) == []
@@ -103,9 +103,9 @@ def test_a_due_time_that_another_runner_has_consumed_is_skipped(connection: Conn
 def test_after_days_without_a_runner_one_run_starts_and_the_interval_keeps_its_phase(connection: Connection) -> None:
     pipeline = create(connection, "7m")
     due = make_due(connection, timedelta(days=3))
-    assert pipelines.fire_schedules(connection) == [pipeline.name]
-    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == [pipeline.name]
+    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    assert schedules.fire_schedules(connection) == []
     following = pipelines.get(connection, pipeline.id).next_due_at
     assert following is not None
     assert (following - due) % timedelta(minutes=7) == timedelta(0)
@@ -118,24 +118,24 @@ def test_more_due_times_than_one_statement_reads_are_all_consumed(connection: Co
         "INSERT INTO etl.etl_pipelines (name, target_table, source_query, key_columns, schedule_interval, next_due_at)"
         " SELECT 'p' || n, 'analytics.p' || n, source_query, key_columns, schedule_interval, now()"
         "   FROM etl.etl_pipelines, generate_series(1, %s) AS n WHERE id = %s",
-        [2 * pipelines.DUE_LIMIT + 10, template.id],
+        [2 * schedules.DUE_LIMIT + 10, template.id],
     )
     make_due(connection)
-    assert len(set(pipelines.fire_schedules(connection))) == 2 * pipelines.DUE_LIMIT + 11
-    assert pipelines.fire_schedules(connection) == []
+    assert len(set(schedules.fire_schedules(connection))) == 2 * schedules.DUE_LIMIT + 11
+    assert schedules.fire_schedules(connection) == []
 
 
 @pytest.mark.promise("S4")
 def test_every_attempt_records_the_due_time_it_serves(connection: Connection) -> None:
     pipeline = create(connection)
     due = make_due(connection)
-    pipelines.fire_schedules(connection)
-    pipelines.end_run(connection, claim(connection), Event.RETRY, RunStatus.FAILED, attempt=1)
+    schedules.fire_schedules(connection)
+    leases.end_run(connection, claim(connection), Event.RETRY, RunStatus.FAILED, attempt=1)
     held = claim(connection)
     pipelines.request_pause(connection, pipeline.id)
-    pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
     pipelines.request_run(connection, pipeline.id, trigger="api")  # resumes the same request
-    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("schedule", due), ("api", due)]
     (request,) = {one.request_id for one in runs.list_page(connection, pipeline.id)}
     assert request is not None
@@ -146,10 +146,10 @@ def test_every_attempt_records_the_due_time_it_serves(connection: Connection) ->
 def test_a_run_that_a_user_requests_has_no_due_time(connection: Connection, ending: Event) -> None:
     pipeline = create(connection)
     due = make_due(connection)
-    pipelines.fire_schedules(connection)
-    pipelines.end_run(connection, claim(connection), ending, RunStatus.SUCCESS)
+    schedules.fire_schedules(connection)
+    leases.end_run(connection, claim(connection), ending, RunStatus.SUCCESS)
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("cli", None)]
 
 
@@ -157,11 +157,11 @@ def test_a_run_that_a_user_requests_has_no_due_time(connection: Connection, endi
 def test_a_rerun_after_a_scheduled_run_is_not_a_second_run_for_the_due_time(connection: Connection) -> None:
     pipeline = create(connection)
     due = make_due(connection)
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     held = claim(connection)
     pipelines.request_run(connection, pipeline.id, trigger="api")
-    pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
-    pipelines.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("api", None)]
 
 
@@ -170,14 +170,14 @@ def test_a_disabled_pipeline_is_never_due_and_gets_a_new_due_time_when_it_is_ena
     pipeline = create(connection)
     make_due(connection, timedelta(days=2))
     assert change(connection, pipeline, enabled=False).next_due_at is None
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     # even one that was written to the table without the API
     make_due(connection)
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     again = change(connection, pipeline, enabled=True).next_due_at
     assert again is not None
     assert timedelta(minutes=59) < again - datetime.now(UTC) < timedelta(minutes=61)
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
 
 
 def test_a_change_of_other_fields_keeps_the_due_time(connection: Connection) -> None:
@@ -192,17 +192,17 @@ def test_a_schedule_stored_without_validation_does_not_stop_the_others(connectio
     create(connection, name="fine", target_table="analytics.fine")
     connection.execute("UPDATE etl.etl_pipelines SET schedule_interval = 'now and then' WHERE id = %s", [odd.id])
     make_due(connection)
-    assert sorted(pipelines.fire_schedules(connection)) == ["fine", "genres"]
+    assert sorted(schedules.fire_schedules(connection)) == ["fine", "genres"]
     assert claim(connection).definition.name == "fine"
-    assert pipelines.claim_next(connection, runner="tests", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="tests", ttl=TTL) is None
     row = connection.execute("SELECT status, next_due_at FROM etl.etl_pipelines WHERE id = %s", [odd.id]).fetchone()
     assert row == {"status": "FAILED", "next_due_at": None}
 
 
 def test_the_wait_until_the_next_due_time_uses_the_clock_of_the_database(connection: Connection) -> None:
-    assert pipelines.seconds_until_due(connection) is None
+    assert schedules.seconds_until_due(connection) is None
     create(connection, "10s")
-    seconds = pipelines.seconds_until_due(connection)
+    seconds = schedules.seconds_until_due(connection)
     assert seconds is not None
     assert 5 < seconds <= 10
 
@@ -235,7 +235,7 @@ def test_ten_thousand_scheduled_pipelines_cost_no_more_than_ten(connection: Conn
     )
     connection.execute("ANALYZE etl.etl_pipelines")
     statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(sql.SQL(database.statement(name)))
-    explained = connection.execute(statement, {"limit": pipelines.DUE_LIMIT}).fetchone()
+    explained = connection.execute(statement, {"limit": schedules.DUE_LIMIT}).fetchone()
     assert explained is not None
     plan = explained["QUERY PLAN"][0]["Plan"]
     assert '"Index Name": "scheduled"' in str(plan).replace("'", '"')

@@ -3,7 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.running import run, succeed, sweep
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
-from tests.helpers.search_proxy import Reply, Request
+from tests.helpers.search_proxy import Lost, Reply, Request
 from tests.helpers.waiting import wait_until
 from vitrine import registry, revisions
 from vitrine.connectors.elasticsearch import sweeping
@@ -22,7 +23,7 @@ from vitrine.registry import Kind, Task
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import leases, pipelines
 
 
 def warnings(cluster: Cluster, pipeline: Pipeline) -> str:
@@ -128,6 +129,18 @@ def test_an_upsert_changes_the_fields_of_its_pipeline_only(cluster: Cluster) -> 
     assert "write: upsert is at-least-once" in warnings(cluster, pipeline)
 
 
+def test_an_upsert_that_deletes_what_the_source_lacks_is_a_warning(cluster: Cluster) -> None:
+    cluster.fill(1, 2)
+    options = {"horizon_margin": "0s", "write": "upsert", "delete_mode": "reconcile_keys"}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": options}
+    pipeline = cluster.create(**fields)
+    assert "also those that only other programs have written" in warnings(cluster, pipeline)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    cluster.search.ask("PUT", f"{cluster.name}/_doc/3?refresh=true", {"id": 3, "note": "of another program"})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.ids() == ["1", "2"]
+
+
 # -- definitions ------------------------------------------------------------------------------------------------------
 
 
@@ -229,17 +242,76 @@ def test_a_column_that_no_index_can_have_is_refused_when_a_transform_returns_it(
     assert cluster.search.indexes(cluster.name) == {}
 
 
-def test_a_template_of_the_cluster_must_not_disable_the_source_of_documents(cluster: Cluster) -> None:
-    cluster.fill(1, 2)
-    template = {"index_patterns": [f"{cluster.name}*"], "template": {"mappings": {"_source": {"enabled": False}}}}
-    cluster.search.ask("PUT", f"_index_template/{cluster.name}", template)
+@contextmanager
+def template(cluster: Cluster, **content: Any) -> Generator[None]:
+    """An index template that matches the generations of the target."""
+    body = {"index_patterns": [f"{cluster.name}*"], "template": content}
+    cluster.search.ask("PUT", f"_index_template/{cluster.name}", body)
     try:
-        executed = run(cluster.connection, cluster.settings, cluster.create())
+        yield
     finally:
         cluster.search.ask("DELETE", f"_index_template/{cluster.name}")
+
+
+@pytest.mark.parametrize("fields", [{}, INCREMENTAL], ids=["full", "incremental"])
+@pytest.mark.parametrize(
+    ("mappings", "problem"),
+    [
+        ({"_source": {"enabled": False}}, "stores _source"),
+        ({"_source": {"excludes": ["note"]}}, "stores _source"),
+        ({"_source": {"includes": ["id"]}}, "stores _source"),
+        ({"_routing": {"required": True}}, "requires _routing"),
+    ],
+)
+def test_a_template_of_the_cluster_must_leave_documents_whole(
+    cluster: Cluster, fields: dict[str, Any], mappings: dict[str, Any], problem: str
+) -> None:
+    cluster.fill(1, 2)
+    with template(cluster, mappings=mappings):
+        executed = run(cluster.connection, cluster.settings, cluster.create(**fields))
     assert executed.error is not None
     assert executed.error.code == "INDEX_DEFINITION"
-    assert "an index template of the cluster disables _source" in str(executed.error)
+    assert f"an index template of the cluster {problem}" in str(executed.error)
+    assert "exclude the index from the template" in str(executed.error)
+    assert [name for name in cluster.search.indexes(cluster.name) if not name.endswith("__g0")] == []
+
+
+@pytest.mark.promise("I4")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_template_of_the_cluster_must_not_show_a_load_to_readers(cluster: Cluster, is_first: bool) -> None:
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    if not is_first:
+        succeed(cluster.connection, cluster.settings, pipeline)
+    before = cluster.search.indexes(cluster.name)
+    with template(cluster, aliases={cluster.name: {}}):
+        executed = run(cluster.connection, cluster.settings, pipeline)
+    assert executed.error is not None
+    assert executed.error.code == "INDEX_DEFINITION"
+    assert f"gives the alias '{cluster.name}'" in str(executed.error)
+    assert cluster.search.indexes(cluster.name) == before
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.ids() == ["1", "2", "3"]
+
+
+@pytest.mark.promise("I13")
+def test_a_load_is_swept_though_a_template_has_given_it_an_alias(cluster: Cluster) -> None:
+    cluster = cluster.expiring_soon()
+    cluster.fill(1, 3)
+    pipeline = cluster.create()
+    with template(cluster, aliases={f"{cluster.name}-everything": {}}):
+        succeed(cluster.connection, cluster.settings, pipeline)
+        pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
+        claim = claimed(cluster.settings)
+        with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
+            assert child.ended() < 0
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
+    live = cluster.search.live(cluster.name)
+    (load,) = set(cluster.search.indexes(cluster.name)) - {live}
+    pipelines.request_pause(cluster.connection, pipeline.id)
+    query = {"source_query": f"{NUMBERS} WHERE id > 0"}
+    revisions.change(cluster.connection, cluster.settings, pipeline.name, query, state="reset")
+    assert sweep(cluster.connection, cluster.settings) == [load]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +426,7 @@ def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cl
         assert child.ended() < 0
     assert cluster.search.live(cluster.name) == before
     assert set(cluster.notes().values()) == {"note 1", "note 2", "note 3"}
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     if ends == "swept":
         update(cluster, pipeline, source_query=f"{NUMBERS} WHERE id > 0")  # the load belongs to another query
     executed = run(cluster.connection, cluster.settings, pipeline, resume=True)
@@ -363,6 +435,39 @@ def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cl
     sweep(cluster.connection, cluster.settings)
     live = cluster.search.live(cluster.name)
     assert set(cluster.search.indexes(cluster.name)) == {before, live}
+
+
+@pytest.mark.parametrize("options", [{}, {"on_duplicate_key": "last"}], ids=["", "last of equal keys"])
+def test_a_load_shows_no_document_of_a_first_batch_that_failed(cluster: Cluster, options: dict[str, Any]) -> None:
+    """The repetition reads another snapshot, in which the row is gone."""
+    cluster.fill(1, 6)
+    pipeline = cluster.create(batch_size=2, options=options)
+
+    def lose(request: Request) -> Reply:
+        request.forward()
+        cluster.connection.execute("DELETE FROM content.numbers WHERE id = 1")
+        raise Lost
+
+    with cluster.proxy.following(cluster.proxy.once(lose)):
+        succeed(cluster.connection, cluster.settings, pipeline, waits=(0.01,))
+    assert cluster.ids() == ["2", "3", "4", "5", "6"]
+
+
+@pytest.mark.parametrize("write", ["index", "upsert"])
+def test_a_load_of_which_a_batch_was_repeated_has_all_documents(cluster: Cluster, write: str) -> None:
+    cluster.fill(1, 6)
+    fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "write": write}}
+    pipeline = cluster.create(batch_size=2, **fields)
+
+    def lose_second(request: Request) -> Reply | None:
+        if not request.is_bulk or len(cluster.proxy.bulks) != 2:
+            return None
+        request.forward()
+        raise Lost
+
+    with cluster.proxy.following(lose_second):
+        succeed(cluster.connection, cluster.settings, pipeline, waits=(0.01,))
+    assert cluster.ids() == ["1", "2", "3", "4", "5", "6"]
 
 
 # -- crashes and zombies ----------------------------------------------------------------------------------------------
@@ -380,7 +485,7 @@ def test_a_batch_whose_runner_dies_after_the_reply_is_written_again_with_the_sam
     with forked(lambda: dispatched(cluster.settings, claim), "before_checkpoint=kill@2") as child:
         assert child.ended() < 0
     assert sum(note == "changed" for note in cluster.notes().values()) == 10
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
     assert cluster.ids() == [str(number) for number in range(1, 21)]
     assert set(cluster.notes().values()) == {"changed"}
@@ -397,7 +502,7 @@ def test_a_run_that_wakes_after_its_lease_has_ended_sends_nothing(cluster: Clust
     claim = claimed(cluster.settings)
     with forked(lambda: dispatched(cluster.settings, claim), "after_read=stop") as zombie:
         zombie.stopped()
-        wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+        wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
         touch(cluster, "newer", 1, 2)
         assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
         sent = len(cluster.proxy.bulks)
@@ -431,7 +536,7 @@ def test_a_run_that_takes_over_waits_before_its_first_write(cluster: Cluster) ->
     touch(cluster, "changed", 1)
     pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
     claimed(cluster.settings)  # and dies
-    wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     url, waits = cluster.proxy.url, "600s"
     patient = cluster.settings.model_copy(
         update={"connectors": {"elasticsearch": {"url": url, "takeover_grace": waits}}}

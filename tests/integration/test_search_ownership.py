@@ -63,6 +63,15 @@ def test_an_index_that_vitrine_has_not_created_is_never_changed(cluster: Cluster
     assert cluster.search.ask("GET", f"{own}/_mapping") == before
 
 
+@pytest.mark.parametrize("meta", ["ours", ["a list"], {"owner": "search team"}])
+def test_an_index_whose_mark_is_not_of_vitrine_is_left_alone(cluster: Cluster, meta: object) -> None:
+    cluster.fill(1, 3)
+    cluster.search.ask("PUT", f"{cluster.name}__g7", {"mappings": {"_meta": {"vitrine": meta}}})
+    succeed(cluster.connection, cluster.settings, cluster.create())
+    assert sweep(cluster.connection, cluster.settings) == []
+    assert set(cluster.search.indexes(cluster.name)) == {f"{cluster.name}__g7", f"{cluster.name}__g8"}
+
+
 def test_an_alias_of_two_indexes_is_refused(cluster: Cluster) -> None:
     cluster.fill(1, 3)
     pipeline = cluster.create()

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.helpers.planning_changes import carry_out, figures, of_run, planned
-from tests.helpers.running import succeed
+from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
+from vitrine import revisions
 
 UPPER = NUMBERS.replace("note", "CASE WHEN id <= 20 THEN upper(note) ELSE note END AS note", 1)
 
@@ -27,6 +28,19 @@ def test_a_full_load_is_planned_document_by_document(cluster: Cluster) -> None:
     after = cluster.notes()
     changed = sum(after[key] != before[key] for key in before.keys() & after.keys())
     assert (len(after.keys() - before.keys()), changed, len(before.keys() - after.keys())) == figures(found)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_guard_of_an_index_is_planned_as_it_counts(cluster: Cluster, strict: bool) -> None:
+    cluster.fill(1, 20)
+    pipeline = cluster.create(options={"strict_shrink": strict})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    query = NUMBERS.replace("id,", "id + 100 AS id,", 1)
+    found = of_run(planned(cluster.settings, pipeline, source_query=query), "next")
+    assert figures(found) == (20, 0, 20)
+    changed = revisions.change(cluster.connection, cluster.settings, pipeline.id, {"source_query": query})
+    error = run(cluster.connection, cluster.settings, changed).error
+    assert (error is not None, "SHRINK_GUARD" in (found.refused or "")) == (strict, strict)
 
 
 @pytest.mark.parametrize("state", ["keep", "reset"])

@@ -1,5 +1,7 @@
 """Deep reconcile and repair of a search index: documents found by id, repaired and verified."""
 
+import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,7 +9,11 @@ import pytest
 from tests.helpers.reconciling import NOTHING, keys, report
 from tests.helpers.running import succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from vitrine.engine import digests
+from tests.helpers.search_proxy import Reply, Request
+from vitrine.connectors.elasticsearch import scan, stored
+from vitrine.connectors.elasticsearch.scan import Scan
+from vitrine.engine import digests, reconcile
+from vitrine.errors import TransientError
 from vitrine.store import pipelines
 
 
@@ -50,6 +56,25 @@ def test_damaged_documents_are_found_by_id_and_repaired(
     assert pipelines.get(cluster.connection, pipeline.id).verification.verdict == "equal"
 
 
+@pytest.mark.parametrize("mapping", [{"type": "keyword"}, {"type": "integer", "doc_values": False}])
+def test_documents_are_found_by_a_key_that_the_cluster_sorts_in_another_way_or_not_at_all(
+    cluster: Cluster, mapping: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As keywords, 10 comes before 9."""
+    monkeypatch.setattr(digests, "ROWS_PER_PART", 50)
+    cluster.fill(1, 300)
+    pipeline = cluster.create(options={"index": {"mappings": {"properties": {"id": mapping}}}})
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert keys(report(cluster.connection, cluster.settings, pipeline)) == NOTHING
+    name, ask = cluster.name, cluster.search.ask
+    ask("POST", f"{name}/_update/17", {"doc": {"note": "changed by hand"}})
+    ask("DELETE", f"{name}/_doc/42?refresh=true")
+    cluster.connection.execute("DELETE FROM content.numbers WHERE id = 35")
+    found = report(cluster.connection, cluster.settings, pipeline)
+    assert keys(found) == {"missing": ["42"], "extra": ["35"], "different": ["17"]}
+    assert keys(report(cluster.connection, cluster.settings, pipeline, repair=True)) == NOTHING
+
+
 @pytest.mark.promise("R2", "R8")
 def test_changes_that_wait_for_the_next_run_are_not_reported(cluster: Cluster) -> None:
     cluster.fill(1, 100)
@@ -59,3 +84,41 @@ def test_changes_that_wait_for_the_next_run_are_not_reported(cluster: Cluster) -
     cluster.fill(101, 110)
     found = report(cluster.connection, cluster.settings, pipeline)
     assert (keys(found), found["equal"], found["waiting"]) == (NOTHING, True, 11)
+
+
+def test_a_view_that_the_cluster_has_closed_is_not_a_missing_index(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a restart."""
+    monkeypatch.setattr(stored, "Scan", partial(Scan, page=10))
+    cluster.fill(1, 30)
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+
+    def close(request: Request) -> Reply | None:
+        if request.path.startswith("/_search") and "search_after" in (body := json.loads(request.plain_body())):
+            cluster.search.ask("DELETE", "_pit", {"id": body["pit"]["id"]}, missing={})
+        return None
+
+    with cluster.proxy.following(close), pytest.raises(TransientError, match="has closed a view of the index"):
+        reconcile.compare(pipeline.definition, cluster.settings)
+    assert reconcile.compare(pipeline.definition, cluster.settings).equal
+
+
+def test_pages_of_wide_documents_are_small(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster builds a page in its memory."""
+    monkeypatch.setattr(scan, "PAGE_BYTES", 100_000)
+    cluster.fill(1, 400)
+    cluster.connection.execute("UPDATE content.numbers SET note = repeat('x', 5000) WHERE id > 100")
+    pipeline = cluster.create()
+    succeed(cluster.connection, cluster.settings, pipeline)
+    asked: list[int] = []
+
+    def note(request: Request) -> None:
+        if request.path.startswith("/_search"):
+            asked.append(json.loads(request.plain_body())["size"])
+
+    with cluster.proxy.following(note):
+        assert reconcile.compare(pipeline.definition, cluster.settings).equal
+    assert asked[:2] == [20, 200]
+    assert max(asked[2:]) <= 40

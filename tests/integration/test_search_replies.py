@@ -18,15 +18,16 @@ from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
 from tests.helpers.waiting import wait_until
+from vitrine import revisions
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.requests import Requests
-from vitrine.engine import plan, reconcile
+from vitrine.engine import plan, reconcile, validation
 from vitrine.errors import TransientError
 from vitrine.flow.rows import Reject
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import leases, pipelines
 from vitrine.store import state as states
 
 # -- single documents -------------------------------------------------------------------------------------------------
@@ -45,6 +46,16 @@ def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arriv
     assert set(reasons) == {"5", "500", "999"}
     assert "failed to parse field [note] of type [integer]" in reasons["5"]
     assert f"index {cluster.name}, id 5" in reasons["5"]
+
+
+def test_a_reject_names_the_whole_index(cluster: Cluster) -> None:
+    cluster.fill(1, 1)
+    name = f"{cluster.name}__of__films"
+    index = {"mappings": {"properties": {"note": {"type": "integer"}}}}
+    options = {"on_reject": "quarantine", "index": index}
+    pipeline = cluster.create(target_table=f"es:{name}", options=options)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.rejected(pipeline)["1"].startswith(f"index {name}, id 1: ")
 
 
 @pytest.mark.promise("K14")
@@ -97,7 +108,7 @@ def test_a_load_keeps_the_last_good_document_of_a_rejected_row(cluster: Cluster,
         claim = claimed(cluster.settings)
         with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
             assert child.ended() < 0
-        wait_until(lambda: pipelines.expire_leases(cluster.connection), what="the end of the lease")
+        wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
     succeed(cluster.connection, cluster.settings, pipeline, resume=dies)
     assert cluster.notes() == {"1": "7", "2": "7", "3": "8", "4": "8"}
     assert set(cluster.rejected(pipeline)) == {"1", "2", "6"}
@@ -234,21 +245,68 @@ def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: 
 
 
 @pytest.mark.promise("F1")
-def test_a_document_that_an_ingest_pipeline_drops_is_a_reject(cluster: Cluster) -> None:
-    """Its status is 200."""
+@pytest.mark.parametrize(("write", "action"), [("index", "index"), ("upsert", "index"), ("upsert", "update")])
+def test_a_document_that_an_ingest_pipeline_drops_is_a_reject(cluster: Cluster, write: str, action: str) -> None:
+    """Its status is 200. Of an upsert, a cluster before 8.12.1 answers for the document that it would have created."""
+    options = {"horizon_margin": "0s", "on_reject": "quarantine", "write": write}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": options}
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
     cluster.fill(1, 3)
-    pipeline = cluster.create(options={"on_reject": "quarantine"})
 
     def drop_the_second(request: Request) -> Reply:
         lines = request.lines
         content = json.loads(request.forward(b"".join(lines[:2] + lines[4:])).data())
-        content["items"].insert(1, {"index": {"status": 200, "result": "noop"}})
+        content["items"].insert(1, {action: {"status": 200, "result": "noop"}})
         return Reply(200, content)
 
     with cluster.proxy.following(cluster.proxy.once(drop_the_second)):
         succeed(cluster.connection, cluster.settings, pipeline)
     assert cluster.ids() == ["1", "3"]
     assert "an ingest pipeline of the cluster dropped the document" in cluster.rejected(pipeline)["2"]
+
+
+@pytest.mark.parametrize("moved", [{"_id": "2-moved"}, {"_index": "another"}])
+def test_a_document_that_an_ingest_pipeline_stores_elsewhere_is_not_a_success(
+    cluster: Cluster, moved: dict[str, str]
+) -> None:
+    cluster.fill(1, 3)
+    cluster.search.ask("PUT", f"_ingest/pipeline/{cluster.name}", {"processors": []})
+    index = {"settings": {"index.default_pipeline": cluster.name}}
+    fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "index": index}}
+    pipeline = cluster.create(**fields)
+    try:
+        succeed(cluster.connection, cluster.settings, pipeline)
+        warnings = validation.validate(pipeline.definition, cluster.settings).warnings
+        assert any(f"has the ingest pipeline {cluster.name}" in text for text in warnings)
+        cluster.connection.execute("UPDATE content.numbers SET note = 'changed', modified = clock_timestamp()")
+
+        def move(request: Request) -> Reply:
+            content = json.loads(request.forward().data())
+            content["items"][1]["index"] |= moved
+            return Reply(200, content)
+
+        with cluster.proxy.following(cluster.proxy.once(move)):
+            executed = run(cluster.connection, cluster.settings, pipeline)
+        assert executed.error is not None
+        assert executed.error.code == "INGEST_PIPELINE"
+        assert cluster.name in str(executed.error)
+        succeed(cluster.connection, cluster.settings, pipeline)
+        assert set(cluster.notes().values()) == {"changed"}
+    finally:
+        cluster.search.remove(cluster.name)
+        cluster.search.ask("DELETE", f"_ingest/pipeline/{cluster.name}")
+
+
+def test_an_upsert_that_changes_nothing_is_a_success(cluster: Cluster) -> None:
+    cluster.fill(1, 3)
+    fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "write": "upsert"}}
+    pipeline = cluster.create(**fields)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    revisions.change_state(cluster.connection, pipeline.name)  # everything is sent again
+    succeed(cluster.connection, cluster.settings, pipeline)
+    assert cluster.rejected(pipeline) == {}
+    assert [json.loads(one)["update"]["_id"] for one in cluster.proxy.bulks[-1].lines[::2]] == ["1", "2", "3"]
 
 
 # -- whole requests ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import claims, pipelines
 from vitrine.store.database import SPARE_SECONDS, Link, Spares
 
 
@@ -98,7 +98,7 @@ def test_only_a_run_that_kept_its_lease_leaves_its_session(
     connection: Connection, settings: Settings, events: Pipeline, spares: Spares, lost: bool
 ) -> None:
     pipelines.request_run(connection, events.id, trigger="api")
-    claim = pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
     assert claim is not None
     if lost:
         connection.execute("UPDATE etl.etl_pipelines SET lease_token = lease_token + 1")

@@ -11,7 +11,7 @@ from tests.helpers.running import run, succeed
 from vitrine.model import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import claims, pipelines
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_the_state_of_a_running_pipeline_cannot_be_changed(
     client: TestClient, connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     pipelines.request_run(connection, ratings.id, trigger="api")
-    assert pipelines.claim_next(connection, runner="worker-1", ttl=settings.lease_ttl) is not None
+    assert claims.claim_next(connection, runner="worker-1", ttl=settings.lease_ttl) is not None
     before = client.get(f"/pipelines/{ratings.name}/state").json()
     for answer in (
         change(client, ratings, action="reset"),

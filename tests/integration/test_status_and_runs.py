@@ -13,21 +13,21 @@ from vitrine.postgres import Connection
 from vitrine.service.bodies.many import MANY
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, leases, pipelines, runs
 
 TTL = timedelta(seconds=30)
 
 
 def claim(connection: Connection, name: str) -> Claim:
     pipelines.request_run(connection, name, trigger="api")
-    taken = pipelines.claim_next(connection, runner="worker-1", ttl=TTL, only=pipelines.get(connection, name).id)
+    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL, only=pipelines.get(connection, name).id)
     assert taken is not None
     return taken
 
 
 def fail(connection: Connection, name: str, code: str = "CONFIG") -> None:
     taken = claim(connection, name)
-    pipelines.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code=code, error_message="it failed")
+    leases.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code=code, error_message="it failed")
 
 
 def waiting(client: TestClient, name: str = "genres") -> Any:
@@ -48,10 +48,10 @@ def test_the_status_says_why_the_pipeline_waits_from_the_request_to_the_end(
     runs.register_runner(connection, "worker-1")
     status = client.get("/pipelines/genres/status").json()
     assert (status["waiting"], status["runners"]) == ("the run waits for a free runner", 1)
-    taken = pipelines.claim_next(connection, runner="worker-1", ttl=TTL)
+    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
     assert taken is not None
     assert waiting(client) is None
-    pipelines.end_run(
+    leases.end_run(
         connection,
         taken,
         Event.RETRY,
@@ -69,9 +69,9 @@ def test_the_status_says_why_the_pipeline_waits_from_the_request_to_the_end(
     assert waiting(client) == "the pipeline is disabled; enable it, and it can run again"
     client.post("/pipelines/genres/enable")
     client.post("/pipelines/genres/resume")
-    fail_taken = pipelines.claim_next(connection, runner="worker-1", ttl=TTL)
+    fail_taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
     assert fail_taken is not None
-    pipelines.end_run(connection, fail_taken, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="no")
+    leases.end_run(connection, fail_taken, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="no")
     assert waiting(client).startswith("the last run failed with CONFIG at ")
 
 

@@ -30,7 +30,7 @@ from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings
 from vitrine.status import LEASED, NEXT, RETURNS, Event, RunStatus, Status
-from vitrine.store import chains, database, pipelines, rejects, runs
+from vitrine.store import chains, claims, database, leases, pipelines, rejects, runs, schedules
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -66,7 +66,7 @@ def request(connection: Connection, pipeline: Pipeline) -> Any:
 
 
 def claim(connection: Connection, pipeline: Pipeline | None = None, runner: str = "worker-1") -> Claim:
-    taken = pipelines.claim_next(connection, runner=runner, ttl=TTL, only=pipeline.id if pipeline else None)
+    taken = claims.claim_next(connection, runner=runner, ttl=TTL, only=pipeline.id if pipeline else None)
     assert taken is not None
     return taken
 
@@ -77,7 +77,7 @@ def run(connection: Connection, pipeline: Pipeline) -> Claim:
 
 
 def finish(connection: Connection, held: Claim) -> Status | None:
-    return pipelines.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    return leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
 
 
 def kill(connection: Connection, pipeline: Pipeline) -> None:
@@ -111,16 +111,16 @@ def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Clai
         case Status.IDLE:
             finish(connection, held)
         case Status.RUN_REQUESTED:
-            pipelines.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+            leases.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
         case Status.RUNNING:
             pass
         case Status.PAUSE_REQUESTED:
             pipelines.request_pause(connection, pipeline.id)
         case Status.PAUSED:
             pipelines.request_pause(connection, pipeline.id)
-            pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
+            leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
         case Status.FAILED:
-            pipelines.end_run(connection, held, Event.FAIL, RunStatus.FAILED)
+            leases.end_run(connection, held, Event.FAIL, RunStatus.FAILED)
     assert status(connection, pipeline) is wanted
     return held
 
@@ -135,12 +135,12 @@ def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event)
             pipelines.request_run(connection, pipeline.id, trigger="api")
             return True
         case Event.SCHEDULE:
-            pipelines.fire_schedules(connection)
+            schedules.fire_schedules(connection)
             return row(connection, pipeline)["requested_trigger"] == "schedule"
         case Event.CHAIN:
             return chains.fire(connection) == [pipeline.id]
         case Event.CLAIM:
-            return pipelines.claim_next(connection, runner="w", ttl=TTL, only=pipeline.id) is not None
+            return claims.claim_next(connection, runner="w", ttl=TTL, only=pipeline.id) is not None
         case Event.PAUSE:
             try:
                 pipelines.request_pause(connection, pipeline.id)
@@ -148,9 +148,9 @@ def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event)
                 return False
             return True
         case Event.EXPIRE | Event.CRASH_LOOP:
-            return [freed["id"] for freed in pipelines.expire_leases(connection)] == [pipeline.id]
+            return [freed["id"] for freed in leases.expire_leases(connection)] == [pipeline.id]
         case _:
-            return pipelines.end_run(connection, held, event, RUN_STATUS_AFTER[event]) is not None
+            return leases.end_run(connection, held, event, RUN_STATUS_AFTER[event]) is not None
 
 
 @pytest.mark.promise("D19")
@@ -199,7 +199,7 @@ def test_only_the_holder_of_the_token_can_end_the_run(connection: Connection, ev
     held = bring_to(connection, pipeline, old)
     before = row(connection, pipeline)
     zombie = replace(held, token=held.token - 1)
-    assert pipelines.end_run(connection, zombie, event, RUN_STATUS_AFTER[event]) is None
+    assert leases.end_run(connection, zombie, event, RUN_STATUS_AFTER[event]) is None
     assert row(connection, pipeline) == before
     assert history(connection, pipeline) == [(RunStatus.RUNNING, None)]
 
@@ -289,16 +289,16 @@ def test_sixteen_threads_claim_fifty_pipelines_once_each(database_url: str, conn
         with connect(database_url, name="tests") as own:
             gate.wait()
             taken: list[Claim] = []
-            while (found := pipelines.claim_next(own, runner=f"worker-{number}", ttl=TTL)) is not None:
+            while (found := claims.claim_next(own, runner=f"worker-{number}", ttl=TTL)) is not None:
                 taken.append(found)
             return taken
 
     with ThreadPoolExecutor(16) as threads:
-        claims = [found for taken in threads.map(take, range(16)) for found in taken]
-    assert len(claims) == 50
-    assert len({found.pipeline_id for found in claims}) == 50
-    assert len({found.token for found in claims}) == 50
-    assert len({found.run_id for found in claims}) == 50
+        claimed = [found for taken in threads.map(take, range(16)) for found in taken]
+    assert len(claimed) == 50
+    assert len({found.pipeline_id for found in claimed}) == 50
+    assert len({found.token for found in claimed}) == 50
+    assert len({found.run_id for found in claimed}) == 50
 
 
 @pytest.mark.promise("A5")
@@ -311,7 +311,7 @@ def test_a_pipeline_that_is_being_claimed_is_skipped_without_waiting(database_ur
         with connection.transaction():
             assert claim(connection).pipeline_id == first.id
             assert claim(other).pipeline_id == second.id
-            assert pipelines.claim_next(other, runner="w", ttl=TTL) is None
+            assert claims.claim_next(other, runner="w", ttl=TTL) is None
 
 
 def test_the_oldest_request_is_claimed_first(connection: Connection) -> None:
@@ -347,10 +347,10 @@ def test_a_heartbeat_extends_the_lease_and_returns_the_status(connection: Connec
     pipeline = create(connection)
     held = run(connection, pipeline)
     before = row(connection, pipeline)["lease_expires_at"]
-    assert pipelines.heartbeat(connection, held, 2 * TTL) is Status.RUNNING
+    assert leases.heartbeat(connection, held, 2 * TTL) is Status.RUNNING
     assert row(connection, pipeline)["lease_expires_at"] > before + TTL / 2
     pipelines.request_pause(connection, pipeline.id)
-    assert pipelines.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
+    assert leases.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
 
 
 @pytest.mark.promise("A11")
@@ -359,13 +359,13 @@ def test_an_expired_lease_never_becomes_valid_again(connection: Connection) -> N
     held = run(connection, pipeline)
     kill(connection, pipeline)
     before = row(connection, pipeline)
-    assert pipelines.heartbeat(connection, held, TTL) is None
+    assert leases.heartbeat(connection, held, TTL) is None
     assert row(connection, pipeline) == before
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
     second = claim(connection, pipeline)
     assert (second.token > held.token, second.run_id != held.run_id) == (True, True)
-    assert pipelines.heartbeat(connection, held, TTL) is None
-    assert pipelines.heartbeat(connection, second, TTL) is Status.RUNNING
+    assert leases.heartbeat(connection, held, TTL) is None
+    assert leases.heartbeat(connection, second, TTL) is Status.RUNNING
 
 
 def checkpoint_of(store: Link, held: Claim, *, full: bool = False) -> StoreCheckpoint:
@@ -400,7 +400,7 @@ def test_a_zombie_can_save_nothing_and_its_rows_are_rolled_back(
     before = states.load(connection, pipeline.id)
     connection.execute("CREATE TABLE analytics.written (id integer)")
     kill(connection, pipeline)
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
     claim(connection, pipeline, "worker-2")
 
     def write_a_batch() -> None:
@@ -434,8 +434,8 @@ def test_no_runner_takes_a_pipeline_over_while_its_batch_commits(
         kill(other, pipeline)
         with connection.transaction():
             checkpoint.save(Entry(Step.CHECKPOINT, ("7",), Position(("7",)), read=1), connection)
-            assert pipelines.expire_leases(other) == []
-        assert len(pipelines.expire_leases(other)) == 1
+            assert leases.expire_leases(other) == []
+        assert len(leases.expire_leases(other)) == 1
         assert states.load(other, pipeline.id).position == Position(("7",))
 
 
@@ -449,7 +449,7 @@ def test_every_unit_that_begins_has_a_higher_version_than_all_before_it(connecti
     saved = first.stamp()
     assert saved.sequence == repeated.sequence + 1
     kill(connection, pipeline)
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
     after_takeover = checkpoint_of(store, claim(connection, pipeline, "worker-2")).stamp()
     assert after_takeover.sequence == saved.sequence
     versions = [one.version for one in (unsaved, repeated, saved, after_takeover)]
@@ -464,7 +464,7 @@ def test_a_valid_lease_is_not_changed(connection: Connection) -> None:
     pipeline = create(connection)
     run(connection, pipeline)
     before = row(connection, pipeline)
-    assert pipelines.expire_leases(connection) == []
+    assert leases.expire_leases(connection) == []
     assert row(connection, pipeline) == before
 
 
@@ -474,7 +474,7 @@ def test_an_expired_lease_returns_to_the_queue_under_the_same_request(connection
     asked = request(connection, pipeline)
     claim(connection, pipeline)
     kill(connection, pipeline)
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
     after = pipelines.get(connection, pipeline.id)
     assert (after.status, after.request_id, after.attempt) == (Status.RUN_REQUESTED, asked, 1)
     assert history(connection, pipeline) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
@@ -489,7 +489,7 @@ def test_the_lease_of_a_disabled_pipeline_expires_too(connection: Connection) ->
     run(connection, pipeline)
     connection.execute("UPDATE etl.etl_pipelines SET enabled = false")
     kill(connection, pipeline)
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
     assert status(connection, pipeline) is Status.RUN_REQUESTED
 
 
@@ -498,10 +498,10 @@ def test_a_runner_that_dies_after_a_pause_leaves_a_paused_pipeline(connection: C
     pipeline = create(connection)
     bring_to(connection, pipeline, Status.PAUSE_REQUESTED)
     kill(connection, pipeline)
-    pipelines.expire_leases(connection)
+    leases.expire_leases(connection)
     assert status(connection, pipeline) is Status.PAUSED
     assert history(connection, pipeline) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
-    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
 
 
 @pytest.mark.promise("A13")
@@ -512,7 +512,7 @@ def test_three_crashes_without_progress_are_a_crash_loop(connection: Connection)
     for _ in range(3):
         claim(connection, pipeline)
         kill(connection, pipeline)
-        pipelines.expire_leases(connection)
+        leases.expire_leases(connection)
     assert status(connection, pipeline) is Status.FAILED
     expired = (RunStatus.ABANDONED, "LEASE_EXPIRED")
     assert history(connection, pipeline) == [expired, expired, (RunStatus.ABANDONED, "CRASH_LOOP")]
@@ -533,7 +533,7 @@ def test_progress_of_one_batch_resets_the_count_of_crashes(connection: Connectio
             entry = Entry(Step.CHECKPOINT, ("1",), Position(("1",)), read=1)
             checkpoint_of(store, held).save(entry, None)
         kill(connection, pipeline)
-        pipelines.expire_leases(connection)
+        leases.expire_leases(connection)
     assert (status(connection, pipeline), claim(connection, pipeline).attempt) == (Status.RUN_REQUESTED, 1)
 
 
@@ -543,7 +543,7 @@ def test_the_sessions_of_an_expired_lease_are_terminated(database_url: str, conn
     held = run(connection, pipeline)
     with connect(database_url, name=held.session) as stuck:
         kill(connection, pipeline)
-        pipelines.expire_leases(connection)
+        leases.expire_leases(connection)
         with pytest.raises(psycopg.errors.AdminShutdown):
             stuck.execute("SELECT 1")
 
@@ -555,7 +555,7 @@ def test_the_sessions_of_an_expired_lease_are_terminated(database_url: str, conn
 def test_a_release_costs_no_attempt(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    pipelines.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+    leases.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
     again = claim(connection, pipeline)
     assert (held.attempt, again.attempt) == (1, 1)
 
@@ -563,9 +563,9 @@ def test_a_release_costs_no_attempt(connection: Connection) -> None:
 def test_a_retry_is_not_claimed_before_its_time(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    pipelines.end_run(connection, held, Event.RETRY, RunStatus.FAILED, attempt=1, delay=timedelta(hours=1))
+    leases.end_run(connection, held, Event.RETRY, RunStatus.FAILED, attempt=1, delay=timedelta(hours=1))
     assert status(connection, pipeline) is Status.RUN_REQUESTED
-    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
     connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now() - interval '1 second'")
     assert claim(connection, pipeline).attempt == 2
 
@@ -606,7 +606,7 @@ def test_two_requests_at_once_get_one_id(database_url: str, connection: Connecti
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(ask, range(8)))) == 1
     claim(connection, pipeline)
-    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
 
 
 @pytest.mark.promise("D8")
@@ -625,7 +625,7 @@ def test_a_request_while_running_is_one_more_run_under_an_id_of_its_own(connecti
     assert runs.get_request(connection, second).state == "running"
     assert finish(connection, again) is Status.IDLE
     assert runs.get_request(connection, second).state == "succeeded"
-    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
     assert_legal(connection)
 
 
@@ -635,7 +635,7 @@ def test_a_resumed_pipeline_continues_its_request(connection: Connection) -> Non
     asked = request(connection, pipeline)
     held = claim(connection, pipeline)
     pipelines.request_pause(connection, pipeline.id)
-    pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
     assert runs.get_request(connection, asked).state == "paused"
     assert request(connection, pipeline) == asked
     finish(connection, claim(connection, pipeline))
@@ -660,7 +660,7 @@ def test_a_withdrawn_pause_leaves_the_same_run_running(connection: Connection) -
     pipelines.request_pause(connection, pipeline.id)
     _, resumed = pipelines.request_run(connection, pipeline.id, trigger="api", resume=True)
     assert resumed == pipelines.get(connection, pipeline.id).request_id
-    assert pipelines.heartbeat(connection, held, TTL) is Status.RUNNING
+    assert leases.heartbeat(connection, held, TTL) is Status.RUNNING
     assert finish(connection, held) is Status.IDLE
 
 
@@ -699,9 +699,9 @@ def make_due(connection: Connection, since: str = "1 second") -> None:
 
 def test_a_new_schedule_is_due_one_interval_from_now(connection: Connection) -> None:
     create(connection, schedule_interval="1h")
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     make_due(connection)
-    assert pipelines.fire_schedules(connection) == ["genres"]
+    assert schedules.fire_schedules(connection) == ["genres"]
 
 
 @pytest.mark.promise("S1")
@@ -711,9 +711,9 @@ def test_two_runners_at_once_fire_a_due_time_once(database_url: str, connection:
     with connect(database_url, name="tests") as other:
         other.execute("SET lock_timeout = '1s'")
         with connection.transaction():
-            assert pipelines.fire_schedules(connection) == ["genres"]
-            assert pipelines.fire_schedules(other) == []
-        assert pipelines.fire_schedules(other) == []
+            assert schedules.fire_schedules(connection) == ["genres"]
+            assert schedules.fire_schedules(other) == []
+        assert schedules.fire_schedules(other) == []
 
 
 @pytest.mark.promise("S1")
@@ -726,7 +726,7 @@ def test_eight_threads_fire_twenty_due_times_once_each(database_url: str, connec
     def fire(_: int) -> list[str]:
         with connect(database_url, name="tests") as own:
             gate.wait()
-            return pipelines.fire_schedules(own)
+            return schedules.fire_schedules(own)
 
     with ThreadPoolExecutor(8) as threads:
         fired = [name for names in threads.map(fire, range(8)) for name in names]
@@ -736,9 +736,9 @@ def test_eight_threads_fire_twenty_due_times_once_each(database_url: str, connec
 def test_missed_due_times_cause_one_run(connection: Connection) -> None:
     pipeline = create(connection, schedule_interval="30s")
     make_due(connection, "1 day")
-    assert pipelines.fire_schedules(connection) == ["genres"]
+    assert schedules.fire_schedules(connection) == ["genres"]
     finish(connection, claim(connection, pipeline))
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     late = connection.execute("SELECT next_due_at > now() AS ahead FROM etl.etl_pipelines").fetchone()
     assert late == {"ahead": True}
 
@@ -747,14 +747,14 @@ def test_the_next_due_time_is_one_interval_after_the_last(connection: Connection
     pipeline = create(connection, schedule_interval="1h")
     make_due(connection, "10 minutes")
     before = row(connection, pipeline)["next_due_at"]
-    pipelines.fire_schedules(connection)
+    schedules.fire_schedules(connection)
     assert row(connection, pipeline)["next_due_at"] == before + timedelta(hours=1)
 
 
 def test_a_disabled_pipeline_is_never_due(connection: Connection) -> None:
     create(connection, schedule_interval="1h", enabled=False)
     make_due(connection)
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
 
 
 @pytest.mark.promise("D1")
@@ -762,7 +762,7 @@ def test_a_due_time_does_not_run_a_paused_pipeline(connection: Connection) -> No
     pipeline = create(connection, schedule_interval="1h")
     pipelines.request_pause(connection, pipeline.id)
     make_due(connection)
-    assert pipelines.fire_schedules(connection) == []
+    assert schedules.fire_schedules(connection) == []
     assert status(connection, pipeline) is Status.PAUSED
 
 
@@ -804,7 +804,7 @@ def test_disabling_a_pipeline_that_is_being_claimed_pauses_its_run(database_url:
             waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
             wait_until(lambda: observer.execute(waiting).fetchall(), what="an update that waits for the claim")
         assert disabling.result(timeout=30) is Status.PAUSE_REQUESTED
-    assert pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
     assert pipelines.get(connection, pipeline.id).definition.enabled is False
 
 
@@ -813,8 +813,8 @@ def test_disabling_a_running_pipeline_pauses_it(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     assert enable(connection, pipeline, False) is Status.PAUSE_REQUESTED
-    assert pipelines.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
-    assert pipelines.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert leases.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
+    assert leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
     assert_legal(connection)
 
 
@@ -823,7 +823,7 @@ def test_a_disabled_pipeline_keeps_its_request_but_is_not_claimed(connection: Co
     pipeline = create(connection)
     asked = request(connection, pipeline)
     assert enable(connection, pipeline, False) is Status.RUN_REQUESTED
-    assert pipelines.claim_next(connection, runner="w", ttl=TTL) is None
+    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
     with pytest.raises(TransitionRefused, match="disabled"):
         request(connection, pipeline)
     assert enable(connection, pipeline, True) is Status.RUN_REQUESTED
@@ -1072,7 +1072,7 @@ def test_commits_of_the_store_are_durable_whatever_the_default_of_the_server(
 
 def test_a_poll_asks_first_what_is_due(connection: Connection) -> None:
     def due() -> tuple[bool, bool, bool]:
-        found = pipelines.get_due(connection)
+        found = schedules.get_due(connection)
         return found.schedules, found.reconciles, found.leases
 
     pipeline = create(connection)

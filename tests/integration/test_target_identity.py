@@ -3,6 +3,7 @@
 import pytest
 
 from tests.helpers.events import (
+    both_modes,
     count_events,
     create_events,
     create_filled,
@@ -10,9 +11,9 @@ from tests.helpers.events import (
     events_are_right,
     fill_events,
 )
-from tests.helpers.running import run, succeed
+from tests.helpers.running import differences, once_read, run, succeed
 from vitrine.model import Pipeline
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines, runs
@@ -111,3 +112,41 @@ def test_a_full_load_does_not_need_the_table_it_wrote_before(connection: Connect
     create_target(connection)
     assert succeed(connection, settings, events).counts.written == 10
     assert events_are_right(connection)
+
+
+RECREATE = "DROP TABLE analytics.events; CREATE TABLE analytics.events (id integer PRIMARY KEY, note {}, modified {})"
+CHANGES = {
+    "another type": ("ALTER TABLE analytics.events ALTER note TYPE integer USING 0", "DATA_ERROR", "would be changed"),
+    "a trigger": (
+        "CREATE FUNCTION analytics.keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;"
+        " CREATE TRIGGER keep BEFORE INSERT ON analytics.events FOR EACH ROW EXECUTE FUNCTION analytics.keep()",
+        "TARGET_CHANGED_ROWS",
+        "keep",
+    ),
+    "another table": (RECREATE.format("numeric", "timestamptz"), "TARGET_REPLACED", "was recreated"),
+}
+
+
+@pytest.mark.promise("E14", "J31")
+@both_modes
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_mart_that_changes_during_a_run_is_planned_again(
+    connection: Connection, settings: Settings, mode: str, change: str
+) -> None:
+    statements, code, named = CHANGES[change]
+    fill_events(connection, 300)
+    create_target(connection)
+    connection.execute("ALTER TABLE analytics.events ALTER note TYPE numeric USING 0")
+    query = "SELECT id, id + 0.5 AS note, modified FROM ugc.events"
+    pipeline = create_events(connection, settings, mode, source_query=query)
+    watch = once_read(100, lambda: connection.execute(raw(statements)))
+    executed = run(connection, settings, pipeline, watch=watch, waits=[0.0])
+    if mode == "full" and change == "another table":  # a load needs no earlier row
+        assert executed.error is None, executed.error
+        assert differences(connection, query, "analytics.events", "id") == []
+        return
+    assert executed.error is not None
+    if mode == "full" and change == "another type":
+        code, named = "STAGING_MISMATCH", "staged for type numeric"
+    assert (executed.error.code, named in str(executed.error)) == (code, True)
+    assert count_events(connection) == (0 if mode == "full" or change == "another table" else 100)

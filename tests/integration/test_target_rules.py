@@ -134,6 +134,59 @@ def test_a_trigger_that_keeps_rows_which_have_vanished_fails_the_load(
 
 
 @pytest.mark.promise("J20")
+@pytest.mark.parametrize("option", ["fail", "warn"])
+@pytest.mark.parametrize("delete_mode", ["soft_column", "reconcile_keys"])
+def test_a_trigger_that_keeps_rows_which_changes_delete_fails_the_run(
+    connection: Connection, settings: Settings, delete_mode: str, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"delete_mode": delete_mode, "on_target_trigger": option}
+    options |= {"delete_column": "gone"} if delete_mode == "soft_column" else {}
+    connection.execute("ALTER TABLE ugc.parts ADD gone boolean")
+    query = "SELECT id, note, modified, gone FROM ugc.parts"
+    columns = f"{COLUMNS}, gone boolean"
+    pipeline = create_parts(connection, settings, "incremental", columns, source_query=query, options=options)
+    succeed(connection, settings, pipeline)
+    add_trigger(connection, "BEFORE DELETE ON analytics.parts FOR EACH ROW", "RETURN NULL;")
+    if delete_mode == "soft_column":
+        connection.execute("UPDATE ugc.parts SET gone = true, modified = now() WHERE id = 3")
+    else:
+        connection.execute("DELETE FROM ugc.parts WHERE id = 3")
+    if option == "fail":
+        fails_with(connection, settings, pipeline, "TARGET_CHANGED_ROWS", "1 rows that were deleted", "meddle")
+    else:
+        with caplog.at_level(logging.WARNING):
+            succeed(connection, settings, pipeline)
+        assert "1 rows that were deleted" in caplog.text
+
+
+PARTITIONS = (
+    "ALTER TABLE analytics.parts RENAME TO whole; CREATE TABLE analytics.parts (LIKE analytics.whole INCLUDING ALL)"
+    " PARTITION BY RANGE (id); CREATE TABLE analytics.low PARTITION OF analytics.parts FOR VALUES FROM (0) TO (4);"
+    " CREATE TABLE analytics.high PARTITION OF analytics.parts DEFAULT"
+)
+
+
+@pytest.mark.promise("J20")
+@both_modes
+@pytest.mark.parametrize(
+    "children",
+    [PARTITIONS, "CREATE TABLE analytics.low () INHERITS (analytics.parts); INSERT INTO analytics.low (id) VALUES (3)"],
+    ids=["partition", "child"],
+)
+def test_a_trigger_of_a_partition_is_seen(connection: Connection, settings: Settings, mode: str, children: str) -> None:
+    pipeline = create_parts(connection, settings, mode, COLUMNS)
+    connection.execute(raw(children))
+    when = "BEFORE INSERT OR UPDATE ON analytics.low FOR EACH ROW"
+    add_trigger(connection, when, "NEW.note := upper(NEW.note); RETURN NEW;")
+    (warning,) = validation.validate(pipeline.definition, settings).warnings
+    assert "triggers (meddle)" in warning
+    fails_with(connection, settings, pipeline, "TARGET_CHANGED_ROWS", "meddle")
+    connection.execute("DROP TRIGGER meddle ON analytics.low")
+    succeed(connection, settings, pipeline)
+    assert is_right(connection)
+
+
+@pytest.mark.promise("J20")
 @both_modes
 def test_a_trigger_that_a_run_does_not_fire_is_ignored(connection: Connection, settings: Settings, mode: str) -> None:
     pipeline = create_parts(connection, settings, mode, COLUMNS)
@@ -265,6 +318,14 @@ def test_an_unlogged_target_is_refused_for_changes_and_a_warning_for_full_loads(
     full = pipeline.definition.model_copy(update={"mode": "full"})
     (warning,) = validation.validate(full, settings).warnings
     assert "UNLOGGED" in warning
+
+
+@pytest.mark.promise("J17")
+def test_an_unlogged_partition_is_refused_for_changes(connection: Connection, settings: Settings) -> None:
+    pipeline = create_parts(connection, settings, "incremental", COLUMNS)
+    connection.execute(raw(PARTITIONS))
+    connection.execute("ALTER TABLE analytics.low SET UNLOGGED")
+    refused(settings, pipeline, "UNLOGGED_TARGET", "ALTER TABLE analytics.low SET LOGGED")
 
 
 @pytest.mark.promise("J17")

@@ -13,7 +13,7 @@ from vitrine.model import Definition
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import claims, pipelines
 
 QUERY = "SELECT id, name, modified FROM content.genre"
 READ: dict[str, Any] = {"order_index": 10, "task_type": "SQL", "body": QUERY}
@@ -66,7 +66,7 @@ def test_a_row_that_names_another_target_than_its_last_step_is_not_run(
     create(connection, settings, **GENRES, tasks=[OVERRIDE])
     connection.execute("UPDATE etl.etl_pipelines SET target_table = 'analytics.genres'")
     pipelines.request_run(connection, "genres", trigger="cli")
-    assert pipelines.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
+    assert claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
     assert pipelines.get(connection, "genres").status is Status.FAILED
 
 

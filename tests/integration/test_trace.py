@@ -416,6 +416,20 @@ def test_keys_of_every_kind_are_found_as_a_person_writes_them(
         assert trace(settings, pipeline, text).standing == "deleted_at_source"
 
 
+def test_a_padded_key_is_found_in_a_text_of_the_target(connection: Connection, settings: Settings) -> None:
+    connection.execute("CREATE TABLE ugc.keyed (id character(5) PRIMARY KEY, note text)")
+    connection.execute("INSERT INTO ugc.keyed VALUES ('a', 'x'), ('b', 'x')")
+    connection.execute("CREATE TABLE analytics.keyed (id text PRIMARY KEY, note text)")
+    query = "SELECT id, note FROM ugc.keyed"
+    pipeline = create(connection, settings, source_query=query, target_table="analytics.keyed", key_columns=["id"])
+    succeed(connection, settings, pipeline)
+    connection.execute("UPDATE analytics.keyed SET note = 'y' WHERE id = 'b'")
+    found = trace(settings, pipeline, "a"), trace(settings, pipeline, "b")
+    assert [(one.standing, differing(one)) for one in found] == [("equal", []), ("waiting", ["note"])]
+    connection.execute("DELETE FROM ugc.keyed")
+    assert trace(settings, pipeline, "a    ").standing == "deleted_at_source"
+
+
 def test_a_key_of_several_columns_has_a_value_for_each(connection: Connection, settings: Settings) -> None:
     connection.execute("CREATE TABLE ugc.pairs (a integer, b text, note text, PRIMARY KEY (a, b))")
     connection.execute("INSERT INTO ugc.pairs VALUES (1, 'x|y', 'n'), (1, 'x', 'm')")

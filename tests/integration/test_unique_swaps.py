@@ -227,3 +227,39 @@ def test_a_deferred_foreign_key_to_the_target_is_checked_before_the_load_is_publ
     connection.execute("DELETE FROM analytics.medals")
     succeed(connection, settings, ranks)
     assert is_right(connection)
+
+
+@pytest.mark.promise("J10")
+def test_rows_that_refer_to_a_partition_stay(connection: Connection, settings: Settings) -> None:
+    ranks = create_ranks(connection, settings, "full", "")
+    connection.execute(
+        "ALTER TABLE analytics.ranks RENAME TO part; CREATE TABLE analytics.ranks (LIKE analytics.part INCLUDING ALL,"
+        " UNIQUE (id, place)) PARTITION BY RANGE (id); ALTER TABLE analytics.ranks ATTACH PARTITION analytics.part"
+        " DEFAULT; CREATE UNIQUE INDEX ON analytics.part (place); CREATE TABLE analytics.medals"
+        " (rank integer REFERENCES analytics.part ON DELETE CASCADE); INSERT INTO analytics.medals VALUES (1), (2)"
+    )
+    move(connection, SWAP)
+    failed = run(connection, settings, ranks).error
+    assert failed is not None
+    assert failed.code == "DATA_ERROR"
+    assert connection.execute("SELECT count(*) AS n FROM analytics.medals").fetchone() == {"n": 2}
+
+
+@pytest.mark.promise("J10")
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "NO ACTION"])
+def test_a_row_whose_parent_vanishes_moves_to_its_new_one_and_stays(
+    connection: Connection, settings: Settings, action: str
+) -> None:
+    ranks = create_ranks(connection, settings, "full", "")
+    connection.execute(
+        raw(f"ALTER TABLE analytics.ranks ADD FOREIGN KEY (place) REFERENCES analytics.ranks ON DELETE {action}")
+    )
+    connection.execute("ALTER TABLE analytics.ranks ADD note text DEFAULT 'ours'")
+    move(connection, "1", "id = 2")
+    succeed(connection, settings, ranks)
+    move(connection, "3", "id <= 2")
+    connection.execute("DELETE FROM ugc.ranks WHERE id = 1")
+    connection.execute("UPDATE analytics.ranks SET note = 'kept' WHERE id = 2")
+    assert succeed(connection, settings, ranks).counts.deleted == 1
+    assert is_right(connection)
+    assert connection.execute("SELECT note FROM analytics.ranks WHERE id = 2").fetchone() == {"note": "kept"}

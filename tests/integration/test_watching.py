@@ -21,7 +21,7 @@ from vitrine.flow.rows import Counts
 from vitrine.model import Pipeline, Row
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import pipelines, runs
+from vitrine.store import claims, pipelines, runs
 from vitrine.store import state as states
 
 
@@ -245,7 +245,7 @@ def test_queue_statuses_and_heartbeats_are_metrics_from_the_store(
     for name in ("held", "waiting", "later", "broken", "off"):
         genres(connection, settings, name=name, target_table=f"analytics.{name}", enabled=name != "off")
     pipelines.request_run(connection, "held", trigger="api")
-    assert pipelines.claim_next(connection, runner="tests", ttl=timedelta(hours=1)) is not None
+    assert claims.claim_next(connection, runner="tests", ttl=timedelta(hours=1)) is not None
     for name in ("waiting", "later"):
         pipelines.request_run(connection, name, trigger="api")
     connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now() + interval '1 h' WHERE name = 'later'")

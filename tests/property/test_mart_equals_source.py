@@ -37,7 +37,7 @@ from vitrine.postgres import Connection, raw
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.status import LEASED, Status
-from vitrine.store import pipelines
+from vitrine.store import claims, pipelines
 from vitrine.store import state as states
 
 if TYPE_CHECKING:
@@ -352,12 +352,12 @@ class MartMachine(RuleBasedStateMachine):
     def _claim(self) -> Claim:
         control, ttl = self.world.control, self.world.settings.lease_ttl
         pipelines.request_run(control, self._id, trigger="cli")
-        claim = pipelines.claim_next(control, runner="tests", ttl=ttl)
+        claim = claims.claim_next(control, runner="tests", ttl=ttl)
         if claim is None:  # a killed run still holds the lease
             self.world.expire()
             if pipelines.get(control, self._id).status is not Status.RUN_REQUESTED:
                 pipelines.request_run(control, self._id, trigger="cli")  # PAUSED, or FAILED after three kills
-            claim = pipelines.claim_next(control, runner="tests", ttl=ttl)
+            claim = claims.claim_next(control, runner="tests", ttl=ttl)
         assert claim is not None
         return claim
 

@@ -16,7 +16,7 @@ from vitrine.flow.rows import Entry, Saved
 from vitrine.policy import Call
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import leases, pipelines
 from vitrine.store.checkpoints import StoreCheckpoint
 
 WRITERS = 3
@@ -120,7 +120,7 @@ class World:
             "UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 second'"
             " WHERE lease_token IS NOT NULL"
         )
-        pipelines.expire_leases(connection or self.control)
+        leases.expire_leases(connection or self.control)
 
     def terminate(self) -> None:
         """Terminate every session of every run."""

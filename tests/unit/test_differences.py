@@ -50,6 +50,9 @@ class FakeSides:
         found = digest_ordered(rows, compare, 50) if compare.parts > 1 else digest_rows(rows, compare)
         return self._counted(found, compare)
 
+    def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
+        raise NotImplementedError
+
     def keys_of(self, read: Read) -> Iterator[Key]:
         raise NotImplementedError
 
@@ -161,3 +164,14 @@ def test_the_next_key_is_above(key: Key, columns: tuple[Column, ...]) -> None:
 def test_a_text_that_is_no_number_is_ordered_after_all_numbers() -> None:
     assert rank(("zzz",), (ID,)) > rank(("999999",), (ID,))
     assert rank(("",), (ID,)) > rank(("0",), (ID,))
+
+
+def test_keys_that_are_not_confirmed_do_not_end_the_search() -> None:
+    sides = FakeSides({number: "n" for number in range(1000)}, {})
+
+    def confirm(keys: Sequence[Key]) -> tuple[differences.Differences, int]:
+        kept = tuple(key for key in keys if key == ("999",))
+        return differences.Differences(missing=kept), len(keys) - len(kept)
+
+    found = differences.find(sides, confirm, most_keys=100, rows_at_once=50)
+    assert (found.differences.missing, found.waiting, found.complete) == ((("999",),), 999, True)

@@ -23,7 +23,7 @@ from vitrine.model import RETURNING, RequestKind
 from vitrine.runner.dispatcher import DELAYS, Verdict, delay_before, judge
 from vitrine.runner.executor import WAITS, Executed, wait_before
 from vitrine.status import Event, RunStatus, Status, next_status
-from vitrine.store.pipelines import MAX_ATTEMPTS
+from vitrine.store.leases import MAX_ATTEMPTS
 
 FIRST, SECOND = DELAYS
 

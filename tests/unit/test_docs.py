@@ -9,7 +9,8 @@ from pydantic import AliasChoices
 
 from tests.helpers import command_lines
 from vitrine import plugins
-from vitrine.model import Definition, Options
+from vitrine.api.app import STATUS_OF_CODE, STATUS_OF_GROUP
+from vitrine.model import Definition, Options, RequestKind
 from vitrine.settings import Settings
 from vitrine.status import diagram
 
@@ -46,6 +47,20 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{page.name} links to {link}"
 
 
+def _code(page: Path) -> Iterator[str]:
+    """Every line of code without its comment, which is in the language of the page."""
+    fenced = False
+    for line in page.read_text("utf-8").splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif (fenced or line.startswith("    ")) and (code := re.sub(r"(^|\s+)(#|--) .*$", "", line).rstrip()):
+            yield code
+
+
+def test_both_readmes_have_the_same_commands() -> None:
+    assert list(_code(ROOT / "README.ru.md")) == list(_code(ROOT / "README.md"))
+
+
 def _variables() -> Iterator[str]:
     """Every variable that the settings and the sections of the connectors read."""
     # values of sections are given in code, or read by the section itself
@@ -77,6 +92,38 @@ def test_the_sample_sets_nothing() -> None:
 @pytest.mark.parametrize("name", [*Definition.model_fields, *_options()])
 def test_every_field_of_a_pipeline_is_explained(name: str) -> None:
     assert f"| `{name}` |" in (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+
+
+def test_every_status_of_an_error_is_on_the_page_of_the_api() -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    listed = {int(one) for row in re.findall(r"^\| ([0-9, ]+) \|", page, flags=re.MULTILINE) for one in row.split(",")}
+    assert {*STATUS_OF_CODE.values(), *STATUS_OF_GROUP.values()} <= listed
+
+
+@pytest.mark.parametrize("code", STATUS_OF_CODE)
+def test_a_code_with_its_own_status_has_a_remedy(code: str) -> None:
+    assert re.search(
+        rf"^\| .*`{code}`.* \[{STATUS_OF_CODE[code]}\]",
+        (ROOT / "docs" / "pipelines.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+
+
+def test_the_example_of_a_proxy_passes_the_websocket_of_the_console() -> None:
+    example = (ROOT / "docs" / "access.md").read_text("utf-8").partition("```nginx\n")[2].partition("```")[0]
+    for line in ("proxy_http_version 1.1;", "Upgrade $http_upgrade;", "Connection $connection_upgrade;"):
+        assert line in example
+
+
+def test_every_operation_of_the_audit_log_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "access.md").read_text("utf-8")
+    source = "\n".join(file.read_text("utf-8") for file in (ROOT / "src" / "vitrine" / "service").rglob("*.py"))
+    written = set(re.findall(r'"((?:pipelines|state|tokens|sessions)\.[a-z_]+)"', source))
+    operations = written | {f"pipelines.{kind}" for kind in RequestKind}
+    # an apply is recorded as the changes that it makes
+    assert [
+        one for one in sorted(operations - {"pipelines.apply"}) if f"| `{one}`" not in page and f", `{one}`" not in page
+    ] == []
 
 
 COMMAND = re.compile(

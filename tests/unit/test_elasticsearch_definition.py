@@ -150,6 +150,11 @@ def test_replicas_that_follow_the_number_of_nodes_are_not_replaced_by_the_defaul
             "options.index.mappings._source is given, but Vitrine compares whole documents with their rows; remove it",
         ),
         (
+            {"settings": {"index": {"mapping.source.mode": "synthetic"}}},
+            'options.index.settings: index.mapping.source.mode is "synthetic", but Vitrine compares whole documents'
+            " with their rows; remove it",
+        ),
+        (
             {"mappings": {"_routing": {"required": True}}},
             "options.index.mappings._routing is required, but documents have no routing; remove it",
         ),

@@ -135,6 +135,12 @@ def test_selectors_find_pods_and_ports() -> None:
         assert {port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]} <= ports[name]
 
 
+def test_a_browser_stays_with_the_process_that_built_its_page() -> None:
+    for name, one in of_kind("Service").items():
+        several = of_kind("Deployment")[name]["spec"]["replicas"] > 1
+        assert (one["spec"].get("sessionAffinity") == "ClientIP") == several
+
+
 def test_the_name_of_the_service_is_one_under_which_the_api_may_be_called() -> None:
     assert set(of_kind("Service")) <= set(environment(PODS["vitrine-api"])["VITRINE_ALLOWED_HOSTS"].split(","))
     page = (ROOT / "docs" / "deployment.md").read_text("utf-8")

@@ -37,9 +37,19 @@ def message(event: str, **details: Any) -> Notification:
         ("recovery", {"of": "failure", "run_id": 8}, "film_dim has recovered: run 8 succeeded."),
         ("recovery", {"of": "stale", "fresh_as_of": "2025-01-01"}, "film_dim is fresh again, as of 2025-01-01."),
         (
+            "recovery",
+            {"of": "stale", "fresh_as_of": "2025-01-01", "reason": "disabled"},
+            "film_dim is disabled, so its mart is not checked for its age any more.",
+        ),
+        (
+            "recovery",
+            {"of": "stale", "fresh_as_of": "2025-01-01", "reason": "no_promise"},
+            "film_dim has neither freshness nor a schedule now, so its mart is not checked for its age any more.",
+        ),
+        (
             "stale",
             {"fresh_as_of": None},
-            "film_dim is stale: its mart is without a first success. `vitrine status film_dim` shows why.",
+            "film_dim is stale: no run of it has succeeded yet. `vitrine status film_dim` shows why.",
         ),
         (
             "quarantine",

@@ -127,6 +127,8 @@ def test_a_file_named_env_is_read_and_the_environment_takes_precedence(
         ("VITRINE_TOKEN", "vtr_S3CR3T\nX-Header: 1"),
         ("VITRINE_TOKEN", "vtr_S3CR3T\u0430"),
         ("VITRINE_TOKEN", "vtr_S3CR3T and more"),
+        ("VITRINE_API_URL", "https://S3CR3T..example.com"),
+        ("VITRINE_WEBHOOK_URL", "https://hooks..example.com/S3CR3T"),
     ],
 )
 def test_a_wrong_value_is_reported_by_its_variable_and_never_repeated(

@@ -76,6 +76,7 @@ DUE = "2025-01-01 12:05:00 UTC"
         ),
         (replace(IDLE, postponed=2, last_error_code="TRANSIENT"), TWO, "retrying", f"the next attempt is at {DUE}"),
         (IDLE, NONE, "runner_gone", "no runner is alive"),
+        (replace(IDLE, next_due_at=None, chained=True), NONE, "runner_gone", "no runner is alive"),
         (IDLE, TWO, "not_due", f"the next run is due at {DUE}"),
         (replace(IDLE, **BLOCKED), TWO, "source_transaction", "end that transaction"),
         (replace(IDLE, next_due_at=None), TWO, "not_scheduled", "nothing starts its runs"),

@@ -11,30 +11,43 @@ from vitrine.cli import building, exit_codes, output, process
 if TYPE_CHECKING:
     from vitrine.cli.backends.protocols import Control
     from vitrine.service.bodies.control import Requested
-    from vitrine.service.bodies.runs import RequestBody, RunBody
-
-Announce = Callable[["Requested", str | None], None]
-"""Called with the request, and the runner that has the pipeline, if one has it."""
+    from vitrine.service.bodies.runs import RequestBody, RunBody, StatusBody
 
 STEP = timedelta(seconds=10)
+NO_RUNNER = "no runner is alive"
+"""How the status says so; this process carries out its own request all the same."""
 
 
-def request(
-    name: str, ask: "Callable[[Control], Requested]", announce: Announce = lambda requested, owner: None
-) -> "RequestBody":
-    """The request at its end, or as it is when a signal ends the wait."""
+def request(name: str, work: str, ask: "Callable[[Control], Requested]", *, quiet: bool = False) -> "RequestBody":
+    """The request at its end, or as it is when a signal ends the wait. What it waits for is shown, unless `quiet`."""
     stop = threading.Event()
+
+    def announce(requested: "Requested", current: "StatusBody") -> None:
+        if not quiet:
+            _announce(requested, current, work)
+
     return _through_api(name, ask, announce, stop) if building.uses_api() else _here(name, ask, announce, stop)
+
+
+Announce = Callable[["Requested", "StatusBody"], None]
+"""Called with the request, and the status of its pipeline."""
+
+
+def _announce(requested: "Requested", current: "StatusBody", work: str) -> None:
+    """Says what the request waits for: one that stands before it is carried out by a runner only."""
+    is_next = current.request_id in (None, requested.request_id)
+    if not is_next and current.status == "RUNNING":
+        output.show(f"{requested.pipeline} is RUNNING on {current.lease_owner}; the {work} follows that run")
+    elif not is_next:
+        kind = current.requested_kind or "run"
+        output.show(f"{requested.pipeline} waits for a {kind} that was requested before; the {work} follows it")
+    if current.waiting and current.waiting.startswith(NO_RUNNER) and (not is_next or building.uses_api()):
+        output.show(current.waiting)
 
 
 def ended_run(name: str, work: str, ask: "Callable[[Control], Requested]", *, quiet: bool) -> "RunBody":
     """The run that has carried out the request; otherwise the command ends."""
-
-    def announce(requested: "Requested", owner: str | None) -> None:
-        if requested.status == "RUNNING" and not quiet:
-            output.show(f"{requested.pipeline} is RUNNING on {owner}; the {work} follows that run")
-
-    found = request(name, ask, announce)
+    found = request(name, work, ask, quiet=quiet)
     if found.state == "failed":
         run = found.run
         reason = f" ({run.error_code}): {run.error_message}" if run else ": the run before it failed"
@@ -49,14 +62,14 @@ def _here(name: str, ask: "Callable[[Control], Requested]", announce: Announce, 
     from vitrine.cli import backends
     from vitrine.cli.foreground import Foreground
     from vitrine.service.bodies.runs import RequestBody
-    from vitrine.store import pipelines
+    from vitrine.store import leases, pipelines
 
     settings = building.service_settings()
     with building.connect_store(settings) as store, backends.opened() as backend:
-        pipelines.expire_leases(store)
+        leases.expire_leases(store)
         pipeline = pipelines.get(store, name)
         requested = ask(backend.control)
-        announce(requested, pipeline.lease_owner)
+        announce(requested, backend.history.status(name))
         process.on_stop_signals(stop.set)
         return RequestBody.of(Foreground(store, settings, stop).carry_out(pipeline, requested.request_id), pipeline)
 
@@ -68,7 +81,7 @@ def _through_api(
 
     with backends.opened() as backend:
         requested = ask(backend.control)
-        announce(requested, backend.history.status(name).lease_owner)
+        announce(requested, backend.history.status(name))
         process.on_stop_signals(stop.set)
         return waiting.until_stopped(
             backend.history, requested.request_id, stop, step=STEP, progress=lambda found: None

@@ -44,10 +44,10 @@ class Foreground:
         """A run of the pipeline, claimed for this process; Held, and nothing is requested, if it cannot start now."""
         from vitrine.service import control
         from vitrine.status import LEASED
-        from vitrine.store import pipelines
+        from vitrine.store import leases, pipelines, schedules
 
-        if pipelines.get_due(self._store).leases:
-            pipelines.expire_leases(self._store)
+        if schedules.get_due(self._store).leases:
+            leases.expire_leases(self._store)
         with self._store.transaction():
             pipeline = pipelines.lock(self._store, name)
             if pipeline.status in LEASED:
@@ -79,7 +79,7 @@ class Foreground:
 
     def carry_out(self, pipeline: "Pipeline", request_id: "UUID") -> "Request":
         """The request once it has ended, or as it is after a stop; carried out by a runner, or by this process."""
-        from vitrine.store import pipelines, runs
+        from vitrine.store import leases, runs
 
         while True:
             claim = self._claim_request(pipeline, request_id)
@@ -88,7 +88,7 @@ class Foreground:
             request = runs.get_request(self._store, request_id)
             if request.state not in ("pending", "running") or self._stop.wait(POLL_SECONDS):
                 return request
-            pipelines.expire_leases(self._store)
+            leases.expire_leases(self._store)
 
     def _claim_request(self, pipeline: "Pipeline", request_id: "UUID") -> "Claim | None":
         """The request, claimed for this process; None while another one stands before it, or a runner has it."""
@@ -100,7 +100,7 @@ class Foreground:
             return self._claim(pipeline)
 
     def _claim(self, pipeline: "Pipeline") -> "Claim | None":
-        from vitrine.store import pipelines
+        from vitrine.store import claims
 
         runner = f"{building.runner_name()}:cli"
-        return pipelines.claim_next(self._store, runner=runner, ttl=self._settings.lease_ttl, only=pipeline.id)
+        return claims.claim_next(self._store, runner=runner, ttl=self._settings.lease_ttl, only=pipeline.id)

@@ -7,7 +7,6 @@ from vitrine.cli import carrying_out, exit_codes, output, process
 from vitrine.cli.arguments import Name
 
 if TYPE_CHECKING:
-    from vitrine.service.bodies.control import Requested
     from vitrine.service.bodies.runs import RequestBody
 
 
@@ -17,12 +16,7 @@ def rollback(name: Name) -> None:
     With its checkpoint; the pipeline is paused. Carried out by the first runner that is free, or by this process. Exit
     code 0 done, 1 refused or failed, 3 paused or interrupted before it was done.
     """
-    _report(carrying_out.request(name, lambda control: control.roll_back(name), _announce))
-
-
-def _announce(requested: "Requested", owner: str | None) -> None:
-    if requested.status == "RUNNING":
-        output.show(f"{requested.pipeline} is RUNNING on {owner}; the rollback follows that run")
+    _report(carrying_out.request(name, "rollback", lambda control: control.roll_back(name)))
 
 
 def _report(request: "RequestBody") -> None:

@@ -29,7 +29,7 @@ from vitrine.runner.executor import Executed
 from vitrine.service import control, definitions, files
 from vitrine.settings import Settings
 from vitrine.store import pipelines
-from vitrine.store.pipelines import claim_next
+from vitrine.store.claims import claim_next
 from vitrine.tables import green, red, table
 
 SHOWN_ROWS = 3

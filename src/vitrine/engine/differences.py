@@ -1,6 +1,6 @@
 """Finds the keys that differ between two sides: by ranges first, then key by key in those that differ."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vitrine.engine.sides import Sides, both
@@ -50,31 +50,55 @@ class Differences:
         )
 
 
+Confirm = Callable[[Sequence[Key]], tuple[Differences, int]]
+"""Those of the keys that differ indeed, and the number of those that are no difference: the next run reads them."""
+
+
 @dataclass(frozen=True)
 class Found:
     """The result of a search."""
 
     differences: Differences
+    waiting: int  # differing keys that `confirm` has left to the next run
     source_rows: int
     target_rows: int
     complete: bool  # False: the search ended at MOST_KEYS, and there may be more
 
 
-def find(sides: Sides, *, most_keys: int = MOST_KEYS, rows_at_once: int = ROWS_AT_ONCE) -> Found:
-    """Every key that differs as of now; rows that change meanwhile may be among them."""
+def find(
+    sides: Sides, confirm: Confirm | None = None, *, most_keys: int = MOST_KEYS, rows_at_once: int = ROWS_AT_ONCE
+) -> Found:
+    """Every key that differs, by the judgement of `confirm`; without it, rows that change meanwhile may be among them.
+
+    Keys that the next run reads do not count towards `most_keys`: a source may change any number of rows between runs.
+    """
     target, source = both(sides, lambda wanted: cut(sides, wanted))
-    waiting = differing(source, target)
-    found = Differences()
-    for compared in by_keys(sides, waiting, rows_at_once=rows_at_once):
-        found += compared.differences
+    ranges = differing(source, target)
+    found, waiting = Differences(), 0
+    for some in _portions(by_keys(sides, ranges, rows_at_once=rows_at_once), most_keys):
+        confirmed, left = confirm(some.keys) if confirm else (some, 0)
+        found, waiting = found + confirmed, waiting + left
         if found.count >= most_keys:
             break
     return Found(
         found,
+        waiting,
         source_rows=sum(one.rows for one in source),
         target_rows=sum(one.rows for one in target),
-        complete=not waiting,
+        complete=not ranges,
     )
+
+
+def _portions(parts: "Iterable[Compared]", keys: int) -> Iterator[Differences]:
+    """The differences of the parts, at least so many keys at a time, except for the last."""
+    found = Differences()
+    for part in parts:
+        found += part.differences
+        if found.count >= keys:
+            yield found
+            found = Differences()
+    if found.count:
+        yield found
 
 
 def check(sides: Sides, keys: Sequence[Key]) -> Differences:
@@ -82,7 +106,46 @@ def check(sides: Sides, keys: Sequence[Key]) -> Differences:
     found = Differences()
     for some in chunks(keys, KEYS_AT_ONCE):
         found += _compared(sides, replace(sides.wanted, only=tuple(some), control=None, by_key=True))[0]
-    return found
+    return paired(sides, found)
+
+
+def paired(sides: Sides, found: Differences) -> Differences:
+    """The same, but a key that the target has in another text, as 1.0 and 1.00 are one number, is different.
+
+    Otherwise it would be missing and extra at once, and the deletion of the one would delete the other.
+    """
+    if not found.missing or all(column.identical for column in sides.wanted.key):
+        return found
+    pairs = _stored_otherwise(sides, found.missing)
+    if not pairs:
+        return found
+    wanted = replace(sides.wanted, control=None, by_key=True)
+    source = sides.source(replace(wanted, only=tuple(pairs)))
+    target = {one.range.low: one for one in sides.target(replace(wanted, only=tuple(pairs.values())))}
+    names = [column.name for column in wanted.columns]
+    key = tuple(column.name for column in wanted.key)
+    different: dict[Key, tuple[str, ...]] = dict.fromkeys(pairs, key)
+    for one in source:
+        ours = one.range.low or ()
+        if ours in pairs and (theirs := target.get(pairs[ours])) is not None:
+            different[ours] = tuple(_differing_columns(names, one, theirs))
+    return found.without((*pairs, *pairs.values())) + Differences(different=different)
+
+
+def _stored_otherwise(sides: Sides, missing: Sequence[Key]) -> dict[Key, Key]:
+    """Those of the missing keys that the target finds equal to one of its own, and that one."""
+    pairs: dict[Key, Key] = {}
+    waiting = list(chunks(missing, KEYS_AT_ONCE))
+    while waiting:
+        some = waiting.pop()
+        given = frozenset(some)
+        stored = [key for key in sides.stored(some) if key not in given]
+        if stored and len(some) == 1:
+            pairs[some[0]] = stored[0]
+        elif stored:  # halves, until each is known
+            middle = len(some) // 2
+            waiting += [some[:middle], some[middle:]]
+    return pairs
 
 
 def cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:

@@ -429,7 +429,7 @@ def _route(
     if drops and options.delete_column is not None:
         from vitrine.engine.marked_rows import drop_marked
 
-        steps, last = [*steps, drop_marked(options.delete_column, key)], Lane.TEXT
+        steps.append(drop_marked(options.delete_column, key))
     if last not in sink:
         last = next((lane for lane in sink if lane is not Lane.COPY), None)
         steps += [conversion(last)] if last else []

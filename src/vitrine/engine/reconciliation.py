@@ -65,7 +65,8 @@ class Reconciliation:
         else:
             more = "" if self.complete else "at least "
             counted = [f"{more}{_counts(self.differences)}"] if self.differences.count else []
-            found.append("source ≠ target: " + ", ".join([*counted, *self.unreadable]))
+            early = [] if self.complete or counted else ["the search ended before all ranges were compared; repeat it"]
+            found.append("source ≠ target: " + ", ".join([*counted, *early, *self.unreadable]))
         if self.waiting:
             found.append(f"{self.waiting} key(s) changed at the source since the last run, and the next run reads them")
         return "; ".join(found)
@@ -98,17 +99,16 @@ def search(checked: CheckedDefinition, quarantined: Collection[str], state: Stor
         refuse_missing(checked, built)
         changes = _changes(built.plan, state)
         sides = open_sides(checked.definition, built, quarantined)
-        found = differences.find(sides)
-        reported, waiting = _confirm(sides, found.differences.keys, changes)
+        found = differences.find(sides, lambda keys: _confirm(sides, keys, changes))
         not_compared = list(left_out(checked.definition, built, quarantined, sides.wanted, sides.produced))
-        if changes is None and reported.count:
+        if changes is None and found.differences.count:
             not_compared.append("the pipeline has no cursor of time, so changes since its last load are reported too")
         return Reconciliation(
             columns=tuple(column.name for column in sides.wanted.columns),
             source_rows=found.source_rows,
             target_rows=found.target_rows,
-            differences=reported,
-            waiting=waiting,
+            differences=found.differences,
+            waiting=found.waiting,
             complete=found.complete,
             left_out=tuple(not_compared),
             unreadable=tuple(sides.unreadable),
@@ -133,9 +133,9 @@ def compare_keys(checked: CheckedDefinition, quarantined: Collection[str], state
         if not built.plan.target.exists:
             return KeyComparison(0, 0, ())  # transforms have dropped every row so far
         sides = open_sides(checked.definition, built, quarantined, "key")
-        found = differences.find(sides)
-        reported, _ = _confirm(sides, found.differences.keys, _changes(built.plan, state))
-        return KeyComparison(found.target_rows, len(reported.missing), reported.extra)
+        changes = _changes(built.plan, state)
+        found = differences.find(sides, lambda keys: _confirm(sides, keys, changes))
+        return KeyComparison(found.target_rows, len(found.differences.missing), found.differences.extra)
     finally:
         built.close()
 

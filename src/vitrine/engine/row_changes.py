@@ -135,7 +135,7 @@ def compare_all(sides: Sides, budget: Budget, rows_expected: int | None = None) 
     random.Random(0).shuffle(waiting)  # noqa: S311  no secret
     tally, compared = _Tally(), 0
     for part in _found(sides, waiting, budget):
-        tally.add(part.differences, part.repeated)
+        tally.add(differences.paired(sides, part.differences), part.repeated)
         compared += part.rows
     remaining = _rows(waiting)
     factor = (compared + remaining) / compared if compared else 1.0
@@ -232,7 +232,8 @@ def compare_read(sides: Sides, read: Read, budget: Budget) -> RowChanges:
     for batch in sides.batches(read):
         if batch.count:
             source, target = both(sides, lambda wanted, batch=batch: _of_batch(sides, batch, wanted))
-            tally.add(differences.compare_digests(source, target, sides.wanted), sum(one.rows > 1 for one in source))
+            found = differences.paired(sides, differences.compare_digests(source, target, sides.wanted))
+            tally.add(found, sum(one.rows > 1 for one in source))
         tally.add(Differences(extra=marked_in_mart(sides, batch)))
         compared += batch.count + len(batch.deleted)
         if budget.is_spent:

@@ -68,6 +68,10 @@ class Sides(Protocol):
 
     def target(self, compare: Compare) -> Sequence[Digest]: ...
 
+    def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """The keys of the rows that the target finds by these keys: equal values of a type may have several texts."""
+        ...
+
     def keys_of(self, read: Read) -> Iterator[Key]:
         """The keys of a read, after the transforms."""
         ...
@@ -176,6 +180,9 @@ class ComputedSides:
     def target(self, compare: Compare) -> Sequence[Digest]:
         return self._computed(compare, self._plan.sink.digest)
 
+    def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
+        return _stored_keys(self._plan, keys, self.wanted)
+
     def keys_of(self, read: Read) -> Iterator[Key]:
         return self._rows.keys(read, self.wanted)
 
@@ -246,6 +253,9 @@ class StreamedSides:
         )
         return digest_rows(stored, compare)
 
+    def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
+        return _stored_keys(self._plan, keys, self.wanted)
+
     def keys_of(self, read: Read) -> Iterator[Key]:
         return self._rows.keys(read, self.wanted)
 
@@ -267,6 +277,13 @@ class StreamedSides:
     def _fetched(self, compare: Compare) -> Sequence[Column]:
         """The compared columns, and those of the key."""
         return [*compare.columns, *(column for column in compare.key if column not in compare.columns)]
+
+
+def _stored_keys(plan: Plan, keys: Sequence[Key], wanted: Compare) -> Sequence[Key]:
+    try:
+        return [key for key, _ in rows_of(plan.sink.fetch(keys, wanted.key), wanted)]
+    except (ConfigError, DataError):  # a value that the type of the target cannot hold
+        return ()
 
 
 def _digested(plan: Plan, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:

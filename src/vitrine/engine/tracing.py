@@ -8,7 +8,7 @@ from vitrine.engine import plan
 from vitrine.engine.digests import Texts, digest_rows, fields_of, lines_of
 from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.engine.reconciliation import refuse_made_keys
-from vitrine.engine.sides import are_computed
+from vitrine.engine.sides import are_computed, in_forms
 from vitrine.engine.standing import Facts
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow import keys
@@ -202,7 +202,17 @@ class _Lookup:
         if not target.exists or not target.columns:
             return []
         wanted = self._keys_of((*produced, *self.source)) or tuple(dict.fromkeys(self._candidates()))
-        return list(_rows(self.built.plan.sink.fetch(wanted, target.columns)))[:ROWS_SHOWN]
+        if found := self._fetched(wanted):
+            return found
+        # a character(n) of the source is stored in a text without the spaces at its end
+        types = {column.name: column.type for column in target.columns}
+        forms = [common_form(one.type, types.get(one.name, one.type)) for one in self._key_types()]
+        padded = tuple(dict.fromkeys(in_forms(key, forms) for key in wanted))
+        return [] if padded == wanted else self._fetched(padded)
+
+    def _fetched(self, wanted: Sequence[Key]) -> list[Texts]:
+        made = self.built.plan
+        return list(_rows(made.sink.fetch(wanted, made.target.columns)))[:ROWS_SHOWN]
 
     def _compare(self, produced: Sequence[Texts], target: Sequence[Texts]) -> tuple[tuple[str, ...], str | None]:
         """The columns in which the produced row that is most alike differs; and why only texts were compared."""

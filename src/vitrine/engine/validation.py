@@ -14,7 +14,7 @@ from vitrine.flow.rows import Column, Finding
 from vitrine.model import Definition
 from vitrine.postgres import connect
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import schedules
 
 Answer = TypeVar("Answer")
 
@@ -111,7 +111,7 @@ def within(seconds: float, ask: Callable[[], Answer]) -> Answer:
 
 def _first_due(definition: Definition, settings: Settings) -> datetime | None:
     with connect(settings.store_url, name="vitrine:validate") as store:
-        return pipelines.first_due(store, definition, settings.zone)
+        return schedules.first_due(store, definition, settings.zone)
 
 
 def findings_of(definition: Definition, built: Prepared) -> list[Finding]:

@@ -311,6 +311,7 @@ class TargetInfo(NamedTuple):
     checks: frozenset[str] = frozenset()
     written: tuple[str, ...] = ()  # of `columns`: those that the last run has written, as far as it is known
     rewrites: bool = False  # rows are written even if they are equal, and a load replaces the target as a whole
+    guards_number: bool = False  # whether a load shrinks the target too much is decided by the numbers of rows alone
 
 
 @dataclass(frozen=True)

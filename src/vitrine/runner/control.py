@@ -21,7 +21,7 @@ from vitrine.runner.lease import HeartbeatLease
 from vitrine.runner.watchdog import Watchdog
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import leases, pipelines, runs
 from vitrine.store import state as states
 from vitrine.store.database import Link
 
@@ -291,7 +291,7 @@ class RunnerControl:
         """Wait outside any transaction, then poll the store: PAUSED, RELEASED or LeaseLost when the run should end."""
         self._stop.wait(seconds)
         try:
-            status, version = pipelines.poll_run(self._store.connection(), self._claim)
+            status, version = leases.poll_run(self._store.connection(), self._claim)
         except TransientError:
             self._store.drop()
             return self.interrupted()  # the store is unavailable: the lease's own deadline decides

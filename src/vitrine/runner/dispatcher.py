@@ -30,7 +30,7 @@ from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.runner.run_log import RunLogKeeper
 from vitrine.settings import Settings
 from vitrine.status import RETURNS, Event, RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import leases, pipelines, runs
 from vitrine.store.database import Link, Spares
 
 log = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ class PipelineDispatcher:
         log.error("run hangs: %s", error, extra={"action": "run_hangs", "code": error.code, **claim.log_fields()})
         try:
             with Link(self._settings.store_url, name=f"{claim.session}:leave") as link:
-                pipelines.end_sessions(link.connection(), claim.token)  # they may lock the row that must change
+                leases.end_sessions(link.connection(), claim.token)  # they may lock the row that must change
                 self._end_run(link.connection(), claim, _failed(claim.kind), error)
                 kept.save(link)
         except VitrineError as exc:
@@ -267,7 +267,7 @@ class PipelineDispatcher:
 
     def _end_run(self, store: Connection, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
         released = verdict.event is Event.RELEASE
-        return pipelines.end_run(
+        return leases.end_run(
             store,
             claim,
             verdict.event,

@@ -12,7 +12,7 @@ from vitrine.failpoints import reach
 from vitrine.model import Claim, suspended_clock
 from vitrine.postgres import Connection, connect
 from vitrine.status import Status
-from vitrine.store import pipelines
+from vitrine.store import leases
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class HeartbeatLease:
     def beat(self, connection: Connection) -> None:
         """Extend the lease now; records whether it is lost or a pause was requested."""
         before = self._clock()  # read before sending: the answer may be late
-        status = pipelines.heartbeat(connection, self._claim, self._ttl)
+        status = leases.heartbeat(connection, self._claim, self._ttl)
         if status is not None:
             self._deadline = before + self._ttl.total_seconds()
             self._next_beat = before + self._interval
@@ -102,7 +102,7 @@ class HeartbeatLease:
                 reach("heartbeat")
                 self.beat(connection)
             else:
-                self._learn(pipelines.get_lease_status(connection, self._claim))
+                self._learn(leases.get_lease_status(connection, self._claim))
             if self._stopping.wait(self._period):
                 return
 

@@ -15,7 +15,7 @@ from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher, wait_for_connection
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import chains, notifications, pipelines, runs
+from vitrine.store import chains, claims, leases, notifications, runs, schedules
 from vitrine.store import state as states
 from vitrine.store.database import Spares
 
@@ -119,7 +119,7 @@ class PipelineManager:
     def _wait_seconds(self, store: Connection) -> float:
         """Until the next due time, at most a poll interval."""
         longest = self._settings.poll_interval.total_seconds()
-        due = pipelines.seconds_until_due(store)
+        due = schedules.seconds_until_due(store)
         return longest if due is None else min(max(due, SHORTEST_WAIT), longest)
 
     def _maintain(self, store: Connection) -> None:
@@ -148,7 +148,7 @@ class PipelineManager:
         self._end_unended(store)
         self._running = {future for future in self._running if not future.done()}
         while len(self._running) < self._allowed and not self._stop.is_set():
-            claim = pipelines.claim_next(
+            claim = claims.claim_next(
                 store,
                 runner=self._name,
                 ttl=self._settings.lease_ttl,
@@ -160,12 +160,12 @@ class PipelineManager:
 
     def _start_due(self, store: Connection) -> None:
         """Fire schedules and expire leases. Every run that ends causes a poll, and most polls find nothing."""
-        due = pipelines.get_due(store)
-        for name in pipelines.fire_schedules(store, self._settings.zone) if due.schedules else ():
+        due = schedules.get_due(store)
+        for name in schedules.fire_schedules(store, self._settings.zone) if due.schedules else ():
             log.info("run due", extra={"action": "run_due", "pipeline": name, "status": Status.RUN_REQUESTED})
-        for name in pipelines.fire_reconciles(store) if due.reconciles else ():
+        for name in schedules.fire_reconciles(store) if due.reconciles else ():
             log.info("reconcile due", extra={"action": "reconcile_due", "pipeline": name})
-        for row in pipelines.expire_leases(store) if due.leases else ():
+        for row in leases.expire_leases(store) if due.leases else ():
             metrics.lease_expired(row["name"], crash_loop=row["crash_loop"])
             log.warning(
                 "lease expired, pipeline %s",
@@ -217,7 +217,7 @@ class PipelineManager:
         while self._unended:
             claim, error = self._unended[-1]
             verdict = wait_for_connection(claim.attempt)
-            pipelines.end_run(
+            leases.end_run(
                 store,
                 claim,
                 verdict.event,

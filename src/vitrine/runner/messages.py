@@ -26,12 +26,14 @@ def text_of(message: Notification) -> str:
             status = "FAILED" if details.get("status") == "FAILED" else "failing, and is retried by its schedule"
             return f"{name} is {status}: {details.get('code')}. `vitrine status {name}` shows the reason."
         case "recovery" if details.get("of") == "stale":
-            return f"{name} is fresh again, as of {details.get('fresh_as_of')}."
+            return f"{name} {_end_of_stale(details)}."
         case "recovery":
             return f"{name} has recovered: run {details.get('run_id')} succeeded."
         case "stale":
-            since = f"as of {details['fresh_as_of']}" if details.get("fresh_as_of") else "without a first success"
-            return f"{name} is stale: its mart is {since}. `vitrine status {name}` shows why."
+            since = (
+                f"its mart is as of {at}" if (at := details.get("fresh_as_of")) else "no run of it has succeeded yet"
+            )
+            return f"{name} is stale: {since}. `vitrine status {name}` shows why."
         case "quarantine":
             return (
                 f"{name} has {details.get('rows')} row(s) in quarantine, {details.get('new')} of them new."
@@ -39,6 +41,16 @@ def text_of(message: Notification) -> str:
             )
         case event:
             return f"{name}: {event}"
+
+
+def _end_of_stale(details: Mapping[str, Any]) -> str:
+    match details.get("reason"):
+        case "disabled":
+            return "is disabled, so its mart is not checked for its age any more"
+        case "no_promise":
+            return "has neither freshness nor a schedule now, so its mart is not checked for its age any more"
+        case _:
+            return f"is fresh again, as of {details.get('fresh_as_of')}"
 
 
 def body_of(message: Notification, form: Format) -> bytes:

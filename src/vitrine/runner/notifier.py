@@ -97,4 +97,8 @@ class Notifier:
             with client.stream("POST", self._url, content=body, headers=headers) as answer:
                 return None if answer.is_success else f"the receiver answered {answer.status_code}"
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            if "CERTIFICATE_VERIFY_FAILED" in str(exc):
+                return (
+                    "the certificate of the receiver is not trusted; SSL_CERT_FILE can name the file of its authority"
+                )
             return f"the receiver could not be reached ({type(exc).__name__})"

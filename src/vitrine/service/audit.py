@@ -14,7 +14,7 @@ from vitrine.service.roles import Role
 from vitrine.store import audit
 from vitrine.store.audit import AuditFilters
 from vitrine.store.database import transaction
-from vitrine.store.pipelines import Stored
+from vitrine.store.pipeline_rows import Stored
 
 if TYPE_CHECKING:
     from vitrine.service.bodies.audit import AuditBody, AuditPage

@@ -14,7 +14,7 @@ from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectBod
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
-from vitrine.store import pipelines, runs
+from vitrine.store import pipelines, runs, schedules
 from vitrine.store import rejects as quarantine
 
 Answer = TypeVar("Answer")
@@ -32,7 +32,7 @@ def validate(context: Context, subject: str | Definition) -> ReportBody:
     definition = _definition(context, subject)
     report = ask(context, definition, validation.inspect)
     with context.connection() as connection:
-        due = pipelines.first_due(connection, definition, context.settings.zone)
+        due = schedules.first_due(connection, definition, context.settings.zone)
     findings = (*report.findings, *chain_findings.of_chain(context, definition))
     return ReportBody.of(definition, replace(report, findings=findings), due)
 

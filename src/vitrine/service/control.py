@@ -22,7 +22,7 @@ from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.status import Status
 from vitrine.store import pipelines
-from vitrine.store.pipelines import Stored
+from vitrine.store.pipeline_rows import Stored
 
 if TYPE_CHECKING:
     from vitrine.service.bodies.reconciliation import ReconcileBody

@@ -27,7 +27,7 @@ from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.store import chains, files, pipelines, selecting
-from vitrine.store.pipelines import Invalid
+from vitrine.store.pipeline_rows import Invalid
 from vitrine.store.selecting import Listed
 
 MANAGED_BY_FILE = "MANAGED_BY_FILE"

@@ -17,7 +17,7 @@ from vitrine.postgres import Connection, connect, translated
 from vitrine.service.bodies.doctor import DoctorReport, of_definitions
 from vitrine.settings import Settings
 from vitrine.store import migrate, notifications, pipelines, runs
-from vitrine.store.pipelines import Invalid
+from vitrine.store.pipeline_rows import Invalid
 
 OLDEST_POSTGRES = 15
 RUNNER_SEEN_WITHIN = timedelta(seconds=15)

@@ -15,7 +15,7 @@ from vitrine.service.context import Context
 from vitrine.service.permissions import allowed
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.store.pipelines import Invalid
+from vitrine.store.pipeline_rows import Invalid
 
 
 @allowed(Role.ADMIN)

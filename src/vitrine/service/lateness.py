@@ -9,8 +9,8 @@ from vitrine.model import Pipeline, PipelineId
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status
+from vitrine.store import claims, runs
 from vitrine.store import lateness as late_marts
-from vitrine.store import pipelines, runs
 from vitrine.store.lateness import LateFacts
 
 TOO_MANY_REJECTS = "TOO_MANY_REJECTS"
@@ -96,6 +96,8 @@ def _idle(facts: LateFacts, runners: Runners) -> Lateness:
     if facts.next_due_at is None and facts.chained:
         names = ", ".join(facts.missing_upstreams)
         waits = f"it runs after {names}, which did not succeed since its last run; run these"
+        if not names and not runners.alive:
+            return Lateness(LateCause.RUNNER_GONE, _NO_RUNNER)
         sentence = waits if names else "all that it runs after have succeeded, and a runner starts it"
         return Lateness(LateCause.UPSTREAM, sentence)
     if facts.next_due_at is None:
@@ -155,7 +157,7 @@ def of_ids(connection: Connection, settings: Settings, ids: Sequence[PipelineId]
     if not ids:
         return {}
     limits = settings.runs_per_source()
-    full = pipelines.list_full_sources(connection, limits) if limits else ()
+    full = claims.list_full_sources(connection, limits) if limits else ()
     runners = Runners(runs.count_live_runners(connection), full)
     found = late_marts.list_facts(connection, ids)
     return {pipeline_id: why_late(facts, runners) for pipeline_id, facts in found.items()}

@@ -44,7 +44,7 @@ class _Stored:
     """What the store has of the pipeline; the defaults are those of a pipeline that does not exist."""
 
     definition: Definition | None = None
-    known: Known = Known(deletes_due=True)  # noqa: RUF009  immutable
+    known: Known = Known()  # noqa: RUF009  immutable
     facts: Mapping[str, Any] | None = None
     installation: str = ""
     rate: float | None = None  # rows per second of the last runs; None: there were none
@@ -108,11 +108,12 @@ def _definitions(
 
 
 def _stored(connection: Connection, old: Definition | None, new: Definition) -> _Stored:
+    options = new.options
     if old is None:
-        return _Stored(installation=runs.installation(connection))
+        first = Known(deletes_due=options.delete_mode == "reconcile_keys")
+        return _Stored(known=first, installation=runs.installation(connection))
     pipeline: Pipeline = pipelines.get(connection, old.name)
     context = runs.context(connection, pipeline.id)
-    options = new.options
     known = Known(
         states.load(connection, pipeline.id),
         context.open_rejects,

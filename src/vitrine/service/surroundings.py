@@ -5,13 +5,13 @@ from vitrine.postgres import Connection
 from vitrine.service.waiting import Surroundings
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import chains, pipelines, runs
+from vitrine.store import chains, claims, runs
 
 
 def surroundings_of(connection: Connection, pipeline: Pipeline, settings: Settings) -> Surroundings:
     return Surroundings(
         runners=runs.count_live_runners(connection),
         source_is_full=pipeline.status is Status.RUN_REQUESTED
-        and pipelines.is_source_full(connection, pipeline.definition.source, settings.runs_per_source()),
+        and claims.is_source_full(connection, pipeline.definition.source, settings.runs_per_source()),
         upstreams=chains.list_upstreams(connection, pipeline.id) if pipeline.definition.after else (),
     )

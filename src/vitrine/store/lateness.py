@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg.rows import DictRow
 
-from vitrine.model import PipelineId
+from vitrine.model import RETURNING, PipelineId
 from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store.database import fetch_all
@@ -20,8 +20,8 @@ class LateFacts:
     id: PipelineId
     now: datetime
     enabled: bool
-    status: Status
-    status_since: datetime | None  # None: its status has not changed since this is recorded
+    status: Status  # during a request that leaves the checkpoint alone: the one to which the pipeline returns
+    status_since: datetime | None  # None: not recorded
     source: str
     last_error_code: str | None
     last_error_at: datetime | None
@@ -40,8 +40,10 @@ class LateFacts:
 
 def list_facts(connection: Connection, ids: Sequence[PipelineId]) -> dict[PipelineId, LateFacts]:
     """One statement for any number of pipelines."""
-    found = (_facts(row) for row in fetch_all(connection, "list_late_facts", ids=list(ids))) if ids else ()
-    return {facts.id: facts for facts in found}
+    if not ids:
+        return {}
+    rows = fetch_all(connection, "list_late_facts", ids=list(ids), returning=sorted(RETURNING))
+    return {facts.id: facts for facts in map(_facts, rows)}
 
 
 def _facts(row: DictRow) -> LateFacts:

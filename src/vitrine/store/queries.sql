@@ -697,6 +697,11 @@ WITH
 )
 SELECT id FROM shown;
 
+-- forget_verdict --
+-- A definition that reads or writes something else: what was proven concerns the old one. The reports stay
+UPDATE etl.etl_pipelines SET verified_until = NULL, verdict = NULL, verdict_at = NULL
+ WHERE id = %(id)s AND verdict IS NOT NULL;
+
 -- list_reconciliations --
 -- One page of the reports of a pipeline, newest first
 SELECT id, run_id, started_at, finished_at, verdict, verified_until, report
@@ -1038,8 +1043,10 @@ SELECT p.id, p.name, p.enabled, p.status,
  ORDER BY p.name;
 
 -- list_late_facts --
--- Of pipelines whose marts are late: what decides why. Who paused or disabled one is the last such entry of the audit log
-SELECT p.id, clock_timestamp() AS now, p.enabled, p.status, p.status_since, p.source, p.last_error_code, p.last_error_at,
+-- Of pipelines whose marts are late: what decides why. Who paused or disabled one is the last such entry of the audit log.
+-- A request that leaves the checkpoint alone makes no mart fresh, so that the status counts to which the pipeline returns
+SELECT p.id, clock_timestamp() AS now, p.enabled, w.status,
+       CASE WHEN w.status = p.status THEN p.status_since END AS status_since, p.source, p.last_error_code, p.last_error_at,
        p.lease_owner, p.lease_expires_at, p.next_attempt_at, p.next_due_at, p.postponed,
        s.horizon_blocker, s.horizon_lag_seconds,
        EXISTS (SELECT FROM etl.etl_chains c WHERE c.pipeline_id = p.id) AS chained,
@@ -1047,13 +1054,16 @@ SELECT p.id, clock_timestamp() AS now, p.enabled, p.status, p.status_since, p.so
               WHERE c.pipeline_id = p.id AND c.succeeded_at IS NULL ORDER BY u.name) AS missing_upstreams,
        a.actor AS halted_by, a.at AS halted_at
   FROM etl.etl_pipelines p
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN p.status IN ('RUN_REQUESTED', 'RUNNING') AND NOT p.rerun AND p.requested_kind = ANY (%(returning)s)
+                   THEN coalesce(p.returns_to, 'IDLE') ELSE p.status END AS status) w
   LEFT JOIN etl.etl_state s ON s.pipeline_id = p.id
   LEFT JOIN LATERAL (
        SELECT actor, at FROM etl.etl_audit
         WHERE pipeline = p.name AND pipeline_id = p.id
           AND CASE WHEN p.enabled THEN operation IN ('pipelines.pause', 'pipelines.rollback')
                    ELSE after ->> 'enabled' = 'false' END
-        ORDER BY id DESC LIMIT 1) a ON NOT p.enabled OR p.status IN ('PAUSED', 'PAUSE_REQUESTED')
+        ORDER BY id DESC LIMIT 1) a ON NOT p.enabled OR w.status IN ('PAUSED', 'PAUSE_REQUESTED')
  WHERE p.id = ANY (%(ids)s);
 
 -- open_alert --
@@ -1105,11 +1115,16 @@ WITH judged AS (
 ), closed AS (
     UPDATE etl.etl_pipelines p SET alerts = array_remove(p.alerts, 'stale')
       FROM judged WHERE p.id = judged.id AND NOT judged.is_stale AND judged.is_reported AND 'stale' = ANY (p.alerts)
-    RETURNING p.id, p.name, p.fresh_as_of
+    RETURNING p.id, p.name, p.fresh_as_of,
+              -- a pipeline that was disabled, or promises nothing any more, is not stale either, and its mart is as old as before
+              CASE WHEN NOT p.enabled THEN 'disabled'
+                   WHEN p.options ->> 'freshness' IS NULL AND p.schedule_interval IS NULL THEN 'no_promise'
+                   ELSE 'fresh' END AS reason
 )
 INSERT INTO etl.etl_notifications (event, pipeline_id, pipeline, details)
 SELECT 'stale', id, name, jsonb_build_object('fresh_as_of', fresh_as_of) FROM opened
- UNION ALL SELECT 'recovery', id, name, jsonb_build_object('of', 'stale', 'fresh_as_of', fresh_as_of) FROM closed;
+ UNION ALL
+SELECT 'recovery', id, name, jsonb_build_object('of', 'stale', 'fresh_as_of', fresh_as_of, 'reason', reason) FROM closed;
 
 -- claim_notification --
 -- The oldest message that is due, for one sender; until the given time has passed, the others do not see it

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 from vitrine.model import Claim, PipelineId, Verdict
 from vitrine.postgres import Connection
 from vitrine.store.checkpoints import lease_lost
-from vitrine.store.database import fetch_all, fetch_one
+from vitrine.store.database import execute, fetch_all, fetch_one
 
 KEPT = 50
 """Reports of a pipeline that are kept, the newest."""
@@ -50,6 +50,11 @@ def record(connection: Connection, claim: Claim, figures: dict[str, Any]) -> Non
     )
     if row is None:
         raise lease_lost(claim)
+
+
+def forget_verdict(connection: Connection, pipeline_id: PipelineId) -> None:
+    """What was proven concerns another definition; the reports stay."""
+    execute(connection, "forget_verdict", id=pipeline_id)
 
 
 def list_page(

@@ -12,9 +12,9 @@ from vitrine import schedule
 from vitrine.model import Pipeline, PipelineId, RunId
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines
+from vitrine.store import pipeline_rows
 from vitrine.store.database import fetch_all
-from vitrine.store.pipelines import Invalid
+from vitrine.store.pipeline_rows import Invalid
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _is_stale(row: DictRow, zone: tzinfo) -> bool:
 
 
 def _listed(row: DictRow) -> Listed | Invalid:
-    pipeline = pipelines.read_row(row)
+    pipeline = pipeline_rows.read_row(row)
     if isinstance(pipeline, Invalid):
         return pipeline
     newest = (

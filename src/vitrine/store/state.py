@@ -78,7 +78,7 @@ def note_watermark(connection: Connection, claim: Claim, lag: timedelta | None, 
 def are_deletes_due(connection: Connection, pipeline_id: PipelineId, interval: timedelta) -> bool:
     """Whether the last comparison of keys is older than the interval, or there was none."""
     row = fetch_one(connection, "are_deletes_due", id=pipeline_id, interval=interval)
-    return bool(row and row["due"])
+    return row is None or row["due"]  # without a row, no run has begun yet
 
 
 def note_deletes_checked(connection: Connection, claim: Claim) -> None:

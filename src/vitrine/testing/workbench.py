@@ -18,7 +18,7 @@ from vitrine.postgres import Connection
 from vitrine.runner.dispatcher import FINISHES
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus
-from vitrine.store import pipelines, rejects, runs
+from vitrine.store import claims, leases, pipelines, rejects, runs
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
@@ -78,7 +78,7 @@ class StoredRun(Held):
             case _:
                 event, status = Event.FAIL, RunStatus.FAILED
         if not isinstance(ended, LeaseLost):
-            pipelines.end_run(self._bench.connection, self._claim, event, status)
+            leases.end_run(self._bench.connection, self._claim, event, status)
         self.drop()
 
     def drop(self) -> None:
@@ -113,13 +113,13 @@ class StoredPipeline(Tested):
     def take_over(self) -> StoredRun | None:
         connection = self._bench.connection
         connection.execute(_EXPIRE, [self.id])
-        if self.id not in [row["id"] for row in pipelines.expire_leases(connection)]:
+        if self.id not in [row["id"] for row in leases.expire_leases(connection)]:
             return None
         return StoredRun(self._bench, replace(self._next_claim(), taken_over=True))
 
     def _next_claim(self) -> Claim:
         ttl = self._bench.settings.lease_ttl
-        claim = pipelines.claim_next(self._bench.connection, runner="conformance", ttl=ttl, only=self.id)
+        claim = claims.claim_next(self._bench.connection, runner="conformance", ttl=ttl, only=self.id)
         assert claim is not None
         return claim
 

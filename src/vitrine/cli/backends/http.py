@@ -89,11 +89,30 @@ class Client:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as exc:
             raise ConfigError(f"'{self._url}' is not the address of an API: {exc}", code="BAD_URL") from exc
         except httpx.TransportError as exc:
-            reason = f"the API at {self._url} cannot be reached ({exc}); is `vitrine api` running there?"
-            raise TransientError(reason, code="API_DOWN") from exc
+            raise self._unreachable(exc) from exc
         if not response.is_success:
             raise self._refusal(response)
         return response
+
+    def _unreachable(self, error: httpx.TransportError) -> VitrineError:
+        text = str(error)
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return ConfigError(
+                f"the certificate of the API at {self._url} is not trusted ({text}); name the file of its authority in"
+                " SSL_CERT_FILE",
+                code="CERTIFICATE",
+            )
+        # each of both appears when the other scheme is spoken
+        if "[SSL" in text:
+            return ConfigError(f"{self._url} does not speak TLS ({text}); give an address with http://", code="BAD_URL")
+        if isinstance(error, httpx.RemoteProtocolError) and self._url.startswith("http://"):
+            return TransientError(
+                f"{self._url} closes the connection without an answer; if it speaks TLS, give an address with https://",
+                code="API_DOWN",
+            )
+        return TransientError(
+            f"the API at {self._url} cannot be reached ({text}); is `vitrine api` running there?", code="API_DOWN"
+        )
 
     def _refusal(self, response: httpx.Response) -> VitrineError:
         if response.is_redirect:
@@ -107,6 +126,12 @@ class Client:
                 f"the API at {self._url} has no such route: it is of an older release, or --api (VITRINE_API_URL) has a"
                 " part too many",
                 code="NO_ROUTE",
+            )
+        if problem["code"] == "UNAUTHENTICATED":
+            return ConfigError(
+                f"the API at {self._url} needs a valid access token: give one with --token-file or VITRINE_TOKEN;"
+                " `vitrine token create NAME` on its database creates one",
+                code="UNAUTHENTICATED",
             )
         group = _GROUPS.get(response.status_code, ConfigError if response.status_code < 500 else VitrineError)
         return group(str(problem["detail"]), code=str(problem["code"]), place=_place(problem.get("place")))

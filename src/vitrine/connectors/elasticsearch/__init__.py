@@ -89,7 +89,7 @@ class ElasticsearchOptions(BaseModel):
     write: Literal["index", "upsert"] = Field(
         default="index",
         description="`index` replaces the whole document, and an older run cannot overwrite a newer one. `upsert`"
-        " changes only the fields of this pipeline, for documents that several pipelines share.",
+        " changes only the fields of this pipeline, for documents that other programs extend.",
     )
     nulls: Literal["omit", "write"] = Field(
         default="omit",

@@ -14,7 +14,7 @@ from elasticsearch import ApiError, Elasticsearch
 
 from vitrine.connectors.elasticsearch.ids import key_of
 from vitrine.connectors.elasticsearch.requests import Job, Requests, described, error_of
-from vitrine.errors import TransientError
+from vitrine.errors import ConfigError, TransientError
 from vitrine.flow import keys
 from vitrine.flow.rows import Reject
 
@@ -42,6 +42,9 @@ _ABOUT_THE_INDEX = re.compile(r"no write index is defined|pipeline with id \[.*\
 """Reasons of these errors that every document of the index would have."""
 
 _FIELD = re.compile(r"field \[([^\]]+)\]")
+_GENERATION = re.compile(r"__g[0-9]+__[a-z]+$")
+_ANSWERED = "items.*.status,items.*.result,items.*.error,items.update._seq_no"
+_PLACES = ",items.*._index,items.*._id"
 _HEADERS = {"content-type": "application/x-ndjson", "accept": "application/json"}
 
 
@@ -60,7 +63,7 @@ class Operations:
     action: Action
     ids: Sequence[str]
     sources: Sequence[bytes] = ()  # none for a delete
-    version: int | None = None  # None: several pipelines share the documents, so they have no version of ours
+    version: int | None = None  # None: other programs change the documents, so they have no version of ours
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -122,7 +125,13 @@ class Bulk:
     """Sends operations to one alias, several requests at a time; complete once `finish` returns."""
 
     def __init__(
-        self, requests: Requests, alias: str, limits: Limits, width: int, judge: Callable[[Reject], None]
+        self,
+        requests: Requests,
+        alias: str,
+        limits: Limits,
+        width: int,
+        judge: Callable[[Reject], None],
+        ingest: Sequence[str] = (),
     ) -> None:
         self.outcome = Outcome()
         self._requests = requests
@@ -130,6 +139,7 @@ class Bulk:
         self._limits = limits
         self._width = width  # columns of the key
         self._judge = judge
+        self._ingest = ingest  # ingest pipelines of the index: they may store a document elsewhere
         self._sent: dict[Future[Any], Operations] = {}  # in flight
 
     def send(self, operations: Operations) -> None:
@@ -210,7 +220,7 @@ class Bulk:
         if self._limits.compress:
             headers = {**headers, "content-encoding": "gzip"}
         # an alias: an index that was deleted must not be created by a write
-        params = {"require_alias": "true", "filter_path": "items.*.status,items.*.result,items.*.error"}
+        params = {"require_alias": "true", "filter_path": _ANSWERED + (_PLACES if self._ingest else "")}
 
         def post(client: Elasticsearch) -> Any:
             return client.perform_request("POST", path, params=params, headers=headers, body=body).body
@@ -244,12 +254,24 @@ class Bulk:
     def _settle_success(self, operations: Operations, place: int, action: str, result: dict[str, Any]) -> None:
         if action == "delete":
             self.outcome.deleted += 1
-        elif action == "index" and result.get("result") == "noop":
-            # the status is 200, and the document is not in the index
+        elif result.get("result") == "noop" and (action == "index" or "_seq_no" not in result):
+            # the status is 200, and the document is not in the index; an update that changes nothing names what it met
             reason = "an ingest pipeline of the cluster dropped the document; see index.default_pipeline"
             self._reject(operations, place, "DROPPED", reason, None)
         else:
+            if self._ingest:
+                self._refuse_moved(operations.ids[place], result)
             self.outcome.done.append(operations.ids[place])
+
+    def _refuse_moved(self, document_id: str, result: dict[str, Any]) -> None:
+        """The status is that of a success, but the index has no document with this id."""
+        index = self._alias.rpartition("__")[0]
+        if (result.get("_index"), result.get("_id")) != (index, document_id):
+            raise ConfigError(
+                f"target {self._requests.target}: the ingest pipeline {' or '.join(self._ingest)} of the cluster stores"
+                " documents in another index or with another id; change it, or remove it from the index",
+                code="INGEST_PIPELINE",
+            )
 
     def _is_missing(self, action: str, result: dict[str, Any]) -> bool:
         """A document to delete that was not there: that is a success."""
@@ -262,7 +284,7 @@ class Bulk:
         if status in (429, 503) and kind != "cluster_block_exception":
             again.append(place)
         elif status == 409 and operations.version is None:
-            again.append(place)  # another pipeline changes the same document at this moment
+            again.append(place)  # another program changes the same document at this moment
         elif status == 409:
             raise self._requests.conflict()
         elif status == 400 and _is_about_the_document(kind, reason):
@@ -275,7 +297,7 @@ class Bulk:
         """The policy of the pipeline decides whether the document may be left out."""
         key = keys.to_text(key_of(operations.ids[place], self._width))
         row = operations.source(place).decode()
-        text = f"index {self._alias.partition('__')[0]}, id {operations.ids[place]}: {reason}"
+        text = f"index {_GENERATION.sub('', self._alias)}, id {operations.ids[place]}: {reason}"
         reject = Reject(key, column, code or "REFUSED", text, row or "{}")
         self._judge(reject)
         self.outcome.rejects.append(reject)

@@ -192,8 +192,19 @@ _FORMS = {
 }
 
 
+_STORED_SOURCE = {"index.mapping.source.mode": ("stored",), "index.mode": ("standard", "lookup")}
+"""The values with which a document is stored as it was sent."""
+
+
 def _check_settings(settings: Json) -> None:
-    """The server sees these only when a load is published: a mistake would cost the whole load."""
+    """The server sees the forms only when a load is published: a mistake would cost the whole load."""
+    for name, kept in _STORED_SOURCE.items():
+        if settings.get(name) not in (None, *kept):
+            raise ConfigError(
+                f"options.index.settings: {name} is {json.dumps(settings[name])}, but Vitrine compares whole documents"
+                " with their rows; remove it",
+                code=CODE,
+            )
     for name, (form, example) in _FORMS.items():
         given = settings.get(name)
         if given is not None and not form.fullmatch(json.dumps(given).strip('"')):

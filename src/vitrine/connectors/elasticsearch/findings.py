@@ -26,6 +26,7 @@ def findings_about(job: Job, found: Found, definition: IndexDefinition, columns:
     if live is not None:
         yield from _about_owner(job, live)
         yield from _about_block(job, live)
+        yield from _about_ingest(job, live)
         if live.mark is not None:
             yield from _about_changed_key(job, live.mark)
             if columns:
@@ -89,6 +90,16 @@ def _about_block(job: Job, live: StoredIndex) -> Iterator[Finding]:
     yield Finding("SINK_BLOCKED", text, fatal=live.block == CLOSED)
 
 
+def _about_ingest(job: Job, live: StoredIndex) -> Iterator[Finding]:
+    if live.ingest:
+        text = (
+            f"index '{live.name}' of {job.target} has the ingest pipeline {' and '.join(live.ingest)}, which may change"
+            " documents: reconcile reports what differs from the rows; remove index.default_pipeline and"
+            " index.final_pipeline, or exclude the index from the template that sets them"
+        )
+        yield Finding("INGEST_PIPELINE", text)
+
+
 def _about_changed_key(job: Job, mark: Mark) -> Iterator[Finding]:
     key = job.definition.key_columns
     if mark.key and key and mark.key != key and not job.rebuilds:
@@ -140,3 +151,9 @@ def _about_upsert(job: Job) -> Iterator[Finding]:
         " objects; use write: index where one pipeline owns the documents"
     )
     yield Finding("UPSERT_UNFENCED", text)
+    if job.definition.options.delete_mode == "reconcile_keys":
+        text = (
+            f"delete_mode: reconcile_keys deletes every document of {job.target} whose key the source lacks, also those"
+            " that only other programs have written; use delete_mode: soft_column to keep them"
+        )
+        yield Finding("UPSERT_DELETES", text)

@@ -5,7 +5,7 @@ request to an index that was published, replaced or deleted in the meantime find
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -22,10 +22,20 @@ _FIELDS = ",".join(
         "*.aliases",
         "*.mappings",
         "*.settings.index.uuid",
+        "*.settings.index.mode",
+        "*.settings.index.mapping.source.mode",
         "*.settings.index.blocks",
+        "*.settings.index.default_pipeline",
+        "*.settings.index.final_pipeline",
         "*.settings.index.verified_before_close",
     ]
 )
+_GENERATION = re.compile(r"__g([0-9]+)$")
+_SOURCE_MODES = frozenset({None, "stored"})
+_INDEX_MODES = frozenset({None, "standard", "lookup"})
+"""Those whose documents are stored as they were sent."""
+
+_INGEST, _NO_INGEST = ("default_pipeline", "final_pipeline"), "_none"
 CLOSED = "it is closed"
 READ_ONLY = "index.blocks.read_only is set"
 _BLOCKS = {
@@ -58,7 +68,9 @@ class StoredIndex:
     mark: Mark | None  # None: not created by Vitrine
     properties: Mapping[str, Any]
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the mark, and what the pipeline's user has added
-    keeps_source: bool = True
+    keeps_source: bool = True  # as it was sent, with all of its fields
+    requires_routing: bool = False
+    ingest: tuple[str, ...] = ()  # ingest pipelines of the cluster that may change its documents
     block: str | None = None  # why it takes no changes: closed, or a block such as `read_only`
 
     @property
@@ -72,8 +84,8 @@ class StoredIndex:
     @property
     def is_load(self) -> bool:
         """Whether it was never published: the call that publishes an index removes its alias for loads, and the mark is
-        set just before it."""
-        if self.mark is None or not self.aliases <= {self.load_alias}:
+        set just before it. A template of the cluster may have added aliases of its own."""
+        if self.mark is None or self.aliases & {_GENERATION.sub("", self.name), self.write_alias}:
             return False
         return self.load_alias in self.aliases or self.mark.published is None
 
@@ -134,7 +146,7 @@ class Found:
 
 
 def number_of(index: str) -> int:
-    found = re.search(r"__g([0-9]+)$", index)
+    found = _GENERATION.search(index)
     return int(found[1]) if found else 0
 
 
@@ -163,7 +175,7 @@ class Generations:
         name = self.find().next_name
         aliases = {self.name: {}, f"{name}__write": {"is_hidden": True}}
         self._create(name, definition.settings, definition.mappings_with(asdict(mark)), aliases)
-        return self._created(name)
+        return self._created(name, aliases)
 
     def create_load(self, definition: IndexDefinition, mark: Mark, *, first: bool) -> StoredIndex:
         """An empty index that no reader sees. `first`: readers see none yet."""
@@ -172,7 +184,7 @@ class Generations:
         name = self.find().next_name
         aliases = {f"{name}__load": {"is_hidden": True}}
         self._create(name, definition.settings_while_loading, definition.mappings_with(asdict(mark)), aliases)
-        return self._created(name)
+        return self._created(name, aliases)
 
     def ensure_guard(self, mark: Mark) -> None:
         """An empty index that the first publish removes: of two publishes, only one can.
@@ -186,6 +198,7 @@ class Generations:
             settings = {"index.number_of_replicas": 0, "index.hidden": True}
             aliases = {f"{found.guard_name}__load": {"is_hidden": True}}
             self._create(found.guard_name, settings, {"_meta": {OWN_META: asdict(mark)}}, aliases)
+            self._created(found.guard_name, aliases)
         elif guard.mark is None:
             raise ConfigError(foreign_guard(guard), code="TARGET_FOREIGN")
         elif guard.mark != mark:
@@ -215,17 +228,28 @@ class Generations:
                 ) from exc
             raise
 
-    def _created(self, name: str) -> StoredIndex:
+    def _created(self, name: str, aliases: Collection[str]) -> StoredIndex:
+        """The new index; ConfigError, and no index, if a template of the cluster has made one that cannot be used."""
         found = next((one for one in self.find().indexes if one.name == name), None)
         if found is None:
             raise TransientError(f"target {self._requests.target}: index '{name}' vanished after it was created")
-        if not found.keeps_source:
+        if problem := self._problem(found, aliases):
+            _removed(self._requests, lambda client: client.indices.delete(index=name))
             raise ConfigError(
-                f"target {self._requests.target}: an index template of the cluster disables _source of '{name}', but"
-                " Vitrine compares whole documents with their rows; exclude the index from the template",
+                f"target {self._requests.target}: an index template of the cluster {problem}; exclude the index from"
+                " the template",
                 code="INDEX_DEFINITION",
             )
         return found
+
+    def _problem(self, index: StoredIndex, aliases: Collection[str]) -> str | None:
+        if self.name in index.aliases and self.name not in aliases:
+            return f"gives the alias '{self.name}' to '{index.name}', which readers must not see before it is complete"
+        if not index.keeps_source:
+            return f"stores _source of '{index.name}' not or not whole, but Vitrine compares documents with their rows"
+        if index.requires_routing:
+            return f"requires _routing for '{index.name}', but documents have no routing"
+        return None
 
     # -- changes of an index --------------------------------------------------------------------------------------
 
@@ -340,17 +364,26 @@ def described_indexes(requests: Requests, names: Sequence[str]) -> list[StoredIn
 def _index_of(name: str, found: Mapping[str, Any]) -> StoredIndex:
     mappings = found.get("mappings", {})
     meta = mappings.get("_meta", {})
-    noted = meta.get(OWN_META)
+    settings = found.get("settings", {}).get("index", {})
     return StoredIndex(
         name=name,
-        uuid=found.get("settings", {}).get("index", {}).get("uuid", ""),
+        uuid=settings.get("uuid", ""),
         aliases=frozenset(found.get("aliases", {})),
-        mark=_mark_of(noted) if noted else None,
+        mark=_mark_of(meta.get(OWN_META)),
         properties=mappings.get("properties", {}),
         meta=meta,
-        keeps_source=mappings.get("_source", {}).get("enabled", True) is not False,
-        block=_block_of(found.get("settings", {}).get("index", {})),
+        keeps_source=_keeps_source(mappings.get("_source", {}), settings),
+        requires_routing=mappings.get("_routing", {}).get("required", False) is not False,
+        ingest=tuple(settings[name] for name in _INGEST if settings.get(name, _NO_INGEST) != _NO_INGEST),
+        block=_block_of(settings),
     )
+
+
+def _keeps_source(source: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    if source.get("enabled", True) is False or source.get("includes") or source.get("excludes"):
+        return False
+    modes = {source.get("mode"), settings.get("mapping", {}).get("source", {}).get("mode")}
+    return modes <= _SOURCE_MODES and settings.get("mode") in _INDEX_MODES
 
 
 def _block_of(settings: Mapping[str, Any]) -> str | None:
@@ -360,9 +393,13 @@ def _block_of(settings: Mapping[str, Any]) -> str | None:
     return next((text for name, text in _BLOCKS.items() if blocks.get(name) == "true"), None)
 
 
-def _mark_of(noted: dict[str, Any]) -> Mark:
+def _mark_of(noted: Any) -> Mark | None:
+    """None for an index without a mark, also if someone else uses its name for something of their own."""
     known = {one.name for one in fields(Mark)}  # a later version may note more
-    return replace(Mark(**{name: value for name, value in noted.items() if name in known}), key=tuple(noted["key"]))
+    try:
+        return replace(Mark(**{name: value for name, value in noted.items() if name in known}), key=tuple(noted["key"]))
+    except (AttributeError, KeyError, TypeError):
+        return None
 
 
 def _status(error: VitrineError) -> int | None:

@@ -21,6 +21,9 @@ from vitrine.flow.rows import Batch, Counts, Generation, LoadInfo, Stamp, Writte
 Units = list[list[int]]
 """Versions of saved units, as ranges of consecutive ones."""
 
+_BEFORE_ANY: Units = [[0, 0]]
+"""No document has this version: whatever was written before the first saved unit is not saved."""
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -42,7 +45,8 @@ class ElasticsearchLoad:
         self._seen = found.live  # what a publish replaces, and nothing else
         self._index = found.load(job.run.installation, str(job.run.pipeline_id), generation.number)
         facts = job.facts if job.facts.get("load") == generation.number else None
-        self._units: Units = facts["units"] if facts else []
+        # an index without a saved unit was created by one that failed, and may have documents of it
+        self._units: Units = facts["units"] if facts else [] if self._index is None else _BEFORE_ANY
         # a load that is continued has rejected some of the open ones, and which of them is not known here
         self._rejected: set[str] = set(job.open_rejects) if facts else set()
         self.state = LoadState.ABSENT if self._index is None else LoadState.STAGED
@@ -136,7 +140,8 @@ class ElasticsearchLoad:
     def _bulk(self, index: StoredIndex) -> Bulk:
         """For what the publish itself changes in the load; it rejects nothing."""
         requests, width = self._target.requests, len(index.mark.key if index.mark else ())
-        return Bulk(requests, index.load_alias, Limits.of(self._target.job, requests), width, _ignore)
+        limits = Limits.of(self._target.job, requests)
+        return Bulk(requests, index.load_alias, limits, width, _ignore, index.ingest)
 
     def _refuse_mismatch(self, staged: int, info: LoadInfo) -> None:
         if staged != info.rows and not info.repeats:

@@ -33,6 +33,9 @@ Reply = TypeVar("Reply")
 
 POLL_SECONDS = 0.05
 CLOSE_SECONDS = 1.0
+_VIEW_GONE = frozenset({"search_phase_execution_exception", "search_context_missing_exception"})
+"""Errors of a search in a point in time that the cluster no longer has; their status is that of a missing index."""
+
 _PREVIEW = re.compile(r"\.? Preview of field's value:.*", re.DOTALL)
 _QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
 
@@ -40,7 +43,17 @@ _QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
 class ExactJson(CompatibilityModeJsonSerializer):
     """Reads numbers without losing a digit."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._read = threading.local()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the last reply that this thread has read."""
+        return getattr(self._read, "size", 0)
+
     def json_loads(self, data: Any) -> Any:
+        self._read.size = len(data)
         # `-0` is a number of its own, and rare: a function per integer takes most of the time
         parse_int = _integer if b"-0" in data else None
         return json.loads(data, parse_float=NumberText, parse_int=parse_int)
@@ -70,6 +83,7 @@ class Requests:
         self._settings = settings
         self._hosts = urls.parse_http(settings.url.get_secret_value())
         self._in_flight = in_flight
+        self._json = ExactJson()
         self._opened: Elasticsearch | None = None
         self._senders = _Senders()
         self._cancelled = threading.Event()
@@ -88,6 +102,10 @@ class Requests:
     def call(self, work: Callable[[Elasticsearch], Reply]) -> Reply:
         """The reply to one request, or its error."""
         return self.wait(self.start(work))
+
+    def measured(self, work: Callable[[Elasticsearch], Reply]) -> tuple[Reply, int]:
+        """The same with the size of the reply in bytes."""
+        return self.call(lambda client: (work(client), self._json.size))
 
     def start(self, work: Callable[[Elasticsearch], Reply]) -> "Future[Reply]":
         """Send a request in another thread, so that it can be abandoned."""
@@ -188,7 +206,7 @@ class Requests:
                 given |= {"verify_certs": settings.verify_certificates, "ssl_show_warn": False}
                 if settings.ca_file is not None and settings.verify_certificates:
                     given["ca_certs"] = _checked_ca(settings.ca_file)
-            exact, ready = ExactJson(), ReadyBody()
+            exact, ready = self._json, ReadyBody()
             try:
                 self._opened = Elasticsearch(
                     self._hosts,
@@ -326,6 +344,11 @@ def error_of(target: str, status: int, body: Any) -> VitrineError:
             f"target {target}: the server has no API of Elasticsearch at this address (HTTP {status}); correct"
             " VITRINE_ELASTICSEARCH_URL",
             code="SETTINGS",
+        )
+    if status == 404 and kind in _VIEW_GONE:
+        return TransientError(
+            f"target {target}: the cluster has closed a view of the index that was being read: it was restarted, or"
+            " the other side was slow; try again"
         )
     if status == 404 or kind == "index_not_found_exception":
         return RelationMissing(

@@ -66,6 +66,7 @@ class ElasticsearchSink:
             checks=CHECK_TYPES,
             written=tuple(live.mark.columns) if live and live.mark else (),
             rewrites=True,
+            guards_number=not self._job.options.strict_shrink,
         )
 
     def encode(self, batch: Batch) -> Batch:

@@ -10,7 +10,7 @@ from vitrine.connectors.elasticsearch.requests import Requests
 from vitrine.connectors.elasticsearch.scan import ANY_ORDER, Hits, Scan, chunks
 from vitrine.copytext import values
 from vitrine.flow.keys import is_within, rank
-from vitrine.flow.rows import ALL_KEYS, Batch, Column, Key, KeyRange, Position, Selection, TextRows
+from vitrine.flow.rows import ALL_KEYS, NUMBERS, Batch, Column, Key, KeyRange, Kind, Position, Selection, TextRows
 
 _WHOLE_NUMBERS = frozenset({"long", "integer", "short", "byte"})
 
@@ -64,16 +64,20 @@ class StoredRows:
 
     @property
     def _is_sortable(self) -> bool:
-        """Whether the cluster orders the key as Vitrine does: whole numbers by value, keywords by their bytes."""
-        mappings = [self._index.properties.get(column.name, {}) for column in self._key]
-        return all(
-            one.get("type") in _WHOLE_NUMBERS
-            or (one.get("type") == "keyword" and "normalizer" not in one and "ignore_above" not in one)
-            for one in mappings
-        )
+        """Whether the cluster orders the key as Vitrine does."""
+        return all(_is_ordered(column, self._index.properties.get(column.name, {})) for column in self._key)
 
     def _order(self) -> list[dict[str, Any]]:
         return [{column.name: "asc"} for column in self._key]
+
+
+def _is_ordered(column: Column, mapping: Mapping[str, Any]) -> bool:
+    """Whether the cluster can search and sort the values of a column: whole numbers by value, texts by their bytes."""
+    if mapping.get("index") is False or mapping.get("doc_values") is False:
+        return False
+    if column.kind in NUMBERS:
+        return column.kind is Kind.INTEGER and mapping.get("type") in _WHOLE_NUMBERS
+    return mapping.get("type") == "keyword" and "normalizer" not in mapping and "ignore_above" not in mapping
 
 
 def _text(source: Mapping[str, Any], column: Column) -> str | None:

@@ -48,7 +48,7 @@ class ElasticsearchUnit:
             identity=self._identity(self._index),
         )
         if documents.ids:
-            action = Action.INDEX if self._job.options.write == "index" else Action.UPSERT
+            action = Action.INDEX if self._owns_documents else Action.UPSERT
             self._send(self._index, Operations(action, documents.ids, documents.sources, self._version))
 
     def _check(self, documents: Documents) -> None:
@@ -82,13 +82,19 @@ class ElasticsearchUnit:
         return [text for text in texts if text in self._job.open_rejects]
 
     @property
+    def _owns_documents(self) -> bool:
+        """Whether no other program changes them."""
+        return self._job.options.write == "index"
+
+    @property
     def _version(self) -> int | None:
-        return self._stamp.version if self._job.options.write == "index" else None
+        return self._stamp.version if self._owns_documents else None
 
     def _send(self, index: StoredIndex, operations: Operations) -> None:
         if self._bulk is None:
             limits = Limits.of(self._job, self._requests)
-            self._bulk = Bulk(self._requests, self._alias(index), limits, len(self._key), self._job.rejects.judge)
+            judge, alias = self._job.rejects.judge, self._alias(index)
+            self._bulk = Bulk(self._requests, alias, limits, len(self._key), judge, index.ingest)
         self._bulk.send(operations)
 
     def _alias(self, index: StoredIndex) -> str:
@@ -102,7 +108,15 @@ class ElasticsearchUnit:
 
 
 class StagedUnit(ElasticsearchUnit):
-    """The same for a load: readers see nothing of it before it is published."""
+    """The same for a load: readers see nothing of it before it is published.
+
+    Nobody else writes to it, and documents of a failed unit are found by their version: an upsert writes whole
+    documents with a version as well.
+    """
+
+    @property
+    def _owns_documents(self) -> bool:
+        return True
 
     def _check(self, documents: Documents) -> None:
         """Checks are carried out on all rows of the load, when it is published."""

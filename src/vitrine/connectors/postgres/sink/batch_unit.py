@@ -55,7 +55,7 @@ class BatchUnit:
             self._target.restore(facts)
             self._undo()
             self.result = result
-            if isinstance(refusal, encodings.REFUSALS):
+            if encodings.concerns_text(self.transaction, refusal):
                 raise encodings.refusal(self.transaction, batch, self._target.name) from refusal
             if not self._target.exists and refusal.diag.column_name in self._target.key:
                 raise self._target.null_key() from refusal

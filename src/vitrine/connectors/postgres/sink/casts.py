@@ -178,7 +178,9 @@ _BARE = {"character": "bpchar", "bit": '"bit"', "character[]": "bpchar[]", "bit[
 def _same(name: str) -> CastFacts:
     """An assignment between equal types; most marts have no other, so that nothing is asked."""
     bare = _LENGTH.sub("", name)
-    bare = "interval" if bare.startswith("interval ") else _BARE.get(bare, bare)
+    if bare.startswith("interval "):
+        bare = "interval[]" if bare.endswith("[]") else "interval"
+    bare = _BARE.get(bare, bare)
     return CastFacts(allowed=True, exact=True, equal=None, is_reversible=True, bare=bare, declared=name)
 
 
@@ -229,6 +231,12 @@ class _Side:
     def is_text(self) -> bool:
         return self.category == "S"
 
+    @property
+    def cuts_fields(self) -> bool:
+        """An `interval year to month` drops days and hours; those that end with seconds drop nothing."""
+        fields = self.declared.removesuffix("[]").partition(" ")[2]
+        return self.scalar == "interval" and fields != "" and not fields.endswith("second")
+
 
 def _facts(source: _Side, target: _Side, casts: Mapping[tuple[int, int], str]) -> CastFacts:
     return CastFacts(
@@ -262,7 +270,7 @@ def _is_exact(source: _Side, target: _Side) -> bool:
         return _is_plain_text(target)
     pair = source.scalar, target.scalar
     if pair[0] == pair[1] or pair in _EXACT:
-        return not target.modifier or _fits(source, target)
+        return not (target.modifier or target.cuts_fields) or _fits(source, target)
     if source.element is None:
         return _is_plain_text(target) or (source.is_text and _fits_text(source, target))
     return target.element_category == "S" and target.scalar not in _PADDED_OR_CUT and not target.modifier

@@ -1,7 +1,7 @@
 """A table in PostgreSQL's catalog: columns, keys, rules, privileges."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ class ColumnFacts(NamedTuple):
     collation: str | None  # None: that of its type, or none
     deterministic: bool  # its collation finds only equal texts equal
     nullable: bool
+    has_default: bool  # a row that does not name the column gets a value
     generated: bool  # cannot be written
     always_identity: bool  # can be inserted, but not updated
 
@@ -50,6 +51,7 @@ class Reference(NamedTuple):
     table: str
     columns: tuple[str, ...]  # to which it refers
     on_delete: str  # the action, as in SQL; empty: the deletion is refused
+    is_own: bool  # a row refers to another row of the same table
 
 
 class Trigger(NamedTuple):
@@ -66,12 +68,13 @@ class TableFacts:
     """A table as the catalog describes it."""
 
     identity: str  # changes if the table is recreated
+    kind: str  # relkind of pg_class
     columns: dict[str, ColumnFacts]  # in order; generated ones as well
     uniques: tuple[UniqueFacts, ...]
     references: tuple[Reference, ...]
-    triggers: tuple[Trigger, ...]
+    triggers: tuple[Trigger, ...]  # also those of single partitions
     rules: tuple[str, ...]  # rewrite rules, by name
-    unlogged: bool  # a crash of the server empties the table
+    unlogged: tuple[str, ...]  # the table and those of its partitions that a crash of the server empties
     row_security: bool  # policies would hide rows from this session
     deferrable: bool  # a constraint may be checked as late as at COMMIT
 
@@ -96,12 +99,14 @@ class TableFacts:
 
 
 _FACTS = """
-    SELECT c.oid::text AS identity, c.relpersistence = 'u' AS unlogged,
+    SELECT c.oid::text AS identity, c.relkind::text AS kind,
+           ARRAY(SELECT c.oid::regclass::text WHERE c.relpersistence = 'u') AS unlogged,
            -- an account that may not write only describes the target for one that may, to which other rules apply
            row_security_active(c.oid) AND has_table_privilege(c.oid, 'INSERT') AS row_security,
            (SELECT jsonb_agg(jsonb_build_object(
                        'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'oid', a.atttypid::bigint,
                        'modifier', a.atttypmod, 'nullable', NOT a.attnotnull, 'generated', a.attgenerated <> '',
+                       'has_default', a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
                        'always_identity', a.attidentity = 'a', 'deterministic', coalesce(l.collisdeterministic, true),
                        'collation', CASE WHEN a.attcollation <> t.typcollation
                                          THEN format('%%I.%%I', n.nspname, l.collname) END)
@@ -128,30 +133,43 @@ _FACTS = """
                           WITH ORDINALITY AS k(attnum, class, sorted_by, place)
                     WHERE k.place <= i.indnkeyatts) AS k
              WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid) AS uniques,
-           c.relhastriggers OR c.relhasrules AS is_watched
+           c.relhastriggers OR c.relhasrules OR c.relhassubclass AS is_watched
       FROM pg_class c WHERE c.oid = to_regclass(%s)
 """
 
-# Foreign keys and deferrable constraints have triggers of their own; most marts have neither
+# Foreign keys and deferrable constraints have triggers of their own; most marts have neither. Rows that are written to
+# the table are stored in its partitions or children, whose triggers fire, and to which foreign keys may refer.
 _WATCHERS = """
+    WITH RECURSIVE parts (oid) AS (
+        SELECT to_regclass(%(table)s)::oid
+         UNION ALL
+        SELECT i.inhrelid FROM parts AS p JOIN pg_inherits AS i ON i.inhparent = p.oid
+    )
     SELECT (SELECT jsonb_agg(jsonb_build_object(
-                       'name', f.conname, 'table', f.conrelid::regclass::text, 'on_delete',
+                       'name', f.conname, 'table', f.conrelid::regclass::text,
+                       'is_own', f.conrelid IN (SELECT oid FROM parts), 'on_delete',
                        CASE f.confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'd' THEN 'SET DEFAULT'
                                           ELSE '' END,
                        'columns', (SELECT jsonb_agg(a.attname) FROM pg_attribute a
-                                    WHERE a.attrelid = c.oid AND a.attnum = ANY (f.confkey)))
+                                    WHERE a.attrelid = f.confrelid AND a.attnum = ANY (f.confkey)))
                      ORDER BY f.conrelid::regclass::text, f.conname)
-              FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = c.oid) AS referring,
-           (SELECT jsonb_agg(jsonb_build_object(
+              FROM pg_constraint f
+             WHERE f.contype = 'f' AND f.conparentid = 0 AND f.confrelid IN (SELECT oid FROM parts)) AS referring,
+           (SELECT jsonb_agg(DISTINCT jsonb_build_object(
                        'name', g.tgname, 'on_insert', g.tgtype & 4 > 0, 'on_delete', g.tgtype & 8 > 0,
-                       'on_update', g.tgtype & 16 > 0) ORDER BY g.tgname)
+                       'on_update', g.tgtype & 16 > 0))
               FROM pg_trigger g
-             WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')) AS triggers,
+             WHERE g.tgrelid IN (SELECT oid FROM parts) AND NOT g.tgisinternal
+               AND g.tgenabled IN ('O', 'A')) AS triggers,
            (SELECT array_agg(w.rulename::text ORDER BY w.rulename) FROM pg_rewrite w
              WHERE w.ev_class = c.oid AND w.ev_type <> '1' AND w.ev_enabled IN ('O', 'A')) AS rules,
-           EXISTS (SELECT FROM pg_constraint d WHERE d.condeferrable AND c.oid IN (d.conrelid, d.confrelid))
-           OR EXISTS (SELECT FROM pg_trigger d WHERE d.tgdeferrable AND d.tgrelid = c.oid) AS deferrable
-      FROM pg_class c WHERE c.oid = to_regclass(%s)
+           EXISTS (SELECT FROM pg_constraint d JOIN parts AS p ON p.oid IN (d.conrelid, d.confrelid)
+                    WHERE d.condeferrable)
+           OR EXISTS (SELECT FROM pg_trigger d JOIN parts AS p ON p.oid = d.tgrelid
+                       WHERE d.tgdeferrable) AS deferrable,
+           ARRAY(SELECT u.oid::regclass::text FROM pg_class u JOIN parts AS p ON p.oid = u.oid
+                  WHERE u.relpersistence = 'u' ORDER BY u.oid::regclass::text) AS unlogged
+      FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
 """
 
 # Of operator classes that do not come with the server; in the others, equality is that of the type
@@ -175,7 +193,7 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
         row = connection.execute(_FACTS, [name_of(table)]).fetchone()
         if row is None:
             return None
-        watched = connection.execute(_WATCHERS, [name_of(table)]).fetchone() if row["is_watched"] else None
+        watched = connection.execute(_WATCHERS, {"table": name_of(table)}).fetchone() if row["is_watched"] else None
         row |= watched or _UNWATCHED
         operators = _operators(connection, row["uniques"] or ())
         described: list[dict[str, Any]] = row["columns"] or []
@@ -185,12 +203,13 @@ def describe(connection: Connection, table: sql.Identifier) -> TableFacts | None
     }
     return TableFacts(
         identity=row["identity"],
+        kind=row["kind"],
         columns=columns,
         uniques=tuple(_unique(index, columns, operators) for index in row["uniques"] or ()),
         references=tuple(Reference(**one | {"columns": tuple(one["columns"])}) for one in row["referring"] or ()),
         triggers=tuple(Trigger(**trigger) for trigger in row["triggers"] or ()),
         rules=tuple(row["rules"] or ()),
-        unlogged=row["unlogged"],
+        unlogged=tuple(row["unlogged"]),
         row_security=row["row_security"],
         deferrable=row["deferrable"],
     )
@@ -220,6 +239,25 @@ def _unique(
             for name, oid, same in zip(names, classes, deterministic, strict=True)
         ),
     )
+
+
+_OF_ROWS = """
+    SELECT c.oid::text AS identity,
+           EXISTS (SELECT FROM pg_trigger g
+                    WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')) AS has_triggers,
+           (SELECT jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types
+      FROM pg_class c WHERE c.oid = to_regclass(%s)
+"""
+
+
+def is_as(connection: Connection, table: sql.Identifier, facts: TableFacts, columns: Iterable[str]) -> bool:
+    """Whether the table is still the one that the facts describe, as far as rows of these columns are concerned."""
+    row = connection.execute(_OF_ROWS, [name_of(table)]).fetchone()
+    if row is None or row["identity"] != facts.identity or (row["has_triggers"] and not facts.triggers):
+        return False
+    types: dict[str, str] = row["types"] or {}
+    return all(types.get(name) == facts.types.get(name) for name in columns)
 
 
 def name_of(table: sql.Identifier) -> str:

@@ -11,7 +11,7 @@ from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.sink.batch_unit import BatchUnit
 from vitrine.connectors.postgres.sink.casts import Casts
 from vitrine.connectors.postgres.sink.copy_in import copy_in
-from vitrine.connectors.postgres.sink.merging import Merger
+from vitrine.connectors.postgres.sink.merging import Merger, check_deferred, report_triggers
 from vitrine.connectors.postgres.sink.quarantine import Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import names
@@ -46,6 +46,8 @@ class ChangesUnit(BatchUnit):
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
+        if batch.count:
+            self._target.refuse_changed(column.name for column in batch.columns)
         self._check(batch)
         facts = self._target.facts
         kept = self._target.columns_to_keep
@@ -62,10 +64,15 @@ class ChangesUnit(BatchUnit):
         if facts is None or not keys:
             return
         key = [Column(name, facts.types[name]) for name in self._target.key]
-        statement = sql.SQL("DELETE FROM {} AS t WHERE {}").format(
+        rows = sql.SQL("FROM {} AS t WHERE {}").format(
             self._target.identifier, ranges.condition("t", key, keys, facts.equality)
         )
-        self._add(Counts(deleted=self.transaction.execute(statement).rowcount))
+        self._add(Counts(deleted=self.transaction.execute(sql.SQL("DELETE {}").format(rows)).rowcount))
+        if facts.triggers:
+            check_deferred(self.transaction)
+            kept = self.transaction.execute(sql.SQL("SELECT {}").format(rows)).rowcount
+            if kept:
+                report_triggers(self._target, facts, f"{kept} rows that were deleted")
 
     def _add(self, counts: Counts) -> None:
         self.result = replace(self.result, counts=self.result.counts + counts)

@@ -30,6 +30,8 @@ class TargetChecks:
         self._written = written
 
     def all(self, facts: TableFacts | None, key: Sequence[str], columns: Sequence[Column]) -> list[Finding]:
+        if facts is not None and (finding := findings.of_kind(self._target, facts)):
+            return [finding]
         found = [*self.of_columns(facts, key, columns), *self.of_drift(facts, columns)]
         if finding := self.of_key(facts, key):
             found.insert(0, finding)

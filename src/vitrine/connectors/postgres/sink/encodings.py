@@ -13,6 +13,12 @@ from vitrine.postgres import Connection
 REFUSALS = (psycopg.errors.UntranslatableCharacter, psycopg.errors.CharacterNotInRepertoire)
 
 
+def concerns_text(connection: Connection, error: psycopg.Error) -> bool:
+    """Whether a text could not be converted; the same error refuses a JSON document with \\u0000 for jsonb."""
+    is_utf8 = connection.info.parameter_status("server_encoding") == "UTF8"
+    return isinstance(error, REFUSALS) and not (is_utf8 and isinstance(error, psycopg.errors.UntranslatableCharacter))
+
+
 def refusal(connection: Connection, batch: Batch, target: str) -> DataError:
     """The error for a batch that the server could not convert; the transaction must be usable."""
     encoding = connection.info.parameter_status("server_encoding") or "unknown"

@@ -1,12 +1,34 @@
 """Reasons against writing to a target, and warnings about it, from what the catalog says."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from vitrine.connectors.postgres import PostgresSinkOptions
 from vitrine.connectors.postgres.sink.catalog import ColumnFacts, TableFacts
 from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
 from vitrine.model import Definition, Mode
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "c": "a composite type",
+    "i": "an index",
+    "I": "an index",
+}
+"""Relations that are no tables, by relkind."""
+
+_TOUCHED = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.TEXT})
+"""Kinds that PostgreSQL assigns the current time to."""
+
+
+def of_kind(target: str, facts: TableFacts) -> Finding | None:
+    if facts.kind in ("r", "p"):
+        return None
+    kind = _KINDS.get(facts.kind, "no table")
+    text = f"target {target} is {kind}, and rows are written to tables only; choose another name, or drop it"
+    return Finding("TARGET_SCHEMA", text, fatal=True)
 
 
 def of_key(target: str, facts: TableFacts | None, key: Sequence[str]) -> Finding | None:
@@ -35,8 +57,9 @@ def of_table(target: str, facts: TableFacts, definition: Definition, options: Po
                 f" from the source, its rows there are {effect} as well"
             )
             yield Finding("CASCADE", text)
-    if facts.unlogged:
-        text = f"target {target} is UNLOGGED: a crash of the server empties it; run ALTER TABLE {target} SET LOGGED"
+    for name in facts.unlogged:
+        which = f"target {target}" if facts.kind == "r" else f"{name}, a partition of target {target},"
+        text = f"{which} is UNLOGGED: a crash of the server empties it; run ALTER TABLE {name} SET LOGGED"
         yield Finding("UNLOGGED_TARGET", text, fatal=definition.mode is Mode.INCREMENTAL)
     if facts.row_security:
         text = (
@@ -81,6 +104,13 @@ def of_columns(
     for name in key:
         if given and name not in given:
             yield Finding("SCHEMA_CHANGED", f"the rows lack the key column '{name}'", name, fatal=True)
+    touch = options.touch_column
+    if touch in given:
+        text = (
+            f"the rows have a column '{touch}', which touch_column sets to the current time; give it another name in"
+            " the query, or drop the option"
+        )
+        yield Finding("TARGET_SCHEMA", text, touch, fatal=True)
     if facts is None:
         return
     for column in columns:
@@ -102,10 +132,32 @@ def of_columns(
             yield Finding("TARGET_SCHEMA", text, column.name, fatal=True)
         elif column.name in key and (finding := _coarser(target, column, found)):
             yield finding
-    touch = options.touch_column
+    yield from _of_touch(target, facts, touch)
+    if given:
+        yield from _required(target, facts, {*given, touch})
+
+
+def _of_touch(target: str, facts: TableFacts, touch: str | None) -> Iterator[Finding]:
     if touch and touch not in facts.types:
         text = f"target {target} has no column '{touch}' (touch_column); add it, or drop the option"
         yield Finding("TARGET_SCHEMA", text, touch, fatal=True)
+    elif touch and kind_of(facts.columns[touch].facts.bare) not in _TOUCHED:
+        text = (
+            f"column '{touch}' (touch_column) of target {target} is of type {facts.columns[touch].type}, which cannot"
+            f" hold a time; run ALTER TABLE {target} ALTER COLUMN {touch} TYPE timestamptz, or name another column"
+        )
+        yield Finding("TARGET_SCHEMA", text, touch, fatal=True)
+
+
+def _required(target: str, facts: TableFacts, given: Container[str | None]) -> Iterator[Finding]:
+    """A warning and no refusal: rows that the target already has are updated, and a trigger may set the column."""
+    for column in facts.columns.values():
+        if not (column.nullable or column.has_default or column.name in given):
+            text = (
+                f"column '{column.name}' of target {target} is NOT NULL and has no default, and the query does not"
+                " return it: a new row does not fit (options.on_reject); add it to the query, or give it a default"
+            )
+            yield Finding("REQUIRED_COLUMN", text, column.name)
 
 
 def _new_column(target: str, column: str, definition: Definition) -> Finding:

@@ -128,6 +128,7 @@ class StagedLoad:
             if not self._target.exists:
                 return Written(checks=self._checks.of_load(info.checks, None, {}, 0) if self._checks else ())
             self._create_empty()
+        self._refuse_other_types(connection)
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
         checked = self._check(connection, info, staged - superseded)
@@ -137,11 +138,27 @@ class StagedLoad:
             self._become_target(connection)
             counts = Counts(written=staged - superseded, repeated=repeated)
             return Written(counts, healed=healed, checks=checked)
-        deleted = self._delete_vanished(connection, info.max_delete_ratio)
-        written, rejects = self._merge(connection)
+        applied = self._move_before_delete(connection, info) if self._refers_to_itself else None
+        if applied is None:
+            deleted = self._delete_vanished(connection, info.max_delete_ratio)
+            written, rejects = self._merge(connection)
+        else:
+            (written, deleted), rejects = applied, []
+        self._target.refuse_changed(catalog.column_types(connection, self._table))
         check_deferred(connection)
         counts = Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated)
         return Written(counts, tuple(rejects), healed, checks=checked)
+
+    def _refuse_other_types(self, connection: Connection) -> None:
+        """DataError if the target was altered since the rows were staged: they were converted to its former types."""
+        stored = self._target.facts.types if self._target.facts else {}
+        for name, staged in catalog.column_types(connection, self._table).items():
+            if stored.get(name, staged) != staged:
+                raise DataError(
+                    f"column '{name}' of target {self._target.name} is of type {stored[name]} now, but rows were staged"
+                    f" for type {staged}; run again, and everything is read again",
+                    code="STAGING_MISMATCH",
+                )
 
     def _check(self, connection: Connection, info: LoadInfo, rows: int) -> Results:
         if self._checks is None or not info.checks:
@@ -149,6 +166,25 @@ class StagedLoad:
         empty = rows == 0 and self._created_empty  # its columns are not known
         table, types = (None, {}) if empty else (self._table, catalog.column_types(connection, self._table))
         return self._checks.of_load(info.checks, table, types, rows)
+
+    @property
+    def _refers_to_itself(self) -> bool:
+        facts = self._target.facts
+        return facts is not None and not facts.triggers and any(one.is_own for one in facts.references)
+
+    def _move_before_delete(self, connection: Connection, info: LoadInfo) -> tuple[int, int] | None:
+        """Rows get their new parents before the former ones are deleted: a cascade would take the rows along.
+
+        Returns how many rows were written and deleted; None if that is impossible, for example because a row takes over
+        a unique value of one that vanished.
+        """
+        columns = list(catalog.column_types(connection, self._table))
+        try:
+            with connection.transaction():
+                written = Merger(self._session, self._target, self._table, columns).merge()
+                return written, self._delete_vanished(connection, info.max_delete_ratio)
+        except REFUSALS:
+            return None
 
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
         """Update rows that differ and insert new ones; readers see the old rows until the commit."""

@@ -163,20 +163,24 @@ class Merger:
         check_deferred(self._connection)
         altered = self._count(self._statements.count_altered(self._table, self._columns))
         kept = self._count(self._statements.count_unknown(self._table)) if complete else 0
-        if not altered and not kept:
-            return
-        triggers = ", ".join(trigger.name for trigger in self._facts.triggers)
         counts = [f"{altered} of the rows differently or not at all"] if altered else []
         counts += [f"{kept} rows that the source lacks"] if kept else []
-        text = f"target {self._target.name} stores {' and '.join(counts)}; the cause is one of its triggers: {triggers}"
-        if self._target.options.on_target_trigger == "fail":
-            remedy = "change the trigger, or set options.on_target_trigger: warn"
-            raise DataError(f"{text}; {remedy}", code="TARGET_CHANGED_ROWS")
-        log.warning("%s", text, extra={"action": "target_changed_rows", **self._target.log_fields})
+        if counts:
+            report_triggers(self._target, self._facts, " and ".join(counts))
 
     def _count(self, statement: sql.Composed) -> int:
         row = self._connection.execute(statement).fetchone()
         return row["rows"] if row else 0
+
+
+def report_triggers(target: TargetTable, facts: TableFacts, stored: str) -> None:
+    """DataError, or a warning by option: triggers of the target have stored something else than was written."""
+    triggers = ", ".join(trigger.name for trigger in facts.triggers)
+    text = f"target {target.name} stores {stored}; the cause is one of its triggers: {triggers}"
+    if target.options.on_target_trigger == "fail":
+        remedy = "change the trigger, or set options.on_target_trigger: warn"
+        raise DataError(f"{text}; {remedy}", code="TARGET_CHANGED_ROWS")
+    log.warning("%s", text, extra={"action": "target_changed_rows", **target.log_fields})
 
 
 def check_deferred(connection: Connection) -> None:

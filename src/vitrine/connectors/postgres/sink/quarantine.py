@@ -175,7 +175,7 @@ class Quarantine:
         """Judge these rows and remove them; the policy may raise."""
         if not unfit:
             return []
-        described = self._describe(numbered, unfit[: self._policy.room + 1])
+        described = self._described(numbered, unfit[: self._policy.room + 1])
         for reject, _ in described:
             self._policy.judge(reject)
         statement = sql.SQL("DELETE FROM {} WHERE {} = ANY (%s::integer[])").format(NUMBERED, numbered.number)
@@ -185,8 +185,16 @@ class Quarantine:
         self._rejected.update(reject.key for reject in rejects)
         return rejects
 
-    def _describe(self, numbered: Numbered, unfit: Sequence[Unfit]) -> list[tuple[Reject, bool]]:
+    def _described(self, numbered: Numbered, unfit: Sequence[Unfit]) -> list[tuple[Reject, bool]]:
         """The rows as rejects, each with whether the target has a row of its key."""
+        try:
+            with self._session.connection.transaction():
+                added = sql.Literal([numbered.number_name, numbered.verdict_name])
+                return self._describe(numbered, unfit, sql.SQL("(to_jsonb(q.*) - {}::text[])::text").format(added))
+        except psycopg.errors.UntranslatableCharacter:  # jsonb does not hold a document with \u0000
+            return self._describe(numbered, unfit, sql.Literal("{}"))
+
+    def _describe(self, numbered: Numbered, unfit: Sequence[Unfit], row: sql.Composable) -> list[tuple[Reject, bool]]:
         statements, number = self._target.statements, numbered.number_name
         is_stored: sql.Composable = sql.SQL("false")
         if self._target.exists:
@@ -195,7 +203,7 @@ class Quarantine:
             )
         statement = sql.SQL(
             "SELECT {number} AS number, CASE WHEN num_nulls({key}) = 0 THEN {stored_key} ELSE {sent_key} END AS key,"
-            " (to_jsonb(q.*) - {added}::text[])::text AS row, {is_stored} AS is_stored"
+            " {row} AS row, {is_stored} AS is_stored"
             " FROM {numbered} AS s JOIN {sent} AS q ON {sent_number} = {number}"
             " WHERE {number} = ANY ({numbers}::integer[]) AND {sent_number} = ANY ({numbers}::integer[])"
         ).format(
@@ -207,7 +215,7 @@ class Quarantine:
             numbered=NUMBERED,
             sent=numbered.sent,
             sent_number=sql.Identifier("q", number),
-            added=sql.Literal([number, numbered.verdict_name]),
+            row=row,
             numbers=sql.Literal(_array(unfit)),
         )
         found = {row["number"]: row for row in self._session.connection.execute(statement).fetchall()}

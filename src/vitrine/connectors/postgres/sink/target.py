@@ -1,7 +1,7 @@
 """The target table: its catalog entry, creation and extension."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import psycopg
@@ -13,7 +13,7 @@ from vitrine.connectors.postgres.sink.checks import TargetChecks
 from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.statements import TargetStatements, names
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine.flow.jobs import SinkJob
 from vitrine.flow.rows import Batch, BinaryRows, Column, Finding
 from vitrine.postgres import raw
@@ -129,6 +129,17 @@ class TargetTable:
             if unknown:
                 self._add_columns(unknown)
         self._prepared = (columns, self.facts)
+
+    def refuse_changed(self, columns: Iterable[str]) -> None:
+        """TransientError unless the table is still as the run was planned with: an assignment would round silently.
+
+        To be called in the transaction that has written the rows: its lock keeps the table as it is.
+        """
+        if self.facts is not None and not catalog.is_as(self._session.connection, self.identifier, self.facts, columns):
+            raise TransientError(
+                f"target {self.name} has changed since the run was planned; the next attempt plans it again",
+                code="TARGET_SCHEMA",
+            )
 
     def create(self, columns: Sequence[Column]) -> None:
         """Create the table with the columns of the query, the key as primary key, and the touch column last."""
