@@ -71,6 +71,8 @@ def test_the_first_pipeline_of_a_readme_works(served: Served, document: str, sec
     assert (request["pipeline"], request["state"]) == ("top_genres", "succeeded")
     assert paused[-1]["generation_open"]
     assert paused[-1]["generation_rows"] >= 500
+    # the other one begins it again
+    served.execute([Block(".venv/bin/vitrine delete slow_ratings --yes")])
 
 
 def test_the_tutorial_works(served: Served) -> None:

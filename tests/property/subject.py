@@ -1,6 +1,6 @@
 """The pipeline over a source table of any shape, and its mart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from vitrine.settings import Settings
 
 TARGET = "analytics.subject"
 _TARGET = sql.Identifier("analytics", "subject")
+_NO_ROW = sql.SQL("SELECT * FROM {} LIMIT 0").format(_TARGET)
 RETRIES = (0.1, 0.3, 0.6)
 LOST = "server closed the connection"
 """A database may have a limit of half a second for idle sessions, which a busy machine can exceed before the session
@@ -166,13 +167,17 @@ class Subject:
             return "source = target"
         return reconcile.compare(self._pipeline.definition, self._settings).sentence()
 
-    def images(self) -> dict[int, str]:
-        """Every row of the mart as text."""
+    def images(self, columns: Sequence[str] = ()) -> dict[int, str]:
+        """Every row of the mart as text, with these of its columns or all."""
         if not self.exists:
             return {}
-        statement = sql.SQL("SELECT {} AS id, CAST(t AS text) AS image FROM {} AS t")
-        rows = self._control.execute(statement.format(sql.Identifier(ROW_ID), _TARGET)).fetchall()
+        names = sql.SQL(", ").join(sql.Identifier("t", name) for name in columns or self.mart_columns())
+        statement = sql.SQL("SELECT {} AS id, CAST(ROW({}) AS text) AS image FROM {} AS t")
+        rows = self._control.execute(statement.format(sql.Identifier(ROW_ID), names, _TARGET)).fetchall()
         return {row["id"]: row["image"] for row in rows}
+
+    def mart_columns(self) -> list[str]:
+        return [column.name for column in self._control.execute(_NO_ROW).description or ()] if self.exists else []
 
     @property
     def exists(self) -> bool:

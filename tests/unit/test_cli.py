@@ -9,7 +9,7 @@ import typer
 
 from vitrine.cli import exit_codes, output
 from vitrine.cli.app import COMMANDS as ALL_COMMANDS
-from vitrine.cli.app import command_line, hoisted, needed
+from vitrine.cli.app import GLOBAL_OPTIONS, command_line, hoisted, needed
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
@@ -69,7 +69,13 @@ def test_every_command_that_shows_data_has_json() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_short_help_of_a_command_is_not_cut_at_80_columns(command: str) -> None:
-    assert not COMMANDS[command].get_short_help_str(80 - 6 - len("completion")).endswith("...")
+    width = 80 - 2  # the help leaves two columns free
+    assert not COMMANDS[command].get_short_help_str(width - 6 - len("completion")).endswith("...")
+
+
+@pytest.mark.parametrize("option", GLOBAL_OPTIONS)
+def test_every_global_option_is_on_the_page(option: str) -> None:
+    assert re.search(rf"^\| `{option} [A-Z]+` \|", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

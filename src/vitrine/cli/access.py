@@ -91,7 +91,7 @@ def audit(
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many. Default: 50, with --json all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, with everything.")] = False,
 ) -> None:
-    """Who changed what: every change that was asked for, newest first."""
+    """Show who changed what, newest first."""
     from itertools import islice
 
     from vitrine.store.audit import AuditFilters

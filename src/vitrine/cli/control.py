@@ -21,7 +21,7 @@ def resume(name: Name, as_json: AsJson = False) -> None:
 
 
 def pause(name: Name, as_json: AsJson = False) -> None:
-    """Pause a pipeline, if it runs after its current batch."""
+    """Pause a pipeline; a running one, after its current batch."""
     with backends.opened() as backend:
         paused = backend.control.pause(name)
     if as_json:

@@ -31,7 +31,7 @@ def demo(
     ratings: Ratings = 20_000,
     search: Annotated[bool, typer.Option("--search", help="Start an Elasticsearch for the search indexes.")] = False,
 ) -> None:
-    """Build the sample marts on an embedded PostgreSQL and show them.
+    """Build and show the sample marts on an embedded PostgreSQL.
 
     Every mart is compared with its source.
     """
