@@ -11,7 +11,7 @@ from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from vitrine.model import Definition, Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
-from vitrine.store import pipelines
+from vitrine.store import pipelines, rejects
 from vitrine.store import state as states
 
 MARKS = {"boolean": "true", "timestamptz": "now()", "integer": "1"}
@@ -103,6 +103,33 @@ def test_of_a_marked_and_an_unmarked_row_with_one_key_the_later_one_counts(
     succeed(connection, settings, pipeline)
     found = connection.execute("SELECT note FROM analytics.events").fetchall()
     assert [row["note"] for row in found] == notes
+
+
+@pytest.mark.promise("I10", "J18")
+@pytest.mark.parametrize("delete_mode", ["soft_column", "reconcile_keys", "full"])
+def test_a_row_in_quarantine_that_is_deleted_leaves_the_mart_and_the_quarantine(
+    connection: Connection, settings: Settings, delete_mode: str
+) -> None:
+    fill_events(connection, 10)
+    connection.execute("ALTER TABLE ugc.events ADD gone boolean")
+    create_target(connection, "id integer PRIMARY KEY, gone boolean")
+    connection.execute("ALTER TABLE analytics.events ADD CHECK (note <> 'bad')")
+    mode = "full" if delete_mode == "full" else "incremental"
+    options = {"on_reject": "quarantine"} | ({"delete_mode": delete_mode} if mode == "incremental" else {})
+    options |= {"delete_column": "gone"} if delete_mode == "soft_column" else {}
+    pipeline = create_events(connection, settings, mode, source_query=MARKED, options=options)
+    succeed(connection, settings, pipeline)
+    connection.execute("UPDATE ugc.events SET note = 'bad', modified = '2024-02-01' WHERE id IN (3, 4)")
+    assert (succeed(connection, settings, pipeline).counts.rejected, len(ids(connection))) == (2, 10)
+    if delete_mode == "soft_column":
+        connection.execute("UPDATE ugc.events SET gone = true, modified = '2024-02-02' WHERE id = 3")
+    else:
+        connection.execute("DELETE FROM ugc.events WHERE id = 3")
+    succeed(connection, settings, pipeline)
+    assert ids(connection) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert [one["key"] for one in rejects.list_open(connection, pipeline.id)] == ["4"]
+    if delete_mode == "reconcile_keys":
+        assert last_result(connection, pipeline)["keys_missing"] == 0
 
 
 def test_a_marked_row_without_a_key_deletes_nothing(connection: Connection, settings: Settings) -> None:

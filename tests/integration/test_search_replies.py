@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.forked import claimed, dispatched, forked
+from tests.helpers.processes import free_port
 from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
@@ -25,9 +26,10 @@ from vitrine.connectors.elasticsearch.requests import Requests
 from vitrine.engine import plan, reconcile, validation
 from vitrine.errors import TransientError
 from vitrine.flow.rows import Reject
+from vitrine.postgres import raw
 from vitrine.settings import Settings
 from vitrine.status import Status
-from vitrine.store import leases, pipelines
+from vitrine.store import leases, pipelines, rejects
 from vitrine.store import state as states
 
 # -- single documents -------------------------------------------------------------------------------------------------
@@ -46,6 +48,19 @@ def test_documents_that_the_mapping_refuses_are_quarantined_and_the_others_arriv
     assert set(reasons) == {"5", "500", "999"}
     assert "failed to parse field [note] of type [integer]" in reasons["5"]
     assert f"index {cluster.name}, id 5" in reasons["5"]
+
+
+def test_a_reject_that_is_nested_too_deeply_can_be_listed(cluster: Cluster) -> None:
+    cluster.fill(1, 1)
+    nested = """(repeat('{"a":', 1500) || '"]"' || repeat('}', 1500))::jsonb"""
+    cluster.connection.execute(raw(f"ALTER TABLE content.numbers ADD tree jsonb DEFAULT {nested}"))
+    index = {"mappings": {"properties": {"tree": {"type": "object", "dynamic": True}}}}
+    options = {"on_reject": "quarantine", "index": index}
+    pipeline = cluster.create("SELECT id, note, tree FROM content.numbers", options=options)
+    succeed(cluster.connection, cluster.settings, pipeline)
+    (reject,) = rejects.list_open(cluster.connection, pipeline.id)
+    assert reject["key"] == "1"
+    assert list(reject["row"]) == ["document"]
 
 
 def test_a_reject_names_the_whole_index(cluster: Cluster) -> None:
@@ -362,6 +377,15 @@ def test_a_cluster_that_is_down_postpones_the_run_and_nothing_is_doubled(cluster
     assert stored.lease_owner is None
     assert stored.status is Status.RUN_REQUESTED
     succeed(cluster.connection, cluster.settings, pipeline, resume=True)
+    assert len(cluster.ids()) == 30
+
+
+@pytest.mark.promise("F4")
+def test_a_node_that_is_down_does_not_stop_a_run_that_knows_another_one(cluster: Cluster) -> None:
+    cluster.fill(1, 30)
+    urls = [cluster.proxy.url, *(f"http://127.0.0.1:{free_port()}" for _ in range(2))]
+    pipeline = cluster.create(batch_size=10)
+    succeed(cluster.connection, with_url(cluster, ",".join(urls)), pipeline)
     assert len(cluster.ids()) == 30
 
 

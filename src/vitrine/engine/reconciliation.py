@@ -8,7 +8,7 @@ from vitrine.engine import differences, plan
 from vitrine.engine.differences import Differences
 from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.engine.reconcile import refuse_missing
-from vitrine.engine.sides import Sides, left_out, open_sides
+from vitrine.engine.sides import Sides, left_out, open_sides, skipped_keys
 from vitrine.errors import RequestRefused
 from vitrine.flow import keys
 from vitrine.flow.backfill import LOAD_OPEN
@@ -73,7 +73,7 @@ class Reconciliation:
 
 
 def readable(key: Key) -> str:
-    return keys.readable(keys.to_text(key))
+    return keys.readable(keys.to_text(tuple("NULL" if part == keys.NULL else part for part in key)))
 
 
 def _named(found: Collection[Key]) -> dict[str, Any]:
@@ -127,15 +127,19 @@ class KeyComparison:
 
 
 def compare_keys(checked: CheckedDefinition, quarantined: Collection[str], state: StoredState) -> KeyComparison:
-    """Find what vanished at the source; a key is reported only if it still differs when it is read once more."""
+    """Find what vanished at the source; a key is reported only if it still differs when it is read once more.
+
+    Keys in quarantine are compared as well: the last good version of a row stays only while the source has the row.
+    """
     built = plan.prepare(checked, writes=False)
     try:
         if not built.plan.target.exists:
             return KeyComparison(0, 0, ())  # transforms have dropped every row so far
-        sides = open_sides(checked.definition, built, quarantined, "key")
+        sides = open_sides(checked.definition, built, (), "key")
         changes = _changes(built.plan, state)
         found = differences.find(sides, lambda keys: _confirm(sides, keys, changes))
-        return KeyComparison(found.target_rows, len(found.differences.missing), found.differences.extra)
+        missing = found.differences.without(skipped_keys(quarantined, sides.wanted)).missing
+        return KeyComparison(found.target_rows, len(missing), _selectable(found.differences.extra))
     finally:
         built.close()
 
@@ -144,8 +148,14 @@ def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, contr
     """Write missing and different keys through the pipeline's own query and transforms, and delete extra ones."""
     refuse_made_keys(built)
     wrong = found.differences
-    refuse_shrinking(built.plan.target_name, found.target_rows, len(wrong.extra), built.plan.max_delete_ratio)
-    return run_repair(built.plan, (*wrong.missing, *wrong.different), wrong.extra, checkpoint, control)
+    wanted, extra = _selectable((*wrong.missing, *wrong.different)), _selectable(wrong.extra)
+    refuse_shrinking(built.plan.target_name, found.target_rows, len(extra), built.plan.max_delete_ratio)
+    return run_repair(built.plan, wanted, extra, checkpoint, control)
+
+
+def _selectable(found: Iterable[Key]) -> tuple[Key, ...]:
+    """Those without NULL: rows that somebody else stored with a NULL in their key stay, and are reported."""
+    return tuple(key for key in found if keys.NULL not in key)
 
 
 def refuse_made_keys(built: Prepared, remedy: str = "ask for a full run instead") -> None:

@@ -11,7 +11,7 @@ from vitrine.engine.digests import cut_rows, digest_ordered, digest_rows, rows_o
 from vitrine.engine.plan import Prepared
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.comparison import canonical, common_form
-from vitrine.flow.keys import next_key
+from vitrine.flow.keys import NULL, next_key
 from vitrine.flow.protocols import Plan
 from vitrine.flow.rows import (
     ALL_KEYS,
@@ -141,7 +141,7 @@ class CommonColumns:
             control=common.get(self.control),
             forms={name: common_form(one.type, stored[name].type, exact=exact) for name, one in common.items()},
         )
-        return replace(wanted, skipped=tuple(_skipped(self._quarantined, wanted)))
+        return replace(wanted, skipped=tuple(skipped_keys(self._quarantined, wanted)))
 
     def _compared(
         self, produced: Sequence[Column], common: Mapping[str, Column], key: tuple[Column, ...]
@@ -280,8 +280,9 @@ class StreamedSides:
 
 
 def _stored_keys(plan: Plan, keys: Sequence[Key], wanted: Compare) -> Sequence[Key]:
+    wanted_keys = [key for key in keys if NULL not in key]
     try:
-        return [key for key, _ in rows_of(plan.sink.fetch(keys, wanted.key), wanted)]
+        return [key for key, _ in rows_of(plan.sink.fetch(wanted_keys, wanted.key), wanted)]
     except (ConfigError, DataError):  # a value that the type of the target cannot hold
         return ()
 
@@ -402,7 +403,7 @@ def _without(wanted: Compare, names: Collection[str]) -> Compare:
     return replace(wanted, columns=columns, control=control)
 
 
-def _skipped(quarantined: Iterable[str], wanted: Compare) -> Iterator[Key]:
+def skipped_keys(quarantined: Iterable[str], wanted: Compare) -> Iterator[Key]:
     """The keys in quarantine, in the common forms of their columns."""
     forms = [wanted.form_of(column) for column in wanted.key]
     return (in_forms(key, forms) for key in quarantined_keys(quarantined, len(forms)))

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any
 
 from elasticsearch import ApiError, Elasticsearch
@@ -42,6 +43,11 @@ _ABOUT_THE_INDEX = re.compile(r"no write index is defined|pipeline with id \[.*\
 """Reasons of these errors that every document of the index would have."""
 
 _FIELD = re.compile(r"field \[([^\]]+)\]")
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_BRACKET = re.compile(r"[\[\]{}]")
+_MOST_NESTED = 200
+"""Levels of a document; Python reads fewer than a thousand."""
+
 _GENERATION = re.compile(r"__g[0-9]+__[a-z]+$")
 _ANSWERED = "items.*.status,items.*.result,items.*.error,items.update._seq_no"
 _PLACES = ",items.*._index,items.*._id"
@@ -296,11 +302,18 @@ class Bulk:
     def _reject(self, operations: Operations, place: int, code: str, reason: str, column: str | None) -> None:
         """The policy of the pipeline decides whether the document may be left out."""
         key = keys.to_text(key_of(operations.ids[place], self._width))
-        row = operations.source(place).decode()
+        row = _for_quarantine(operations.source(place).decode())
         text = f"index {_GENERATION.sub('', self._alias)}, id {operations.ids[place]}: {reason}"
-        reject = Reject(key, column, code or "REFUSED", text, row or "{}")
+        reject = Reject(key, column, code or "REFUSED", text, row)
         self._judge(reject)
         self.outcome.rejects.append(reject)
+
+
+def _for_quarantine(document: str) -> str:
+    """The row of a reject: the document, or its text if it is nested too deeply for those who list the quarantine."""
+    brackets = _BRACKET.findall(_STRING.sub("", document))
+    depth = max(accumulate(1 if one in "[{" else -1 for one in brackets), default=0)
+    return json.dumps({"document": document}) if depth > _MOST_NESTED else document or "{}"
 
 
 def _is_about_the_document(kind: str, reason: str) -> bool:

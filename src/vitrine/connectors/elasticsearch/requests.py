@@ -19,6 +19,7 @@ import elasticsearch
 from elastic_transport import ObjectApiResponse
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 from elasticsearch.serializer import CompatibilityModeJsonSerializer
+from urllib3.exceptions import NewConnectionError
 
 from vitrine import urls
 from vitrine.connectors.elasticsearch import ElasticsearchOptions, ElasticsearchSettings
@@ -112,7 +113,18 @@ class Requests:
         self.check()
         left = self.lease.seconds_left()
         client = self._client().options(request_timeout=min(self._settings.request_timeout.total_seconds(), left))
-        return self._senders.submit(lambda: work(client))
+        return self._senders.submit(lambda: self._send(work, client))
+
+    def _send(self, work: Callable[[Elasticsearch], Reply], client: Elasticsearch) -> Reply:
+        """To another node if one of several takes no connection: the request was not sent then."""
+        for _ in self._hosts[1:]:
+            try:
+                return work(client)
+            except elastic_transport.ConnectionError as exc:
+                if not isinstance(exc.__cause__, NewConnectionError):
+                    raise
+                self.lease.seconds_left()
+        return work(client)
 
     def wait(self, reply: "Future[Reply]") -> Reply:
         self.first_of([reply])

@@ -46,9 +46,9 @@ class ChangesUnit(BatchUnit):
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
+        self._check(batch)
         if batch.count:
             self._target.refuse_changed(column.name for column in batch.columns)
-        self._check(batch)
         facts = self._target.facts
         kept = self._target.columns_to_keep
         self.result = replace(self.result, identity=facts.identity if facts else None, facts=kept)
@@ -68,6 +68,7 @@ class ChangesUnit(BatchUnit):
             self._target.identifier, ranges.condition("t", key, keys, facts.equality)
         )
         self._add(Counts(deleted=self.transaction.execute(sql.SQL("DELETE {}").format(rows)).rowcount))
+        self.result = replace(self.result, healed=(*self.result.healed, *self._quarantine.deleted(keys)))
         if facts.triggers:
             check_deferred(self.transaction)
             kept = self.transaction.execute(sql.SQL("SELECT {}").format(rows)).rowcount

@@ -138,12 +138,7 @@ class StagedLoad:
             self._become_target(connection)
             counts = Counts(written=staged - superseded, repeated=repeated)
             return Written(counts, healed=healed, checks=checked)
-        applied = self._move_before_delete(connection, info) if self._refers_to_itself else None
-        if applied is None:
-            deleted = self._delete_vanished(connection, info.max_delete_ratio)
-            written, rejects = self._merge(connection)
-        else:
-            (written, deleted), rejects = applied, []
+        deleted, written, rejects = self._apply_difference(connection, info)
         self._target.refuse_changed(catalog.column_types(connection, self._table))
         check_deferred(connection)
         counts = Counts(written=written, deleted=deleted, rejected=len(rejects), repeated=repeated)
@@ -167,6 +162,13 @@ class StagedLoad:
         table, types = (None, {}) if empty else (self._table, catalog.column_types(connection, self._table))
         return self._checks.of_load(info.checks, table, types, rows)
 
+    def _apply_difference(self, connection: Connection, info: LoadInfo) -> tuple[int, int, list[Reject]]:
+        """The numbers of rows that were deleted and written, and the rows that do not fit."""
+        if self._refers_to_itself and (moved := self._move_before_delete(connection, info)) is not None:
+            return *moved, []
+        deleted = self._delete_vanished(connection, info.max_delete_ratio)
+        return deleted, *self._merge(connection)
+
     @property
     def _refers_to_itself(self) -> bool:
         facts = self._target.facts
@@ -175,14 +177,14 @@ class StagedLoad:
     def _move_before_delete(self, connection: Connection, info: LoadInfo) -> tuple[int, int] | None:
         """Rows get their new parents before the former ones are deleted: a cascade would take the rows along.
 
-        Returns how many rows were written and deleted; None if that is impossible, for example because a row takes over
+        Returns how many rows were deleted and written; None if that is impossible, for example because a row takes over
         a unique value of one that vanished.
         """
         columns = list(catalog.column_types(connection, self._table))
         try:
             with connection.transaction():
                 written = Merger(self._session, self._target, self._table, columns).merge()
-                return written, self._delete_vanished(connection, info.max_delete_ratio)
+                return self._delete_vanished(connection, info.max_delete_ratio), written
         except REFUSALS:
             return None
 

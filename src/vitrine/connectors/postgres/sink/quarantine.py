@@ -16,7 +16,7 @@ from vitrine.connectors.postgres.sink.violations import Violations
 from vitrine.errors import DataError
 from vitrine.flow import keys
 from vitrine.flow.jobs import RejectPolicy
-from vitrine.flow.rows import Batch, Reject, bare_type
+from vitrine.flow.rows import Batch, Key, Reject, bare_type
 from vitrine.postgres import safe_message
 
 REFUSALS = (psycopg.DataError, psycopg.IntegrityError)
@@ -116,12 +116,17 @@ class Quarantine:
         return rejects
 
     def healed_by_load(self, table: sql.Identifier) -> list[str]:
-        """Keys of rejects of earlier loads whose rows are staged, and so are written now."""
-        return self._found_in(table, self._open - self._rejected)
+        """Keys of rejects of earlier loads whose rows are staged, and so are written now, or are gone at the source."""
+        others = self._open - self._rejected
+        return self._found_in(table, others) if self._earlier else sorted(others)
 
     def healed(self, table: sql.Identifier) -> list[str]:
         """Keys of earlier rejects whose rows are in this table, and so are written now."""
         return self._found_in(table, self._open)
+
+    def deleted(self, gone: Sequence[Key]) -> list[str]:
+        """Keys of earlier rejects whose rows the source has no more."""
+        return [text for text in map(keys.to_text, gone) if text in self._open]
 
     def _found_in(self, table: sql.Identifier, wanted: Collection[str]) -> list[str]:
         if not wanted:
