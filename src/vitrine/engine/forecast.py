@@ -214,24 +214,19 @@ class _Forecaster:
                 f"the source returns at least {rows.repeated} key(s) more than once (DUPLICATE_KEY); correct the query,"
                 " or set options.on_duplicate_key: last"
             )
-        lost, before = self._guarded(found, rows, everything)
-        if lost > before * options.max_delete_ratio:
+        is_load, before = self._loads(found.run), everything.rows.target_rows if everything.rows else None
+        if before is None or found.removed is None or not (is_load or self._known.deletes_due):
+            return None
+        if is_load:
+            lost = max(0, before - rows.rows) if self._target.guards_number else found.removed
+        else:  # the keys are compared when the rows of the run are written
+            lost, before = found.removed, before + rows.added
+        if before and lost > before * options.max_delete_ratio:
             return (
                 f"it would delete {lost:,} of {before:,} rows, more than max_delete_ratio"
                 f" {options.max_delete_ratio:g} allows (SHRINK_GUARD); if that is right, run once with allow_shrink"
             )
         return None
-
-    def _guarded(self, found: RunForecast, rows: RowChanges, everything: Counted) -> tuple[int, int]:
-        """How many rows the shrink guard finds deleted, and of how many."""
-        before = everything.rows.target_rows if everything.rows else None
-        if before is None or found.removed is None:
-            return 0, 0
-        if self._loads(found.run):
-            lost = max(0, before - rows.rows) if self._target.guards_number else found.removed
-            return (lost, before) if before else (0, 0)
-        # the keys are compared when the rows of the run are written
-        return (found.removed, before + rows.added) if self._known.deletes_due else (0, 0)
 
     # -- rows -----------------------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, contr
 
 
 def _selectable(found: Iterable[Key]) -> tuple[Key, ...]:
-    """Those without NULL: rows that somebody else stored with a NULL in their key stay, and are reported."""
+    """Those without NULL: rows that another program stored with a NULL in their key stay, and are reported."""
     return tuple(key for key in found if keys.NULL not in key)
 
 
