@@ -95,9 +95,15 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
             finished_at, config, runner, lease_token)
         SELECT id, 1, 'schedule', 'full', outcome, now() - interval '1 h', now() - interval '59 m 58.5 s', '{}', '', 1
           FROM etl.etl_pipelines, unnest('{SUCCESS,FAILED}'::text[]) AS outcome WHERE name = 'alpha'""")
+    connection.execute("""INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, status, started_at,
+            finished_at, config, runner, lease_token)
+        SELECT id, 1, 'cli', 'reconcile', 'SUCCESS', now(), now(), '{}', '', 1
+          FROM etl.etl_pipelines WHERE name = 'gamma'""")
     page = tab.page
     page.goto(site.console)
     expect(page.locator(".v-marts tbody tr")).to_have_count(3)
+    expect(mart(page, "gamma")).to_contain_text("Reconcile ·")
+    expect(mart(page, "gamma").locator("td.v-number")).to_have_text("–")
     expect(mart(page, "alpha").locator(".v-spark rect[data-tone=success]")).to_have_count(1)
     expect(mart(page, "alpha").locator(".v-spark rect[data-tone=failed] title")).to_contain_text("Failed, 1.5 s, ")
     expect(mart(page, "alpha").locator(".v-spark")).to_have_attribute("aria-label", re.compile("^2 .*1 .*1.5 s"))

@@ -1,13 +1,21 @@
 """Repair: what differs goes once more through the pipeline, the checkpoint stays, and the keys are compared again."""
 
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
 import pytest
 
 from tests.helpers.events import create_events, create_filled, events_are_right, fill_events
 from tests.helpers.reconciling import NOTHING, keys, last_result, reconcile, report
 from tests.helpers.running import create, run, run_one_batch, succeed
+from tests.helpers.tasks import register
 from vitrine.flow import repair
 from vitrine.model import Pipeline, RequestKind
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, raw
+from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines, rejects, runs
@@ -158,3 +166,56 @@ def test_rejects_are_replayed_and_closed_once_their_rows_fit(connection: Connect
     (newest, *_) = runs.list_page(connection, pipeline.id)
     assert (newest.kind, newest.status, newest.rows_read) == ("replay", RunStatus.SUCCESS, 1)
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
+
+
+@pytest.mark.promise("R1", "R5")
+@pytest.mark.parametrize("kind", ["integer", "text"])
+def test_a_row_with_null_in_its_key_is_reported_and_stays(
+    connection: Connection, settings: Settings, kind: str
+) -> None:
+    fill_events(connection, 10)
+    connection.execute(raw(f"CREATE TABLE analytics.events (id {kind} UNIQUE, note text, modified timestamptz)"))
+    query = f"SELECT id::{kind} AS id, note, modified FROM ugc.events"
+    options = {"delete_mode": "reconcile_keys"}
+    pipeline = create_events(connection, settings, "incremental", source_query=query, options=options)
+    succeed(connection, settings, pipeline)
+    connection.execute("INSERT INTO analytics.events VALUES (NULL, 'by hand', now())")
+    connection.execute("DELETE FROM analytics.events WHERE id::text = '7'")
+    found = report(connection, settings, pipeline, repair=True)
+    assert (keys(found), found["equal"]) == (NOTHING | {"extra": ["NULL"]}, False)
+    assert found["repaired"]["missing"]["keys"] == ["7"]
+    assert succeed(connection, settings, pipeline).counts.deleted == 0
+
+
+READER_KEYS: list[tuple[str, Callable[[int], Any]]] = [
+    ("numeric", lambda number: Decimal(f"{number}.50")),
+    ("double precision", float),
+    ("timestamptz", lambda number: datetime(2024, 1, number, tzinfo=UTC)),
+    ("uuid", lambda number: str(UUID(int=number)).upper()),
+]
+
+
+@pytest.mark.promise("R1", "R5")
+@pytest.mark.parametrize(("kind", "key"), READER_KEYS)
+def test_rows_of_a_reader_are_found_by_the_value_of_their_key(
+    connection: Connection,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    key: Callable[[int], Any],
+) -> None:
+    def read(after: object) -> Iterator[dict[str, Any]]:
+        return ({"id": key(number), "note": f"note {number}"} for number in range(1, 10))
+
+    register(monkeypatch, Task("keyed_rows", Kind.READER, read, None, (("id", kind), ("note", "text"))))
+    pipeline = create(
+        connection, settings, python_task="keyed_rows", target_table="analytics.keyed", key_columns=["id"]
+    )
+    succeed(connection, settings, pipeline)
+    connection.execute("UPDATE analytics.keyed SET note = 'by hand' WHERE note = 'note 1'")
+    connection.execute("DELETE FROM analytics.keyed WHERE note = 'note 6'")
+    found = report(connection, settings, pipeline)
+    assert (found["missing"]["count"], found["extra"]["count"], found["different"]["count"]) == (1, 0, 1)
+    assert report(connection, settings, pipeline, repair=True)["equal"]
+    row = connection.execute("SELECT count(*) AS n, count(DISTINCT note) AS notes FROM analytics.keyed").fetchone()
+    assert row == {"n": 9, "notes": 9}

@@ -36,6 +36,9 @@ COLLECTED_PAGES = 50
 COLLECT_SECONDS = 0.2
 """The memory of closed pages is freed when none is open, or after so many; it stops the process for about 0.1 s."""
 
+COLLECT_TURNS = 20
+"""Of the event loop."""
+
 MAX_MESSAGE_BYTES = 1_000_000
 
 _FILES = {
@@ -56,6 +59,7 @@ class Console:
         self._pool = pool
         self._viewers: dict[str, Viewer] = {}
         self._closed = 0  # since the last collection
+        self._collecting: asyncio.Task[None] | None = None  # the loop itself would not keep it
         reader = make_context(settings, pool, Caller("console", "vitrine", Role.VIEWER))
         self.poller = Poller(reader, self._admit)
 
@@ -109,9 +113,7 @@ class Console:
             self._closed += 1
         if self._closed >= COLLECTED_PAGES or (self._closed and not self._viewers):
             self._closed = 0
-            # when NiceGUI has removed the elements, which refer to one another: Python itself would find them only
-            # after the heap has grown by a quarter
-            asyncio.get_running_loop().call_later(COLLECT_SECONDS, gc.collect)
+            self._collecting = asyncio.create_task(_collect(), name="console collection")
 
     async def _admit(self) -> None:
         """Pages whose token was revoked, or whose session has ended, are left."""
@@ -119,6 +121,15 @@ class Console:
         await self.sessions.refresh({one.visitor.session for one in viewers if one.visitor.session is not None})
         for viewer in viewers:
             await viewer.again()
+
+
+async def _collect() -> None:
+    """Free elements, which refer to one another: Python itself would do so when the heap has grown by a quarter."""
+    await asyncio.sleep(COLLECT_SECONDS)
+    # tasks of NiceGUI refer to the pages; on a busy machine they are due at the same moment, and must end before
+    for _ in range(COLLECT_TURNS):
+        await asyncio.sleep(0)
+    gc.collect()
 
 
 def attach(app: FastAPI) -> None:

@@ -73,7 +73,7 @@ class Reconciliation:
 
 
 def readable(key: Key) -> str:
-    return keys.readable(keys.to_text(key))
+    return keys.readable(keys.to_text(tuple("NULL" if part == keys.NULL else part for part in key)))
 
 
 def _named(found: Collection[Key]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def compare_keys(checked: CheckedDefinition, quarantined: Collection[str], state
         changes = _changes(built.plan, state)
         found = differences.find(sides, lambda keys: _confirm(sides, keys, changes))
         missing = found.differences.without(skipped_keys(quarantined, sides.wanted)).missing
-        return KeyComparison(found.target_rows, len(missing), found.differences.extra)
+        return KeyComparison(found.target_rows, len(missing), _selectable(found.differences.extra))
     finally:
         built.close()
 
@@ -148,8 +148,14 @@ def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, contr
     """Write missing and different keys through the pipeline's own query and transforms, and delete extra ones."""
     refuse_made_keys(built)
     wrong = found.differences
-    refuse_shrinking(built.plan.target_name, found.target_rows, len(wrong.extra), built.plan.max_delete_ratio)
-    return run_repair(built.plan, (*wrong.missing, *wrong.different), wrong.extra, checkpoint, control)
+    wanted, extra = _selectable((*wrong.missing, *wrong.different)), _selectable(wrong.extra)
+    refuse_shrinking(built.plan.target_name, found.target_rows, len(extra), built.plan.max_delete_ratio)
+    return run_repair(built.plan, wanted, extra, checkpoint, control)
+
+
+def _selectable(found: Iterable[Key]) -> tuple[Key, ...]:
+    """Those without NULL: rows that somebody else stored with a NULL in their key stay, and are reported."""
+    return tuple(key for key in found if keys.NULL not in key)
 
 
 def refuse_made_keys(built: Prepared, remedy: str = "ask for a full run instead") -> None:

@@ -11,7 +11,7 @@ from vitrine.engine.digests import cut_rows, digest_ordered, digest_rows, rows_o
 from vitrine.engine.plan import Prepared
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.comparison import canonical, common_form
-from vitrine.flow.keys import next_key
+from vitrine.flow.keys import NULL, next_key
 from vitrine.flow.protocols import Plan
 from vitrine.flow.rows import (
     ALL_KEYS,
@@ -280,8 +280,9 @@ class StreamedSides:
 
 
 def _stored_keys(plan: Plan, keys: Sequence[Key], wanted: Compare) -> Sequence[Key]:
+    wanted_keys = [key for key in keys if NULL not in key]
     try:
-        return [key for key, _ in rows_of(plan.sink.fetch(keys, wanted.key), wanted)]
+        return [key for key, _ in rows_of(plan.sink.fetch(wanted_keys, wanted.key), wanted)]
     except (ConfigError, DataError):  # a value that the type of the target cannot hold
         return ()
 

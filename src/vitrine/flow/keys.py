@@ -8,6 +8,9 @@ from typing import cast
 
 from vitrine.flow.rows import NUMBERS, Column, Key, KeyRange
 
+NULL = "\0"
+"""Stands for NULL in the key of a stored row; no text has this character. Such a row cannot be selected by its key."""
+
 Number = tuple[bool, Decimal]
 Rank = tuple[Number | bytes, ...]
 """Sort value of a key."""

@@ -9,6 +9,7 @@ from psycopg.rows import DictRow
 from vitrine.connectors.postgres import formats, ranges
 from vitrine.connectors.postgres.common_forms import cast
 from vitrine.connectors.postgres.key_places import KeyPlaces, Relation
+from vitrine.flow.keys import NULL
 from vitrine.flow.rows import ALL_KEYS, Column, CommonForm, Compare, Digest, Key, KeyRange, Kind
 from vitrine.postgres import Connection
 
@@ -182,7 +183,8 @@ def _fetch(connection: Connection, statement: sql.Composed) -> list[DictRow]:
 
 
 def _key(row: DictRow, compare: Compare) -> Key:
-    return tuple(row[f"key {at}"] or "" for at in range(len(compare.key)))
+    texts = (row[f"key {at}"] for at in range(len(compare.key)))
+    return tuple(NULL if text is None else text for text in texts)
 
 
 def _digest_of(row: DictRow | None, keys: KeyRange, bounds: _Bounds) -> Digest:

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from vitrine.connectors.postgres import ranges
 from vitrine.connectors.postgres.common_forms import cast, in_form
-from vitrine.flow.keys import rank
+from vitrine.flow.keys import NULL, rank
 from vitrine.flow.rows import NUMBERS, Column, Compare, Key, KeyRange, Kind, bare_type
 
 _NATIVE = {
@@ -131,7 +131,10 @@ class KeyPlaces:
 
     def _is_listed(self, keys: Sequence[Key]) -> sql.Composed:
         """By bytes: the encoding of the database may lack a character of the key."""
-        key = sql.SQL(", ").join(ranges.utf8(self.form(column)) for column in self._compare.key)
+        parts = [ranges.utf8(self.form(column)) for column in self._compare.key]
+        if any(NULL in key for key in keys):
+            parts = [sql.SQL("coalesce({}, {}::bytea)").format(part, sql.Literal(NULL.encode())) for part in parts]
+        key = sql.SQL(", ").join(parts)
         lists = [[one[at].encode() for one in keys] for at in range(len(self._compare.key))]
         wanted = sql.SQL(", ").join(sql.SQL("{}::bytea[]").format(sql.Literal(values)) for values in lists)
         return sql.SQL("(({}) IN (SELECT * FROM unnest({})))").format(key, wanted)
@@ -149,6 +152,8 @@ class KeyPlaces:
                 if key is not None
             ]
             each.append(sql.SQL("({})").format(sql.SQL(" AND ").join(ends)))
+            if keys.high is None:  # NULL is after all others
+                each.append(sql.SQL("{} IS NULL").format(name))
         yield sql.SQL("({})").format(sql.SQL(" OR ").join(each))
 
 

@@ -1,6 +1,6 @@
 """Rows of a registered Python function in batches; the position is the last row read."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from vitrine import registry
@@ -76,7 +76,7 @@ class PythonReaderSource:
 
     def _select_rows(self, read: Read) -> Iterator[Row]:
         count = 0
-        keys = None if read.only is None or isinstance(read.only, KeyRange) else frozenset(read.only)
+        keys = None if read.only is None or isinstance(read.only, KeyRange) else _Wanted(read.only, self._key_values)
         end = None if read.until is None else self._values((read.until,))
         # rows that are selected by their key need not come in the order of the key
         is_ordered = read.only is None or read.after.cursor is not None
@@ -155,6 +155,15 @@ class PythonReaderSource:
             values.decoder(type_name)(values.escape(text)) for text, type_name in zip(cursor, types, strict=False)
         )
 
+    def _key_values(self, key: Cursor) -> tuple[Any, ...] | None:
+        """None: the texts are no values of their types, or such values have no equality."""
+        try:
+            found = self._values(key)
+            hash(found)
+        except (ValueError, ArithmeticError, TypeError, RecursionError, values.UnreadableValue):
+            return None
+        return found
+
     def _cursor_of(self, row: Row) -> Cursor:
         return tuple(values.to_text(row[name]) for name in self._order)
 
@@ -164,3 +173,15 @@ class PythonReaderSource:
     def _refusal(self, text: str, here: tuple[Any, ...] | None = None) -> DataError:
         where = f", see key {'/'.join(map(values.to_text, here))}" if here else ""
         return DataError(f"reader '{self._task.name}' {text}{where}", code="READER_ERROR")
+
+
+class _Wanted:
+    """Keys that are selected: equal values may have several texts, as 1.5 and 1.50."""
+
+    def __init__(self, keys: Iterable[Cursor], value_of: Callable[[Cursor], tuple[Any, ...] | None]) -> None:
+        self._texts = frozenset(keys)
+        self._value_of = value_of
+        self._values = frozenset(map(value_of, self._texts)) - {None}
+
+    def __contains__(self, key: Cursor) -> bool:
+        return key in self._texts or self._value_of(key) in self._values

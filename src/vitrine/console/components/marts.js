@@ -38,6 +38,7 @@ export default {
             <template v-if="row.last_run">
               <span class="v-outcome" :data-tone="row.last_run.tone">{{ row.last_run.status }}</span>
               <span class="v-sub">
+                <template v-if="row.last_run.kind">{{ row.last_run.kind }} · </template>
                 <time :datetime="row.last_run.at" :title="both(row.last_run.at)">{{ age(row.last_run.at) }}</time>
                 <template v-if="row.last_run.seconds !== null"> · {{ duration(row.last_run.seconds) }}</template>
               </span>
@@ -45,7 +46,7 @@ export default {
             </template>
             <span v-else class="v-muted">{{ texts.never_run }}</span>
           </td>
-          <td :data-label="texts.rows" class="v-number">{{ row.last_run ? count(row.last_run.rows) : "–" }}</td>
+          <td :data-label="texts.rows" class="v-number">{{ row.last_run && row.last_run.rows !== null ? count(row.last_run.rows) : "–" }}</td>
           <td :data-label="texts.recent">
             <svg v-if="row.runs.outcomes.length" class="v-spark" :width="30 * ${STEP}" height="${HEIGHT}" role="img" :aria-label="summary(row.runs)">
               <rect v-for="(bar, index) in bars(row.runs)" :key="index" :x="bar.x" :y="bar.y" width="4" :height="bar.height"

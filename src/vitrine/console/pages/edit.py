@@ -66,7 +66,7 @@ class EditPage:
         self._stored = stored
         self._base = stored.definition() if stored else None
         self._managed = stored.managed_by if stored else None
-        self._views = Views(viewer, stored, self._changed, self._restored, read_only=self._managed is not None)
+        self._views = Views(viewer, stored, self._changed, read_only=self._managed is not None)
         self._is_left = False
         self._names = Names(viewer, self._views)
         self._typed = 0  # counts changes
@@ -198,9 +198,6 @@ class EditPage:
 
     # -- saving -----------------------------------------------------------------------------------------------------
 
-    def _restored(self, version: int, opened: str) -> None:
-        self._saving.restored(version, drafts.read_yaml(opened).definition)
-
     async def _save(self) -> None:
         if self._is_left:  # it is saved, and the browser opens another page
             return
@@ -210,6 +207,9 @@ class EditPage:
             self._views.show_problems(reading.problems)
             self._viewer.tell(reading.problems[0].text, problem=True)
             return
+        version, opened = self._views.opened
+        if version is not None:
+            self._saving.typed_for(version, drafts.read_yaml(opened).definition)
         refused = await self._saving.save(reading.definition)
         if refused is not None and refused.code == STATE_CHOICE:
             await self._show_plan()  # what each choice would do to the mart

@@ -68,8 +68,8 @@ class Saving:
             validate=validate,
         )
 
-    def restored(self, version: int, opened: Definition | None) -> None:
-        """What is typed was typed for this version, whose definition was `opened`: a newer one is a conflict."""
+    def typed_for(self, version: int, opened: Definition | None) -> None:
+        """The text belongs to this version, whose definition was `opened`: a newer one is a conflict."""
         self._opened, self._version = opened or self._base, version
 
     def _clear(self) -> None:

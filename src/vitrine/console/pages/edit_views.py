@@ -28,18 +28,16 @@ class Views:
         viewer: Viewer,
         stored: PipelineBody | None,
         on_change: Callable[[], Any],
-        on_restore: Callable[[int, str], Any],
         *,
         read_only: bool = False,
     ) -> None:
-        """`on_restore` gets the version that a restored text was typed for, and its definition as YAML."""
         self._viewer = viewer
         self._base = base = stored.definition() if stored else None
         self._version = stored.config_version if stored else None
-        self._opened = (self._version, drafts.yaml_of(base) if base else "")  # what is typed changes this
+        # the version that the text was typed for, which may be older than the stored one, and its definition as YAML
+        self.opened = (self._version, drafts.yaml_of(base) if base else "")
         self.is_read_only = read_only
         self._on_change = on_change
-        self._on_restore = on_restore
         self._is_offering = False
         self.as_yaml = base is not None and not drafts.fits_form(base, base)
         self._first_form: Form = drafts.form_of(base) if base and not self.as_yaml else EMPTY_FORM
@@ -157,7 +155,7 @@ class Views:
         if typed == (self._first_yaml if self.as_yaml else self._first_form):
             self.forget()
         else:
-            version, opened = self._opened
+            version, opened = self.opened
             kept = {"typed": typed, "version": version, "opened": opened}
             (self._yaml_help if self.as_yaml else self.query_help).keep(kept)
 
@@ -192,9 +190,7 @@ class Views:
             self._is_offering = False
             self._kept.clear()
             if restored:
-                self._opened = (draft.version, draft.opened)
-                if draft.version is not None:
-                    self._on_restore(draft.version, draft.opened)
+                self.opened = (draft.version, draft.opened)
                 restore()
             else:
                 self.forget()

@@ -153,7 +153,9 @@ def _row(one: ListedPipelineBody) -> dict[str, Any]:
             "tone": parts.tone_of(run.status),
             "at": run.started_at.isoformat(),
             "seconds": run.seconds,
-            "rows": run.rows_read,
+            "kind": "" if run.kind in ("full", "incremental") else texts.KINDS.get(run.kind, run.kind),
+            # a mart would look empty after it was only compared
+            "rows": None if run.kind in ("reconcile", "rollback") else run.rows_read,
         },
     }
 
