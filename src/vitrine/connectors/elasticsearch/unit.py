@@ -110,7 +110,7 @@ class ElasticsearchUnit:
 class StagedUnit(ElasticsearchUnit):
     """The same for a load: readers see nothing of it before it is published.
 
-    Nobody else writes to it, and documents of a failed unit are found by their version: an upsert writes whole
+    No other program writes to it, and documents of a failed unit are found by their version: an upsert writes whole
     documents with a version as well.
     """
 
