@@ -122,11 +122,12 @@ tools: ## Install the programs of .ci/tools that the tests use and that are miss
 	@.ci/install_tools
 
 # service, control plane, console, Elasticsearch and the memory of a runner do not depend on the version; every stored
-# statement is planned by test_accounts.py, and test_store.py executes the fence, the claims and the leases
-SAME_ON_16 := $(foreach name,search_* api apply access audit attacks backfill chains check* cinema console_* control doctor embedded \
-  late_marts lease lineage listing long_polling managed_files network notifications pace passwords plan postponed preflight reconcile_interval \
-  requests retries rollback run_logs runner_list sample scarce_connections schedules source_tables spare_connections \
-  state_changes status_and_runs task_plan trace trace_api transforms watching,\
+# statement is planned by test_accounts.py, and test_store.py executes the fence, the claims and the leases. Faults, repairs
+# and checks of rows execute the statements of the tests that are left.
+SAME_ON_16 := $(foreach name,search_* api apply access audit attacks backfill chains check* cinema console_* control delete_mode doctor \
+  embedded faults late_marts lease lineage listing long_polling managed_files network notifications pace passwords plan postponed preflight \
+  promises reconcile_interval reconcile_random reconcile_runs rejects repair requests retries rollback row_checks run_logs runner_list sample \
+  scale scarce_connections schedules source_tables spare_connections state_changes status_and_runs task_plan trace trace_api transforms watching,\
   --ignore-glob="*/test_$(name).py")
 
 # not $(MAKE) in the recipe: `make -n` would run the line, and so the tests
@@ -138,7 +139,7 @@ test: $(DEV) tools ## Every test but those of `make check`, on embedded PostgreS
 
 .PHONY: test-versions
 test-versions: $(DEV) ## The tests of store and data path on embedded PostgreSQL 16
-	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16) -k "not bounded_memory"
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16)
 
 .PHONY: test-airflow
 test-airflow: $(DEV) $(AIRFLOW) ## The Airflow provider: its types, and its tests under a real Airflow

@@ -870,8 +870,7 @@ def test_every_route_is_documented_with_examples(client: TestClient) -> None:
         assert "HTTPValidationError" not in json.dumps(operation), where
 
 
-@pytest.mark.parametrize("prefix", ["/api/v1", ""])
-@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize(("prefix", "slash"), [("/api/v1", ""), ("", "/")])
 def test_every_route_answers_with_and_without_the_prefix_and_a_slash_at_the_end(
     client: TestClient, prefix: str, slash: str
 ) -> None:
