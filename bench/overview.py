@@ -18,6 +18,7 @@ from bench.setup import Setup
 from bench.waiting import wait_until
 from vitrine.console.pages.overview import OUTCOMES, MartsPage, Query, read_marts
 from vitrine.console.poller import MAX_READS, Poller
+from vitrine.model import RETURNING
 from vitrine.service import overview
 from vitrine.service.bodies.overview import HealthBody, StateCounts
 from vitrine.service.context import Context
@@ -137,7 +138,7 @@ def _bare_marts(bare: Bare, after: str = "") -> None:
     listed = bare.rows("list_selected", **FILTERS, after=after, limit=SHOWN + 1)[:SHOWN]
     late = [row["id"] for row in listed if row["schedule_interval"] and row["read_at"] - row["fresh_as_of"] > LONGEST]
     bare.rows("count_live_runners", within=timedelta(seconds=15))
-    bare.rows("list_late_facts", ids=late)
+    bare.rows("list_late_facts", ids=late, returning=sorted(RETURNING))
     bare.rows("list_sparklines", ids=[row["id"] for row in listed], limit=RECENT)
 
 
