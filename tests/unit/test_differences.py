@@ -59,6 +59,9 @@ class FakeSides:
     def batches(self, read: Read) -> Iterator[Batch]:
         raise NotImplementedError
 
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
+        raise NotImplementedError
+
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
         raise NotImplementedError
 

@@ -170,7 +170,7 @@ class Compared:
 
     differences: Differences
     rows: int  # of the side that has more of them
-    repeated: int  # keys that the source returns more than once
+    repeated: Mapping[Key, int]  # keys that the source returns more than once, with the number of rows
 
 
 def by_keys(sides: Sides, waiting: list[Pair], *, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Compared]:
@@ -213,10 +213,11 @@ def _take(waiting: list[Pair], rows_at_once: int) -> list[Pair]:
     return some
 
 
-def _compared(sides: Sides, compare: Compare) -> tuple[Differences, int]:
-    """What differs among the keys that the comparison covers, and how many of them the source has repeatedly."""
+def _compared(sides: Sides, compare: Compare) -> tuple[Differences, dict[Key, int]]:
+    """What differs among the keys that the comparison covers, and those of them that the source has repeatedly."""
     source = sides.source(compare)
-    return compare_digests(source, sides.target(compare), compare), sum(one.rows > 1 for one in source)
+    repeated = {one.range.low or (): one.rows for one in source if one.rows > 1}
+    return compare_digests(source, sides.target(compare), compare), repeated
 
 
 def compare_digests(source: Iterable[Digest], target: Iterable[Digest], compare: Compare) -> Differences:

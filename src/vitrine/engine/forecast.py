@@ -203,8 +203,16 @@ class _Forecaster:
         rows = found.rows
         if refused is not None or rows is None:
             return RunForecast(found.run, found.reads, refused=refused, reason=None if refused else found.reason)
-        written = rows.rows if self._target.rewrites else rows.added + rows.changed
-        return replace(found, written=written, refused=self._failure(found, rows, everything))
+        return replace(found, written=self._written(found, rows), refused=self._failure(found, rows, everything))
+
+    def _written(self, found: RunForecast, rows: RowChanges) -> int | None:
+        if self._built.plan.last_wins and not self._loads(found.run):
+            # a key that several batches have is written by each of them
+            read = rows if found.reads == "changes" else self._counted_read(START).rows
+            if read is None or read.method != rows.method:
+                return None
+            return read.rows if self._target.rewrites else read.written
+        return rows.rows if self._target.rewrites else rows.added + rows.changed
 
     def _failure(self, found: RunForecast, rows: RowChanges, everything: Counted) -> str | None:
         """Why a run would fail for the rows that were counted."""
@@ -234,8 +242,13 @@ class _Forecaster:
         """From the checkpoint on."""
         if self._refusal("keep"):
             return Counted()
-        read = self._read(self._known.state.position)
-        return self._counted(lambda: self._compared(lambda sides: row_changes.compare_read(sides, read, self._budget)))
+        return self._counted_read(self._known.state.position)
+
+    def _counted_read(self, position: Position) -> Counted:
+        read = self._read(position)
+        return self._counted(
+            lambda: self._compared(lambda sides: row_changes.compare_read(sides, read, self._budget, self._newest_by))
+        )
 
     def _everything(self, *, is_refused: bool) -> Counted:
         if is_refused:
@@ -244,7 +257,9 @@ class _Forecaster:
             return self._counted(self._first_load)
         expected = self._built.source.rows_expected
         return self._counted(
-            lambda: self._compared(lambda sides: row_changes.compare_all(sides, self._budget, expected))
+            lambda: self._compared(
+                lambda sides: row_changes.compare_all(sides, self._budget, expected, self._newest_by)
+            )
         )
 
     def _compared(self, compare: Callable[[Sides], RowChanges]) -> RowChanges | None:
@@ -278,11 +293,20 @@ class _Forecaster:
         except VitrineError:
             return None
 
+    @property
+    def _newest_by(self) -> tuple[str, ...] | None:
+        """The columns by which the last of several rows with one key is known; None: such rows are refused."""
+        if not self._built.plan.last_wins:
+            return None
+        return tuple(name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name)
+
     def _first_load(self) -> RowChanges:
         """All rows are added to a mart that does not exist."""
-        if not self._built.plan.transforms:
+        made = self._built.plan
+        if not made.transforms and not made.last_wins:
             key = tuple(column for column in self._built.source.columns if column.name in self._target.key)
-            if (found := self._built.plan.source.digest(Compare(key, key))) is not None:
+            if (found := made.source.digest(Compare(key, key))) is not None:
                 rows = sum(one.rows for one in found)
                 return RowChanges(added=rows, rows=rows, target_rows=0, rows_compared=rows)
-        return row_changes.count_rows(produced_rows(self._definition, self._built), self._budget)
+        produced = produced_rows(self._definition, self._built)
+        return row_changes.count_rows(produced, self._budget, self._target.key if made.last_wins else None)

@@ -80,8 +80,12 @@ class Sides(Protocol):
         """The rows of a read, after the transforms."""
         ...
 
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
+        """The rows of the source that have these keys, after the transforms; perhaps with others."""
+        ...
+
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
-        """The digests of rows that `batches` returned."""
+        """The digests of rows that `batches` or `rows` returned."""
         ...
 
 
@@ -189,6 +193,9 @@ class ComputedSides:
     def batches(self, read: Read) -> Iterator[Batch]:
         return self._rows.batches(read)
 
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
+        return self._rows.covered(replace(self.wanted, only=tuple(keys)))
+
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
         return _digested(self._plan, rows, compare)
 
@@ -261,6 +268,9 @@ class StreamedSides:
 
     def batches(self, read: Read) -> Iterator[Batch]:
         return self._rows.batches(read)
+
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
+        return self._rows.covered(replace(self.wanted, only=tuple(keys)))
 
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
         return _digested(self._plan, rows, compare)
