@@ -211,8 +211,8 @@ class _Forecaster:
             read = rows if found.reads == "changes" else self._counted_read(START).rows
             if read is None or read.method != rows.method:
                 return None
-            return read.rows if self._target.rewrites else read.written
-        return rows.rows if self._target.rewrites else rows.added + rows.changed
+            return read.rows - read.skipped if self._target.rewrites else read.written
+        return rows.rows - rows.skipped if self._target.rewrites else rows.added + rows.changed
 
     def _failure(self, found: RunForecast, rows: RowChanges, everything: Counted) -> str | None:
         """Why a run would fail for the rows that were counted."""
@@ -226,7 +226,7 @@ class _Forecaster:
         if before is None or found.removed is None or not (is_load or self._known.deletes_due):
             return None
         if is_load:
-            lost = max(0, before - rows.rows) if self._target.guards_number else found.removed
+            lost = max(0, before - (rows.rows - rows.skipped)) if self._target.guards_number else found.removed
         else:  # the keys are compared when the rows of the run are written
             lost, before = found.removed, before + rows.added
         if before and lost > before * options.max_delete_ratio:

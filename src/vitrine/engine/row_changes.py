@@ -90,7 +90,8 @@ class RowChanges:
     changed: int = 0
     removed: int = 0  # rows of the mart that the source lacks, or that it marks as deleted
     repeated: int = 0  # keys that the source returns more than once
-    rows: int = 0  # of the source, after the transforms; of a repeated key one, if a run keeps the last
+    rows: int = 0  # of the source, after the transforms
+    skipped: int = 0  # of these, rows that a run does not write: marked as deleted, or not the last of their key
     written: int | None = None  # rows that a run writes, if it is not those that are added and changed
     target_rows: int | None = None  # None: the mart was not counted
     method: Method = "exact"
@@ -159,7 +160,8 @@ def compare_all(
         changed=_scaled(tally.changed * factor, share),
         removed=_scaled(sum(theirs.rows for _, theirs in one_sided) + tally.removed * factor, share),
         repeated=tally.repeated,
-        rows=_scaled(source_rows - dropped * factor, share),
+        rows=_scaled(source_rows, share),
+        skipped=_scaled(dropped * factor, share),
         target_rows=_scaled(target_rows, share),
         method="exact" if share == 1 and not waiting else "sample",
         rows_compared=max(source_rows, target_rows) - remaining,
@@ -263,7 +265,7 @@ def _scaled(count: float, share: float) -> int:
 
 def compare_read(sides: Sides, read: Read, budget: Budget, newest_by: Sequence[str] | None = None) -> RowChanges:
     """The rows of a read beside the rows of the mart that have their keys; `newest_by` as in `compare_all`."""
-    tally, rows, compared = _Tally(), 0, 0
+    tally, compared, written = _Tally(), 0, 0
     repeats = None if newest_by is None else _Repeats(newest_by)
     for batch in sides.batches(read):
         kept = batch if repeats is None else repeats.kept(sides, batch)
@@ -275,13 +277,13 @@ def compare_read(sides: Sides, read: Read, budget: Budget, newest_by: Sequence[s
             else:
                 repeats.add(source, target)
         tally.add(Differences(extra=marked_in_mart(sides, batch)))
-        rows += kept.count
         compared += batch.count + len(batch.deleted)
+        written += kept.count
         if budget.is_spent or (repeats is not None and repeats.is_full):
             break
     else:
-        return _read(sides, tally, repeats, RowChanges(rows=rows, method="exact", rows_compared=compared))
-    return _read(sides, tally, repeats, RowChanges(rows=rows, method="partial", rows_compared=compared))
+        return _read(sides, tally, repeats, RowChanges(rows=compared, skipped=compared - written))
+    return _read(sides, tally, repeats, RowChanges(rows=compared, skipped=compared - written, method="partial"))
 
 
 class _Repeats:
@@ -325,6 +327,7 @@ def _read(sides: Sides, tally: _Tally, repeats: _Repeats | None, found: RowChang
         changed=tally.changed,
         removed=tally.removed,
         repeated=tally.repeated,
+        rows_compared=found.rows,
         written=None if repeats is None else repeats.written,
         columns=dict(tally.columns),
         examples=tally.examples,
@@ -376,5 +379,5 @@ def count_rows(batches: Iterator[Batch], budget: Budget, key: Sequence[str] | No
     return _first(rows if key is None else len(found), rows, "exact")
 
 
-def _first(added: int, compared: int, method: Method) -> RowChanges:
-    return RowChanges(added=added, rows=added, target_rows=0, method=method, rows_compared=compared)
+def _first(added: int, rows: int, method: Method) -> RowChanges:
+    return RowChanges(added=added, rows=rows, skipped=rows - added, target_rows=0, method=method, rows_compared=rows)
