@@ -269,6 +269,21 @@ def exists(connection: Connection, table: sql.Identifier) -> bool:
     return bool(row and row["yes"])
 
 
+# An array that PostgreSQL has named itself makes way for a table of its name, and so does a type without a definition.
+# A composite type is a relation as well.
+_TYPE_OF_NAME = """
+    SELECT t.typtype::text AS kind FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+     WHERE n.nspname = %s AND t.typname = %s AND t.typisdefined
+       AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.oid = t.typelem AND e.typarray = t.oid)
+"""
+
+
+def kind_of_type(connection: Connection, schema: str, name: str) -> str | None:
+    """The typtype of a type that keeps a table of its name from being created; None: there is no such type."""
+    row = connection.execute(_TYPE_OF_NAME, [schema, name]).fetchone()
+    return row["kind"] if row else None
+
+
 def free_name(connection: Connection, schema: str, name: str) -> str:
     """The name, or the first one with a numeric suffix that no relation of the schema has."""
     rows = connection.execute(
