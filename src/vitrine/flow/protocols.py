@@ -3,7 +3,7 @@
 Calls go down, values come back: neither source nor sink calls the checkpoint, the run control or the engine.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -277,6 +277,14 @@ class RunControl(Lease, Protocol):
         ...
 
 
+class MarkedKeys(Protocol):
+    """Tells the keys of rows, beside which the source may have rows that are marked as deleted."""
+
+    def of_unmarked(self, batch: Batch) -> Iterable[Key]:
+        """The keys of the rows that the transforms returned."""
+        ...
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything the loop needs to move one pipeline's rows."""
@@ -300,6 +308,8 @@ class Plan:
     max_staging_age: timedelta = timedelta(hours=1)
     max_delete_ratio: float | None = 0.5  # None: any number of rows may be deleted
     checks: tuple[BaseCheck, ...] = ()
+    # if rows may be marked as deleted, and the source can select rows by their key
+    marked_keys: MarkedKeys | None = None
 
     @property
     def loads_everything(self) -> bool:
