@@ -69,6 +69,7 @@ class ChangesUnit(BatchUnit):
         )
         self._add(Counts(deleted=self.transaction.execute(sql.SQL("DELETE {}").format(rows)).rowcount))
         self.result = replace(self.result, healed=(*self.result.healed, *self._quarantine.deleted(keys)))
+        self._target.refuse_changed(self._target.key)
         if facts.triggers:
             check_deferred(self.transaction)
             kept = self.transaction.execute(sql.SQL("SELECT {}").format(rows)).rowcount
