@@ -17,8 +17,10 @@ def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, contro
         return outcome
     start, continued = (wanted.start,), checkpoint.state.backfill
     after = Position(continued or start)
+    # if a key may occur again, its newest row may be above the range, and must be the last one that is written
+    until = None if plan.last_wins else wanted.end
     # `$1` does not follow the batches: a query with `> $1` would skip rows that have the cursor of the last one
-    read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=wanted.end, filter_at=wanted.below)
+    read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=until, filter_at=wanted.below)
     marked: set[Key] = set()
     try:
         outcome = run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control, marked).outcome
