@@ -178,6 +178,26 @@ def test_a_repair_restores_a_row_whose_key_marked_rows_have_as_well(connection: 
     assert notes(connection) == ["live"]
 
 
+@pytest.mark.promise("I10", "J24")
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize("on_reject", ["fail", "quarantine"])
+def test_a_row_takes_over_a_unique_value_of_a_marked_row(
+    connection: Connection, settings: Settings, on_reject: str, batch_size: int
+) -> None:
+    fill_events(connection, 2, note="'note ' || n")
+    connection.execute("ALTER TABLE ugc.events ADD gone boolean")
+    create_target(connection, "id integer PRIMARY KEY, gone boolean")
+    connection.execute("ALTER TABLE analytics.events ADD UNIQUE (note)")
+    options = {"delete_mode": "soft_column", "delete_column": "gone", "on_reject": on_reject}
+    fields = {"source_query": MARKED, "batch_size": batch_size}
+    pipeline = create_events(connection, settings, "incremental", options=options, **fields)
+    succeed(connection, settings, pipeline)
+    connection.execute("UPDATE ugc.events SET gone = true, modified = '2024-02-01' WHERE id = 1")
+    connection.execute("INSERT INTO ugc.events VALUES (3, 'note 1', '2024-02-02')")
+    executed = succeed(connection, settings, pipeline)
+    assert (ids(connection), executed.counts.rejected, executed.counts.deleted) == ([2, 3], 0, 1)
+
+
 @pytest.mark.promise("I10", "J18")
 @pytest.mark.parametrize("delete_mode", ["soft_column", "reconcile_keys", "full"])
 def test_a_row_in_quarantine_that_is_deleted_leaves_the_mart_and_the_quarantine(

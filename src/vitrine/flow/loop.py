@@ -119,10 +119,11 @@ def run_batches(
 
 
 def _apply(plan: Plan, unit: Unit, batch: Batch, step: Step) -> None:
-    unit.write(batch)
     # A load does not stage marked rows. Changes are read up to the newest row, so that of a marked and an unmarked row
     # with one key the later one counts. Any other read may lack the unmarked one: see delete_marked.
-    if batch.deleted and (step is Step.CHECKPOINT or (plan.marked_keys is None and step is not Step.STAGED)):
+    deletes = step is Step.CHECKPOINT or (plan.marked_keys is None and step is not Step.STAGED)
+    unit.write(batch if deletes or not batch.deleted else replace(batch, deleted=()))
+    if batch.deleted and deletes:
         unit.delete(batch.deleted)
 
 

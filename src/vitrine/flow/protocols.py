@@ -124,6 +124,8 @@ class Unit(Work, Protocol):
     def write(self, batch: Batch) -> None:
         """Upsert by key. Rows that do not fit go to the job's reject policy, which may raise.
 
+        The loop deletes `batch.deleted` afterwards, in the same unit.
+
         Outside a load, the definition's checks are carried out on the rows; CheckFailed before any of them is visible.
 
         The loop saves `batch.refused`. A load that removes what was not staged keeps what the target has of these keys.

@@ -102,6 +102,14 @@ class ChangesUnit(BatchUnit):
             self._written = CHECKED
             self.transaction.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(CHECKED, BATCH))
 
+    def _write_fitting(self, batch: Batch) -> None:
+        facts = self._target.facts
+        # A row may take over a unique value of one that is deleted after it. Where rows refer to one another they are
+        # written first, because some may move away from a row that is deleted.
+        if facts is not None and len(facts.uniques) > 1 and not any(one.is_own for one in facts.references):
+            self.delete(batch.deleted)
+        super()._write_fitting(batch)
+
     def _check_numbered(self, rows: sql.Composable) -> None:
         if self._newest_by is None:
             self._target.refuse_bad_keys(rows)
