@@ -194,6 +194,9 @@ class ComputedSides:
                 return source.result() or (), target or ()
             except (ConfigError, DataError):
                 wait([source])
+            except BaseException:
+                self._plan.source.cancel()  # a target that went away is reported at once
+                raise
         return self.source(compare), self.target(compare)  # in turn: which of the columns cannot be compared?
 
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
