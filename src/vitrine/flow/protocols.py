@@ -92,7 +92,10 @@ class Source(Protocol):
         ...
 
     def digest(self, compare: Compare) -> Sequence[Digest] | None:
-        """Digests computed inside the system; None: the caller streams the rows instead."""
+        """Digests computed inside the system; None: the caller streams the rows instead.
+
+        Called in another thread while the sink computes its own.
+        """
         ...
 
     def cancel(self) -> None:
