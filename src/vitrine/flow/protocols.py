@@ -283,7 +283,7 @@ class RunControl(Lease, Protocol):
 
 
 class MarkedKeys(Protocol):
-    """Tells the keys of rows, beside which the source may have rows that are marked as deleted."""
+    """Returns the keys of rows, beside which the source may have rows that are marked as deleted."""
 
     def of_unmarked(self, batch: Batch) -> Iterable[Key]:
         """The keys of the rows that the transforms returned."""
