@@ -8,6 +8,7 @@ from tests.helpers.events import create_events, fill_events
 from tests.helpers.planning_changes import carry_out, figures, of_run, planned
 from tests.helpers.running import differences, run, succeed
 from tests.helpers.tasks import register
+from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
@@ -39,6 +40,23 @@ def test_the_last_of_the_rows_with_one_key_is_kept_and_the_others_are_counted(
         assert (executed.counts.read, executed.counts.repeated) == (21, 10)
         row = connection.execute("SELECT rows_repeated FROM etl.etl_runs").fetchone()
         assert row == {"rows_repeated": 10}
+
+
+@pytest.mark.promise("D24", "E6")
+@pytest.mark.parametrize("batch_size", [1, 100])
+def test_a_backfill_leaves_the_newest_of_the_rows_with_one_key(
+    connection: Connection, settings: Settings, batch_size: int
+) -> None:
+    fill_events(connection, 21)
+    fields: dict[str, Any] = {"source_query": PAIRS, "key_columns": ["pair"], "incremental_id_key": "id"}
+    options = {"on_duplicate_key": "last"}
+    pairs = create_events(connection, settings, "incremental", options=options, batch_size=batch_size, **fields)
+    succeed(connection, settings, pairs)
+    connection.execute("UPDATE ugc.events SET note = 'changed' WHERE id = 5")
+    # the older row of each pair
+    wanted = RunOptions(backfill_from="2024-01-31", backfill_to="2024-02-01")
+    succeed(connection, settings, pairs, kind=RequestKind.BACKFILL, options=wanted)
+    assert differences(connection, NEWEST, "analytics.events", "pair") == []
 
 
 def test_rows_with_a_repeated_key_that_do_not_fit_are_quarantined(connection: Connection, settings: Settings) -> None:

@@ -199,8 +199,8 @@ def _digests(sides: Sides, rows_expected: int | None, most: int) -> tuple[float,
     chosen = tuple(random.Random(0).sample(ranges, number))  # noqa: S311  no secret
 
     def ask(wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
-        some = replace(wanted, control=None, ranges=chosen)
-        return sides.target(some), sides.source(some)
+        source, target = sides.pair(replace(wanted, control=None, ranges=chosen))
+        return target, source
 
     return len(chosen) / len(ranges), *both(sides, ask)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -67,6 +68,10 @@ class Sides(Protocol):
     def source(self, compare: Compare) -> Sequence[Digest]: ...
 
     def target(self, compare: Compare) -> Sequence[Digest]: ...
+
+    def pair(self, compare: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+        """The digests of source and target."""
+        ...
 
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
         """The keys of the rows that the target finds by these keys: equal values of a type may have several texts."""
@@ -184,6 +189,20 @@ class ComputedSides:
     def target(self, compare: Compare) -> Sequence[Digest]:
         return self._computed(compare, self._plan.sink.digest)
 
+    def pair(self, compare: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+        """Both systems compute at the same time."""
+        with ThreadPoolExecutor(1, thread_name_prefix="source-digest") as thread:
+            source = thread.submit(self._plan.source.digest, self._readable(replace(compare, marked=self._marked)))
+            try:
+                target = self._plan.sink.digest(self._readable(compare))
+                return source.result() or (), target or ()
+            except (ConfigError, DataError):
+                wait([source])
+            except BaseException:
+                self._plan.source.cancel()  # a target that went away is reported at once
+                raise
+        return self.source(compare), self.target(compare)  # in turn: which of the columns cannot be compared?
+
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
         return _stored_keys(self._plan, keys, self.wanted)
 
@@ -259,6 +278,9 @@ class StreamedSides:
             batch for keys in _joined(compare.ranges) for batch in self._plan.sink.fetch(keys, self._fetched(compare))
         )
         return digest_rows(stored, compare)
+
+    def pair(self, compare: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+        return self.source(compare), self.target(compare)  # in turn: the sink may digest the rows of both
 
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
         return _stored_keys(self._plan, keys, self.wanted)
