@@ -91,6 +91,9 @@ class _Forecaster:
         self._findings = tuple(validation.findings_of(definition, built))
         self._sides: Sides | None = None  # None: they cannot be compared
         self._reason: str | None = None  # why not
+        # the columns by which the last of several rows with one key is known; None: such rows are refused
+        newest = (definition.incremental_key, definition.tie_breaker)
+        self._newest_by = tuple(name for name in newest if name) if built.plan.last_wins else None
 
     @property
     def _target(self) -> TargetInfo:
@@ -149,7 +152,8 @@ class _Forecaster:
 
     def _runs(self, wanted: Sequence[RunName]) -> Iterator[RunForecast]:
         # changes first: they are few, and the comparison of everything may take all of the time
-        changes = {run: self._changes() for run in wanted if self._reads_changes(run)}
+        position, refused = self._known.state.position, self._refusal("keep")
+        changes = {run: Counted() if refused else self._changes(position) for run in wanted if self._reads_changes(run)}
         everything = self._everything(is_refused=all(self._refusal(run) for run in wanted))
         for run in wanted:
             if run in changes:
@@ -203,16 +207,11 @@ class _Forecaster:
         rows = found.rows
         if refused is not None or rows is None:
             return RunForecast(found.run, found.reads, refused=refused, reason=None if refused else found.reason)
-        return replace(found, written=self._written(found, rows), refused=self._failure(found, rows, everything))
-
-    def _written(self, found: RunForecast, rows: RowChanges) -> int | None:
-        if self._built.plan.last_wins and not self._loads(found.run):
-            # a key that several batches have is written by each of them
-            read = rows if found.reads == "changes" else self._counted_read(START).rows
-            if read is None or read.method != rows.method:
-                return None
-            return read.rows - read.skipped if self._target.rewrites else read.written
-        return rows.rows - rows.skipped if self._target.rewrites else rows.added + rows.changed
+        counted: RowChanges | None = rows
+        if self._built.plan.last_wins and not self._loads(found.run) and found.reads == "everything":
+            counted = self._changes(START).rows  # a key that several batches have is written by each of them
+        written = _written(counted, self._target) if counted and counted.method == rows.method else None
+        return replace(found, written=written, refused=self._failure(found, rows, everything))
 
     def _failure(self, found: RunForecast, rows: RowChanges, everything: Counted) -> str | None:
         """Why a run would fail for the rows that were counted."""
@@ -238,13 +237,8 @@ class _Forecaster:
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
-    def _changes(self) -> Counted:
-        """From the checkpoint on."""
-        if self._refusal("keep"):
-            return Counted()
-        return self._counted_read(self._known.state.position)
-
-    def _counted_read(self, position: Position) -> Counted:
+    def _changes(self, position: Position) -> Counted:
+        """From a position on."""
         read = self._read(position)
         return self._counted(
             lambda: self._compared(lambda sides: row_changes.compare_read(sides, read, self._budget, self._newest_by))
@@ -293,13 +287,6 @@ class _Forecaster:
         except VitrineError:
             return None
 
-    @property
-    def _newest_by(self) -> tuple[str, ...] | None:
-        """The columns by which the last of several rows with one key is known; None: such rows are refused."""
-        if not self._built.plan.last_wins:
-            return None
-        return tuple(name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name)
-
     def _first_load(self) -> RowChanges:
         """All rows are added to a mart that does not exist."""
         made = self._built.plan
@@ -310,3 +297,9 @@ class _Forecaster:
                 return RowChanges(added=rows, rows=rows, target_rows=0, rows_compared=rows)
         produced = produced_rows(self._definition, self._built)
         return row_changes.count_rows(produced, self._budget, self._target.key if made.last_wins else None)
+
+
+def _written(rows: RowChanges, target: TargetInfo) -> int:
+    if target.rewrites:
+        return rows.rows - rows.skipped
+    return rows.added + rows.changed if rows.written is None else rows.written
