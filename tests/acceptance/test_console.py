@@ -17,7 +17,7 @@ from tests.helpers.console_fixtures import browser, connection, database_url, se
 from tests.helpers.databases import copy_of
 from tests.helpers.folders import server_folder
 from tests.helpers.pipelines import create
-from tests.helpers.processes import runner
+from tests.helpers.processes import free_port, runner
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import run
 from tests.helpers.waiting import wait_until
@@ -28,6 +28,7 @@ from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import claims, pipelines
+from vitrine.store.migrate import migrate
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
@@ -89,8 +90,8 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     tab: Tab, site: Site, connection: Connection
 ) -> None:
     for name, owner in (("alpha", "team-a"), ("beta", "team-b"), ("gamma", "team-a")):
-        create(connection, name, owner=owner, tags=["search"] if name == "beta" else [])
-    connection.execute("UPDATE etl.etl_pipelines SET status = 'PAUSED' WHERE name <> 'gamma'")
+        create(connection, name, owner=owner, tags=["search"] if name == "beta" else [], schedule_interval="1d")
+    connection.execute("UPDATE etl.etl_pipelines SET status = CASE WHEN name = 'gamma' THEN 'FAILED' ELSE 'PAUSED' END")
     connection.execute("""INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, status, started_at,
             finished_at, config, runner, lease_token)
         SELECT id, 1, 'schedule', 'full', outcome, now() - interval '1 h', now() - interval '59 m 58.5 s', '{}', '', 1
@@ -108,6 +109,9 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     expect(mart(page, "alpha").locator(".v-spark rect[data-tone=failed] title")).to_contain_text("Failed, 1.5 s, ")
     expect(mart(page, "alpha").locator(".v-spark")).to_have_attribute("aria-label", re.compile("^2 .*1 .*1.5 s"))
     expect(page.locator(".v-counter[data-state=paused] .v-figure")).to_have_text("2")
+    # no schedule starts a paused or a failed pipeline: its due time would pass without a run
+    for name, due in (("alpha", "when it is resumed"), ("gamma", "when it is run again")):
+        expect(mart(page, name).locator("td").last).to_have_text(due)
     page.locator(".v-counter[data-state=paused]").click()
     expect(page.locator(".v-marts tbody tr")).to_have_count(2)
     expect(page).to_have_url(f"{site.console}?state=paused")
@@ -329,18 +333,49 @@ def test_the_page_comes_back_after_a_restart_of_the_server(
             expect(mart(page, "beta")).to_be_visible()
 
 
-def test_a_banner_says_that_the_database_does_not_respond(tab: Tab, site: Site, connection: Connection) -> None:
-    create(connection, "alpha")
-    page = tab.page
-    page.goto(site.console)
-    expect(mart(page, "alpha")).to_be_visible()
-    connection.execute("ALTER TABLE etl.etl_pipelines RENAME TO etl_hidden")
-    try:
-        expect(page.locator(".v-banner")).to_contain_text("What you see may be old")
+def test_pages_outlive_the_database_and_so_does_what_was_typed(
+    browser: BrowserContext, settings: Settings, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedPostgres(tmp_path / "server", port=free_port(), fast=True))
+        server.ensure_database("vitrine")
+        url = server.tcp_url()
+        migrate(url)
+        with connect(url, name="tests") as connection:
+            connection.execute("CREATE SCHEMA content; CREATE TABLE content.genre (id int PRIMARY KEY)")
+            create(connection, "alpha", source_query="SELECT id FROM content.genre")
+            token = issue(settings, connection, Role.ADMIN, "anna")
+        site = stack.enter_context(served(url, tmp_path))
+        tab = stack.enter_context(new_tab(browser))
+        page, edit = tab.page, browser.new_page()
+        stack.callback(edit.close)
+        enter(page, site, site.log_in(token))
+        page.goto(site.console)
         expect(mart(page, "alpha")).to_be_visible()
-    finally:
-        connection.execute("ALTER TABLE etl.etl_hidden RENAME TO etl_pipelines")
-    expect(page.locator(".v-banner")).to_be_hidden()
+        edit.goto(f"{site.console}/pipelines/alpha/edit")
+        expect(edit.get_by_text("Ready: 1 columns")).to_be_visible()
+        server.stop("immediate")
+        for one in (page, edit):
+            expect(one.locator(".v-banner")).to_have_text(
+                "What you see may be old: the database does not respond. Trying again."
+            )
+        expect(mart(page, "alpha")).to_be_visible()
+        database = page.locator(".v-health-item", has_text="Database")
+        expect(database).to_contain_text("does not respond")
+        edit.get_by_role("textbox", name="Description").fill("typed meanwhile")
+        silence = edit.locator(".v-finding", has_text="The database of Vitrine does not respond.")
+        expect(silence).to_be_visible()
+        server.start()
+        for one in (page, edit):
+            expect(one.locator(".v-banner")).to_be_hidden()
+        expect(database).to_contain_text("responds")
+        # the definition is checked again, although nothing more is typed
+        expect(silence).to_have_count(0)
+        expect(edit.get_by_text("Ready: 1 columns")).to_be_visible()
+        button(edit, "Save").click()
+        expect(edit.locator(".v-head")).to_contain_text("typed meanwhile")
+        assert tab.complaints == []
+        assert "exception" not in site.process.output()
 
 
 def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(

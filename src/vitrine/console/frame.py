@@ -53,6 +53,7 @@ def build(viewer: Viewer, title: str, path: str) -> Generator[Callable[[State], 
         if banner.text != reason:
             banner.set_text(reason)
             banner.set_visibility(bool(reason))
+        viewer.show_problem(error)
 
     with parts.box("v-main") as content:
         content.props["id"] = "content"
