@@ -22,6 +22,7 @@ from tests.helpers.running import create as create_checked
 from tests.helpers.running import run
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
+from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.service import access
 from vitrine.service.roles import Role
@@ -65,6 +66,15 @@ def tab(browser: BrowserContext) -> Iterator[Tab]:
 
 def mart(page: Page, name: str) -> Locator:
     return page.locator(f".v-marts tr[data-name={name}]")
+
+
+def quarantine(connection: Connection, pipeline: Pipeline) -> None:
+    """One row, so that the page offers a replay."""
+    connection.execute(
+        """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, code, sqlstate, reason, row)
+        VALUES (%s, 1, '1', '22P02', '22P02', 'does not fit', '{}')""",
+        [pipeline.id],
+    )
 
 
 def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site: Site, connection: Connection) -> None:
@@ -204,11 +214,7 @@ def test_the_buttons_of_a_pipeline_do_what_they_name_and_ask_before_what_cannot_
             incremental_id_key="id",
             enabled=label != "Enable",
         )
-        connection.execute(
-            """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, code, sqlstate, reason, row)
-            VALUES (%s, 1, '1', '22P02', '22P02', 'does not fit', '{}')""",
-            [pipeline.id],
-        )
+        quarantine(connection, pipeline)
         page.goto(f"{site.console}/pipelines/{name}")
         if question is not None:
             button(page, label).click()
@@ -284,6 +290,21 @@ def test_a_failing_pipeline_shows_its_sentence_and_hostile_text_is_only_text(
     tab.complaints.clear()
 
 
+RAW_MESSAGES = """() => {
+    const ids = Object.entries(mounted_app.elements).flatMap(([id, one]) =>
+        (one.events || []).map((event) => ({ id: Number(id), listener_id: event.listener_id })));
+    const own = { client_id: window.clientId };
+    for (const one of ids)
+        for (const args of [[], ["null"], ["1"], ['"x"'], ["{"]]) socket.emit("event", { ...one, ...own, args });
+    for (const name of ["event", "ack", "handshake", "javascript_response", "log", "other"])
+        for (const message of [null, 1, "x", [], {}, own, { ...own, id: "x", next_message_id: "x" }])
+            socket.emit(name, message);
+    socket.emit("event");
+    return ids.length;
+}"""
+"""Every handler of the page, also of controls that it does not show, and what no page sends."""
+
+
 @pytest.mark.promise("H2", "H30")
 def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
     postgres: EmbeddedPostgres, template: str, settings: Settings, tmp_path: Path, browser: BrowserContext
@@ -292,7 +313,8 @@ def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
         # a store with tokens: the process of the other tests has none
         url = postgres.tcp_url(stack.enter_context(copy_of(postgres, template, "console_with_tokens")))
         connection = stack.enter_context(connect(url, name="tests"))
-        create(connection, "alpha", tags=["search"])
+        alpha = create(connection, "alpha", tags=["search"])
+        quarantine(connection, alpha)
         token = issue(settings, connection, Role.VIEWER, "analyst")
         operator = issue(settings, connection, Role.OPERATOR, "operator")
         site = stack.enter_context(served(url, tmp_path))
@@ -310,10 +332,16 @@ def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
         expect(page).to_have_url(f"{site.console}/pipelines/alpha")
         names = set(page.locator("main button:visible").all_inner_texts())
         assert names <= {"Copy", "Log", "Older"}, names
+        before = pipelines.get(connection, "alpha")
+        assert page.evaluate(RAW_MESSAGES) >= 5
         page.goto(f"{site.console}?tag=search")
         expect(mart(page, "alpha")).to_be_visible()
         expect(button(page, "Run all")).to_have_count(0)
         expect(page.locator(".v-who")).to_have_text("analyst")
+        assert pipelines.get(connection, "alpha").request_id == before.request_id
+        changes = connection.execute("SELECT operation FROM etl.etl_audit WHERE actor = 'analyst'").fetchall()
+        assert [one["operation"] for one in changes] == ["sessions.open"]
+        assert "Task exception was never retrieved" not in site.process.output()
         access.revoke_token(context(settings, connection), "analyst")
         expect(page).to_have_title("Log in · Vitrine")
 
