@@ -406,6 +406,16 @@ def test_pages_outlive_the_database_and_so_does_what_was_typed(
         assert "exception" not in site.process.output()
 
 
+def shown_violations(page: Page) -> list[str]:
+    """In both themes; what appears and fades out must have done so."""
+    found: list[str] = []
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_function("document.getAnimations().every((one) => one.playState !== 'running')")
+        found += violations(page)
+    return found
+
+
 def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
     tab: Tab, site: Site, connection: Connection, settings: Settings
 ) -> None:
@@ -435,3 +445,17 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
         page.set_viewport_size({"width": 390, "height": 844})
         wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
         assert not wide, f"{path} is wider than a phone"
+    # a message of success, a dialog, and a message of a refusal
+    button(page, "Run").click()
+    expect(page.locator(".q-notification")).to_be_visible()
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name = 'bad'")
+    button(page, "Disable").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert shown_violations(page) == []
+    cancel(page)
+    page.goto(f"{site.console}?state=failed")
+    button(page, "Pause all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause all").click()
+    expect(page.get_by_text("0 done, 1 refused")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert shown_violations(page) == []
