@@ -149,6 +149,26 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     assert pipelines.get(connection, "alpha").status is Status.RUN_REQUESTED
     assert pipelines.get(connection, "beta").status is Status.PAUSED
     expect(mart(page, "alpha")).to_contain_text("Waiting")
+    # pages follow one another, and each begins at its first row
+    connection.execute("""INSERT INTO etl.etl_pipelines (name, target_table, source_query, key_columns)
+        SELECT format('many_%s', n), format('analytics.many_%s', n), 'SELECT 1 AS id', '{id}'
+          FROM generate_series(100, 219) n""")
+    page.goto(f"{site.console}?search=many_")
+    for first, count in (("many_100", 50), ("many_150", 50), ("many_200", 20)):
+        expect(page.locator(".v-marts tbody tr")).to_have_count(count)
+        expect(mart(page, first)).to_be_in_viewport()
+        if count == 50:
+            button(page, "Next 50").click()
+    expect(button(page, "Next 50")).to_be_hidden()
+    expect(page).to_have_url(f"{site.console}?search=many_&after=many_199")
+    button(page, "First page").click()
+    expect(mart(page, "many_100")).to_be_in_viewport()
+
+
+def log_of(page: Page) -> str:
+    """The log of the newest run, read again."""
+    page.locator(".v-timeline .v-link").first.click()
+    return page.locator(".v-log").inner_text()
 
 
 def test_a_run_is_watched_paused_and_resumed(

@@ -211,7 +211,7 @@ class OverviewPage:
             self._marts = Marts(texts.MARTS, OUTCOMES)
             self._empty = parts.box()
         with parts.box("v-pager") as self._pager:
-            self._first = parts.button(texts.FIRST_PAGE, self._choose(after=""))
+            self._first = parts.button(texts.FIRST_PAGE, self._first_page)
             self._more = parts.button(texts.NEXT_PAGE.format(count=PAGE_SIZE), self._next)
         self._following: str | None = None
         await self._viewer.watch("health", overview.health, self._show_health)
@@ -245,9 +245,17 @@ class OverviewPage:
 
         return choose
 
+    async def _first_page(self) -> None:
+        await self._turn("")
+
     async def _next(self) -> None:
         if self._following:
-            await self._apply(after=self._following)
+            await self._turn(self._following)
+
+    async def _turn(self, after: str) -> None:
+        """Another page begins at its first row; the button that was clicked is below the last one."""
+        await self._apply(after=after)
+        self._viewer.client.run_javascript("document.querySelector('.v-marts').scrollIntoView()")
 
     async def _apply(self, **changes: str) -> None:
         """Another filter: in the address, and in what is watched."""
