@@ -105,6 +105,8 @@ BULK_EXPLAINED = {
     "resume": "Each paused one continues from its checkpoint; each other one gets a run request.",
 }
 BULK_DONE = "{changed} done, {refused} refused"
+BULK_WORKING = "Working on {count} …"
+BULK_PROGRESS = "{done} of {count} …"
 BULK_REFUSED = "Refused:"
 NOTHING_MATCHES = "No pipeline matches these filters."
 NO_PIPELINES = "There are no pipelines yet."

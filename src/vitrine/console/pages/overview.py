@@ -350,17 +350,20 @@ class OverviewPage:
         named = ", ".join(found.names[:8]) + (" …" if found.matched > 8 else "")
         if not await parts.confirm(title, f"{texts.BULK_EXPLAINED[action]} ({named})", texts.BULK[action]):
             return
-        changed, refused, after = 0, 0, ""
-        while True:
+        changed, refused, reason = 0, 0, ""
+        after: str | None = ""
+        working = ui.notification(texts.BULK_WORKING.format(count=count), spinner=True, timeout=None, position="bottom")
+        while after is not None:
             answer = await self._viewer.call(change_many, action, filters, after=after)
-            if answer is None:
-                return
-            changed, refused = changed + len(answer.changed), refused + len(answer.refused)
-            if answer.next is None:
+            if answer is None:  # the reason is shown; what was done is reported as well
                 break
+            changed, refused = changed + len(answer.changed), refused + len(answer.refused)
+            reason = reason or next((f" {one.reason}" for one in answer.refused), "")
             after = answer.next
-        first = f" {answer.refused[0].reason}" if answer.refused else ""
-        self._viewer.tell(texts.BULK_DONE.format(changed=changed, refused=refused) + first, problem=bool(refused))
+            working.message = texts.BULK_PROGRESS.format(done=changed + refused, count=count)
+        working.dismiss()
+        is_problem = refused > 0 or after is not None
+        self._viewer.tell(texts.BULK_DONE.format(changed=changed, refused=refused) + reason, problem=is_problem)
         self._viewer.poller.hurry()
 
 
