@@ -408,6 +408,11 @@ def test_pages_outlive_the_database_and_so_does_what_was_typed(
                 "What you see may be old: the database does not respond. Trying again."
             )
         expect(mart(page, "alpha")).to_be_visible()
+        for width in (390, 1280):  # in sight, however far down one reads
+            page.set_viewport_size({"width": width, "height": 350})
+            page.evaluate("scrollTo(0, document.body.scrollHeight)")
+            assert page.evaluate("scrollY") > 83
+            expect(page.locator(".v-banner")).to_be_in_viewport()
         database = page.locator(".v-health-item", has_text="Database")
         expect(database).to_contain_text("does not respond")
         edit.get_by_role("textbox", name="Description").fill("typed meanwhile")
