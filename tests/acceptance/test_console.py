@@ -4,7 +4,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -118,6 +118,9 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     expect(mart(page, "alpha").locator(".v-spark rect[data-tone=success]")).to_have_count(1)
     expect(mart(page, "alpha").locator(".v-spark rect[data-tone=failed] title")).to_contain_text("Failed, 1.5 s, ")
     expect(mart(page, "alpha").locator(".v-spark")).to_have_attribute("aria-label", re.compile("^2 .*1 .*1.5 s"))
+    started = mart(page, "alpha").locator("td:nth-child(4) time")
+    moment = datetime.fromisoformat(started.get_attribute("datetime") or "").astimezone(UTC)
+    expect(started).to_have_attribute("title", re.compile(f"\n{moment:%Y-%m-%d %H:%M:%S} UTC$"))
     expect(page.locator(".v-counter[data-state=paused] .v-figure")).to_have_text("2")
     # no schedule starts a paused or a failed pipeline: its due time would pass without a run
     for name, due in (("alpha", "when it is resumed"), ("gamma", "when it is run again")):
@@ -193,6 +196,11 @@ def test_a_run_is_watched_paused_and_resumed(
         first = int(bar.get_attribute("aria-valuenow") or 0)
         wait_until(lambda: int(bar.get_attribute("aria-valuenow") or 0) > first, timeout=60, what="progress")
         expect(page.get_by_text("of about 900 rows")).to_be_visible()
+        # the stored batch size, from the next batch on
+        connection.execute("UPDATE etl.etl_pipelines SET batch_size = 40 WHERE name = 'ratings'")
+        button(page, "Reload").click()
+        expect(page.locator(".v-timeline")).to_contain_text("Reloaded by anonymous (console)")
+        wait_until(lambda: "rows_read=40 " in log_of(page), timeout=60, what="a batch of the new size")
         button(page, "Pause").click()
         expect(page.locator(".v-head .v-badge").first).to_have_text("Paused")
         read = pipelines.get(connection, "ratings")
