@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import Tab, button, cancel, new_tab, violations
+from tests.helpers.browser import Tab, button, cancel, new_tab, violations_in_both_themes
 from tests.helpers.console import Site, enter, served
 from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.databases import copy_of
@@ -84,7 +84,7 @@ def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site:
     expect(page).to_have_title("Overview · Vitrine")
     expect(page.get_by_role("heading", name="There are no pipelines yet.")).to_be_visible()
     expect(page.locator(".v-code")).to_contain_text("vitrine apply")
-    expect(page.get_by_text("none alive: start one with `vitrine runner`")).to_be_visible()
+    expect(page.get_by_text("none alive: start one with vitrine runner")).to_be_visible()
     missing = site.get("/console/nothing")
     assert (missing.status_code, "There is no such page." in missing.text) == (404, True)
     page.goto(f"{site.console}/pipelines/none")
@@ -439,16 +439,6 @@ def test_pages_outlive_the_database_and_so_does_what_was_typed(
         assert "exception" not in site.process.output()
 
 
-def shown_violations(page: Page) -> list[str]:
-    """In both themes; what appears and fades out must have done so."""
-    found: list[str] = []
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)
-        page.wait_for_function("document.getAnimations().every((one) => one.playState !== 'running')")
-        found += violations(page)
-    return found
-
-
 def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
     tab: Tab, site: Site, connection: Connection, settings: Settings
 ) -> None:
@@ -472,9 +462,7 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(f"{site.console}{path}")
         expect(page.locator("main")).to_contain_text("bad" if "good" not in path else "good")
-        for theme in ("light", "dark"):
-            page.emulate_media(color_scheme=theme)
-            assert violations(page) == [], (path, theme)
+        assert violations_in_both_themes(page) == [], path
         page.set_viewport_size({"width": 390, "height": 844})
         wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
         assert not wide, f"{path} is wider than a phone"
@@ -484,11 +472,11 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
     connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name = 'bad'")
     button(page, "Disable").click()
     expect(page.get_by_role("dialog")).to_be_visible()
-    assert shown_violations(page) == []
+    assert violations_in_both_themes(page) == []
     cancel(page)
     page.goto(f"{site.console}?state=failed")
     button(page, "Pause all").click()
     page.get_by_role("dialog").get_by_role("button", name="Pause all").click()
     expect(page.get_by_text("0 done, 1 refused")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
-    assert shown_violations(page) == []
+    assert violations_in_both_themes(page) == []

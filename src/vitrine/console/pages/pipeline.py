@@ -111,7 +111,7 @@ class PipelinePage:
                     self._checkpoint = CheckpointCard()
                     self._checks = ChecksCard()
                     self._reconcile = ReconcileCard(self._viewer, name)
-                    self._rejects = RejectsCard(self._viewer, name)
+            self._rejects = RejectsCard(self._viewer, name)
             self._definition = parts.box("v-stack")
         live = await self._viewer.watch(
             ("live", name), lambda context: read_live(context, name), self._show_live, every=LIVE_SECONDS
