@@ -225,15 +225,19 @@ def safe_message(exc: BaseException | None, known: str | None = "") -> str:
     return mask(lines[0]) if lines else type(exc).__name__
 
 
+_UNREACHABLE = "unreachable"
+_NO_SERVER = re.compile("Connection refused|failed to resolve host|No such file or directory")
+
 _LIMITS = {
     "53300": (CONNECTION_LIMIT, _MORE_CONNECTIONS),
     "28000": (ACCESS_REFUSED, "; correct the account or the database in the URL"),
+    _UNREACHABLE: (None, "; start the server, or correct host and port in its URL"),
     "57014": ("QUERY_CANCELED", "; raise that limit for this account, or make the query smaller"),
     "25P03": (None, "; raise idle_in_transaction_session_timeout for this account"),
     "25P04": (None, "; raise transaction_timeout for this account"),
     "57P05": (None, "; raise idle_session_timeout for this account"),
 }
-"""SQLSTATEs of server limits, each with our error code, if it has one, and the remedy."""
+"""SQLSTATEs of server limits, and that of no server at all: our error code, if there is one, and the remedy."""
 
 
 @contextmanager
@@ -255,17 +259,28 @@ def translated(
         if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None:
             # refused passwords and unknown databases have no SQLSTATE: only the text identifies them
             group = TransientError
-        limit, remedy = _LIMITS.get(exc.sqlstate or _state_of_refusal(str(exc)), (None, ""))
+        limit, _ = _limit_of(exc)
         place = place_of(exc) if place_of else None
         where = f"{side}, {place}" if place else side
-        raise group(f"{where}: {safe_message(exc, known)}{remedy}", code=code or limit, place=place) from exc
+        raise group(f"{where}: {with_remedy(exc, known)}", code=code or limit, place=place) from exc
+
+
+def with_remedy(exc: psycopg.Error, known: str | None = "") -> str:
+    """As `safe_message`, with what to do about a server limit or a server that is not there."""
+    return f"{safe_message(exc, known)}{_limit_of(exc)[1]}"
+
+
+def _limit_of(exc: psycopg.Error) -> tuple[str | None, str]:
+    return _LIMITS.get(exc.sqlstate or _state_of_refusal(str(exc)), (None, ""))
 
 
 def _state_of_refusal(text: str) -> str:
-    """The SQLSTATE with which a server refused a connection; empty if it could not be reached."""
+    """The SQLSTATE with which a server refused a connection, `_UNREACHABLE`, or empty: another reason."""
     if _TOO_MANY.search(text):
         return "53300"
-    return "28000" if _REFUSED_ACCOUNT.search(text) else ""
+    if _REFUSED_ACCOUNT.search(text):
+        return "28000"
+    return _UNREACHABLE if _NO_SERVER.search(text) else ""
 
 
 STABLE_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"

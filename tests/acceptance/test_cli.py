@@ -612,7 +612,7 @@ def test_an_unavailable_database_is_reported_in_one_sentence_without_the_passwor
     env = environment("postgresql://cinema:S3CR3T@127.0.0.1:1/cinema")
     for arguments in (("list",), ("migrate",), ("run", "a")):
         text = refused(vitrine(*arguments, folder=tmp_path, env=env))
-        assert "Connection refused" in text
+        assert text.endswith("Connection refused; start the server, or correct host and port in its URL")
         assert "S3CR3T" not in text
 
 

@@ -1,5 +1,10 @@
 """A view that PostgreSQL plans for many seconds, and the sessions that do so."""
 
+import os
+import signal
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+
 from vitrine.postgres import Connection, raw
 
 BOMB = "content.bomb"
@@ -8,7 +13,7 @@ PRODUCTS = 250
 
 
 def create_bomb(connection: Connection) -> None:
-    """PostgreSQL checks neither a time limit nor a cancel while it computes these constants, in little memory."""
+    """The planner computes these constants in little memory."""
     product = "length((repeat('9', 65000)::numeric * repeat('{}', 65000)::numeric)::text)"
     products = " + ".join(product.format(number % 8 + 1) for number in range(PRODUCTS))
     connection.execute(raw(f"CREATE VIEW {BOMB} AS SELECT id, {products} AS n FROM content.film_work"))
@@ -21,3 +26,15 @@ def planning(connection: Connection) -> set[int]:
         " WHERE datname = current_database() AND state = 'active' AND query LIKE 'EXPLAIN %bomb%'"
     ).fetchall()
     return {row["pid"] for row in rows}
+
+
+@contextmanager
+def silent(sessions: Collection[int]) -> Generator[None]:
+    """The server processes of these sessions answer nothing meanwhile: neither a cancel nor a terminate."""
+    for session in sessions:
+        os.kill(session, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for session in sessions:
+            os.kill(session, signal.SIGCONT)

@@ -6,9 +6,10 @@ import pytest
 
 from tests.helpers.events import create_events, create_target, events_are_right, fill_events
 from tests.helpers.reconciling import NOTHING, keys, last_result, report
-from tests.helpers.running import create, run, succeed
+from tests.helpers.running import create, once_read, run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from vitrine.model import Definition, Pipeline
+from vitrine.flow.protocols import Outcome
+from vitrine.model import Definition, Pipeline, RequestKind, RunOptions
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.store import pipelines, rejects
@@ -103,6 +104,98 @@ def test_of_a_marked_and_an_unmarked_row_with_one_key_the_later_one_counts(
     succeed(connection, settings, pipeline)
     found = connection.execute("SELECT note FROM analytics.events").fetchall()
     assert [row["note"] for row in found] == notes
+
+
+def create_slugs(connection: Connection, settings: Settings, mode: str, rows: str, **fields: Any) -> Pipeline:
+    """Events whose key, a slug, occurs more than once: (id, slug, note, modified, gone)."""
+    kind = fields.pop("kind", "text")
+    connection.execute(
+        raw(f"CREATE TABLE ugc.events (id integer, slug {kind}, note text, modified timestamptz, gone boolean)")
+    )
+    connection.execute(raw(f"INSERT INTO ugc.events VALUES {rows}"))
+    query = "SELECT id, slug, note, modified, gone FROM ugc.events"
+    options = {"delete_mode": "soft_column", "delete_column": "gone", **fields.pop("options", {})}
+    fields = {"source_query": query, "key_columns": ["slug"], "incremental_key": "modified", **fields}
+    return create_events(connection, settings, mode, options=options, **fields)
+
+
+def notes(connection: Connection) -> list[str]:
+    return [row["note"] for row in connection.execute("SELECT note FROM analytics.events ORDER BY note").fetchall()]
+
+
+@pytest.mark.promise("I10")
+@pytest.mark.parametrize("on_duplicate_key", ["fail", "last"])
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize(("kind", "first", "second"), [("text", "a", "a"), ("numeric", "1.0", "1.00")])
+def test_the_catch_up_of_a_full_load_keeps_a_row_whose_key_a_marked_row_has_as_well(
+    connection: Connection,
+    settings: Settings,
+    on_duplicate_key: str,
+    batch_size: int,
+    kind: str,
+    first: str,
+    second: str,
+) -> None:
+    rows = f"(1, '{first}', 'live', '2024-01-01', false), (2, '{second}', 'marked', now(), true)"
+    rows += ", (3, '7', 'other', now(), true), (4, '8', 'later', now(), NULL)"
+    options = {"on_duplicate_key": on_duplicate_key}
+    pipeline = create_slugs(connection, settings, "full", rows, kind=kind, options=options, batch_size=batch_size)
+    mark = "UPDATE ugc.events SET gone = true, modified = clock_timestamp() WHERE id = 4"
+    watch = once_read(4, lambda: connection.execute(mark))
+    succeed(connection, settings, pipeline, watch=watch)
+    assert notes(connection) == ["live"]
+
+
+@pytest.mark.promise("I10", "D24")
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_a_backfill_deletes_a_marked_key_only_if_no_other_row_has_it(
+    connection: Connection, settings: Settings, is_continued: bool
+) -> None:
+    rows = "(1, 'a', 'marked', '2024-01-01', true), (2, 'b', 'lost', '2024-01-02', false)"
+    rows += ", (3, 'c', 'kept', '2024-01-03', false), (4, 'a', 'live', '2024-03-01', NULL)"
+    pipeline = create_slugs(connection, settings, "incremental", rows, incremental_id_key="id", batch_size=1)
+    succeed(connection, settings, pipeline)
+    assert notes(connection) == ["kept", "live", "lost"]
+    connection.execute("UPDATE ugc.events SET gone = true WHERE id = 2")
+    wanted = RunOptions(backfill_from="2024-01-01", backfill_to="2024-02-01")
+    if is_continued:
+        pause = once_read(2, lambda: pipelines.request_pause(connection, pipeline.id))
+        paused = succeed(connection, settings, pipeline, kind=RequestKind.BACKFILL, options=wanted, watch=pause)
+        assert (paused.outcome, notes(connection)) == (Outcome.PAUSED, ["kept", "live", "lost"])
+        succeed(connection, settings, pipeline, resume=True)
+    else:
+        succeed(connection, settings, pipeline, kind=RequestKind.BACKFILL, options=wanted)
+    assert notes(connection) == ["kept", "live"]
+
+
+@pytest.mark.promise("I10", "R5")
+def test_a_repair_restores_a_row_whose_key_marked_rows_have_as_well(connection: Connection, settings: Settings) -> None:
+    rows = "(1, 'a', 'live', '2024-01-01', false), (2, 'a', 'x', '2024-02-01', true), (3, 'a', 'y', '2024-03-01', true)"
+    pipeline = create_slugs(connection, settings, "full", rows, batch_size=1)
+    succeed(connection, settings, pipeline)
+    connection.execute("DELETE FROM analytics.events")
+    assert report(connection, settings, pipeline, repair=True)["repaired"]["missing"]["keys"] == ["a"]
+    assert notes(connection) == ["live"]
+
+
+@pytest.mark.promise("I10", "J24")
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize("on_reject", ["fail", "quarantine"])
+def test_a_row_takes_over_a_unique_value_of_a_marked_row(
+    connection: Connection, settings: Settings, on_reject: str, batch_size: int
+) -> None:
+    fill_events(connection, 2, note="'note ' || n")
+    connection.execute("ALTER TABLE ugc.events ADD gone boolean")
+    create_target(connection, "id integer PRIMARY KEY, gone boolean")
+    connection.execute("ALTER TABLE analytics.events ADD UNIQUE (note)")
+    options = {"delete_mode": "soft_column", "delete_column": "gone", "on_reject": on_reject}
+    fields = {"source_query": MARKED, "batch_size": batch_size}
+    pipeline = create_events(connection, settings, "incremental", options=options, **fields)
+    succeed(connection, settings, pipeline)
+    connection.execute("UPDATE ugc.events SET gone = true, modified = '2024-02-01' WHERE id = 1")
+    connection.execute("INSERT INTO ugc.events VALUES (3, 'note 1', '2024-02-02')")
+    executed = succeed(connection, settings, pipeline)
+    assert (ids(connection), executed.counts.rejected, executed.counts.deleted) == ([2, 3], 0, 1)
 
 
 @pytest.mark.promise("I10", "J18")

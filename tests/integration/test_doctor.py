@@ -40,7 +40,7 @@ def test_a_database_that_is_down_is_one_line_with_a_remedy() -> None:
     report = examined(database_url=f"postgresql://vitrine:secret@127.0.0.1:{free_port()}/cinema")
     assert not report.healthy
     down = check(report, "database")
-    assert (down.level, down.remedy) == ("error", "start the server, or correct VITRINE_DATABASE_URL")
+    assert (down.level, down.remedy) == ("error", "its URL is VITRINE_DATABASE_URL")
     assert "secret" not in report.model_dump_json()
     assert check(report, "source default").level == "error"
 

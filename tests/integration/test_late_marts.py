@@ -1,6 +1,7 @@
 """Late marts: list, status and metrics name the cause, with a bounded number of statements."""
 
 import json
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from psycopg import sql
 
+from tests.helpers.events import create_filled
 from tests.helpers.pipelines import create
 from tests.helpers.processes import environment, vitrine
+from tests.helpers.reconciling import report
 from tests.helpers.recording import record_statements
+from tests.helpers.running import succeed
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import database, runs
@@ -92,6 +96,27 @@ def test_who_paused_or_disabled_a_mart_is_named(client: TestClient, connection: 
     assert found["late_reason"].startswith("it is disabled by anonymous since 2")
     # its age must raise no alert
     assert late_metrics(client) == []
+
+
+@pytest.mark.promise("S10")
+def test_a_mart_that_was_compared_under_its_pause_is_paused_since_the_pause(
+    client: TestClient, connection: Connection, settings: Settings
+) -> None:
+    pipeline = create_filled(connection, settings, "full", 10)
+    succeed(connection, settings, pipeline)
+    assert client.post(f"/pipelines/{pipeline.id}/pause").json()["status"] == "PAUSED"
+    # the time of a sentence has whole seconds: the comparison ends a minute after the pause
+    connection.execute("ALTER TABLE etl.etl_audit DISABLE TRIGGER append_only")
+    paused_at = connection.execute("UPDATE etl.etl_audit SET at = at - interval '1 min' RETURNING at").fetchone()
+    assert paused_at is not None
+    assert report(connection, settings, pipeline)["equal"]
+    assert client.post(f"/pipelines/{pipeline.id}/pause").json()["status"] == "PAUSED"  # changes nothing
+    status = client.get(f"/pipelines/{pipeline.id}/status").json()
+    since = f"by anonymous since {paused_at['at'].astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    assert (status["status"], status["waiting"]) == (
+        "PAUSED",
+        f"the pipeline is paused {since}; resume it to continue",
+    )
 
 
 def test_an_open_transaction_of_the_source_is_named(client: TestClient, connection: Connection) -> None:

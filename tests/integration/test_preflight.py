@@ -104,12 +104,53 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         {},
         "analytics.t is a materialized view",
     ),
+    *(
+        (
+            f"a type that has the name of the target: {statement}",
+            f"CREATE TABLE content.t (id integer PRIMARY KEY); CREATE {statement}",
+            {},
+            f"a type of this name exists ({kind})",
+        )
+        for kind, statement in (
+            ("enum", "TYPE analytics.t AS ENUM ('a')"),
+            ("domain", "DOMAIN analytics.t AS integer"),
+            ("range", "TYPE analytics.t AS RANGE (subtype = integer)"),
+            ("multirange", "TYPE analytics.r AS RANGE (subtype = integer, multirange_type_name = analytics.t)"),
+        )
+    ),
+    (
+        "a composite type that has the name of the target",
+        "CREATE TABLE content.t (id integer PRIMARY KEY); CREATE TYPE analytics.t AS (id integer)",
+        {},
+        "analytics.t is a composite type",
+    ),
     (
         "a touch column that cannot hold a time",
         "CREATE TABLE content.t (id integer PRIMARY KEY);"
         " CREATE TABLE analytics.t (id integer PRIMARY KEY, loaded integer)",
         {"options": {"touch_column": "loaded"}},
         "column 'loaded' (touch_column)",
+    ),
+    (
+        "a touch column that is too short for a time",
+        "CREATE TABLE content.t (id integer PRIMARY KEY);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, loaded varchar(28))",
+        {"options": {"touch_column": "loaded"}},
+        "column 'loaded' (touch_column)",
+    ),
+    (
+        "a touch column that is a domain over such a type",
+        "CREATE TABLE content.t (id integer PRIMARY KEY); CREATE DOMAIN analytics.short AS char(5);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, loaded analytics.short)",
+        {"options": {"touch_column": "loaded"}},
+        "type analytics.short, which cannot hold a time",
+    ),
+    (
+        "a touch column that is generated",
+        "CREATE TABLE content.t (id integer PRIMARY KEY);"
+        " CREATE TABLE analytics.t (id integer PRIMARY KEY, loaded text GENERATED ALWAYS AS ('') STORED)",
+        {"options": {"touch_column": "loaded"}},
+        "column 'loaded' (touch_column) of target analytics.t is generated",
     ),
     (
         "a touch column that the query returns",
@@ -209,6 +250,23 @@ def test_what_some_rows_may_hit_is_a_warning_that_names_it(
 ) -> None:
     connection.execute(before.encode())
     assert any(named in warning for warning in validation.validate(definition(**fields), settings).warnings)
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "incremental", "incremental_key": "modified"}])
+def test_names_and_types_that_only_resemble_those_that_are_refused_are_accepted(
+    connection: Connection, settings: Settings, mode: dict[str, Any]
+) -> None:
+    connection.execute("CREATE TYPE analytics.t AS ENUM ('a')")  # PostgreSQL moves its array, _t, out of the way
+    connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY, modified timestamptz DEFAULT now())")
+    connection.execute("INSERT INTO content.t VALUES (1)")
+    pipeline = create(connection, settings, **BASE | {"target_table": "analytics._t", **mode})
+    assert succeed(connection, settings, pipeline).counts.written == 1
+    connection.execute("DROP TABLE analytics._t; CREATE DOMAIN analytics.moment AS varchar(29)")
+    connection.execute(
+        "CREATE TABLE analytics.u (id integer PRIMARY KEY, modified timestamptz, loaded analytics.moment)"
+    )
+    fields = {"name": "touched", "target_table": "analytics.u", "options": {"touch_column": "loaded"}, **mode}
+    assert succeed(connection, settings, create(connection, settings, **BASE | fields)).counts.written == 1
 
 
 def test_a_type_that_only_the_source_has_is_carried_as_text(connection: Connection, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from tests.helpers.databases import database, set_for_database
 from tests.helpers.lanes import TASKS, Lane
 from tests.helpers.running import create, differences, once_read, run, run_one_batch, succeed
 from tests.helpers.types import create_caseless
-from vitrine import policy
+from vitrine import policy, postgres
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres.source import source as source_module
 from vitrine.connectors.postgres.source.connections import SourceConnections
@@ -458,8 +458,15 @@ def test_a_limit_of_the_reader_that_ends_a_stream_is_named_with_its_value_and_ro
     ("element", "keys"), [("text", ("{NULL}", '{"NULL"}', '{"a"}', '{"z"}')), ("numeric", ("{NULL}", "{1}", "{2}"))]
 )
 def test_a_read_continues_after_a_key_with_a_null_in_an_array_whatever_the_database_takes_null_for(
-    element: str, keys: tuple[str, ...], lane: Lane, connection: Connection, settings: Settings
+    element: str,
+    keys: tuple[str, ...],
+    lane: Lane,
+    connection: Connection,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # as behind a pooler, where each transaction may have another session
+    monkeypatch.setattr(postgres, "_SESSION", "SELECT 1")
     connection.execute(f"CREATE TABLE content.keyed (k {element}[] PRIMARY KEY, n integer)".encode())
     connection.execute(
         f"INSERT INTO content.keyed SELECT k::{element}[], 1 FROM unnest(%s::text[]) AS k(k)".encode(), [list(keys)]

@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from tests.helpers.running import create, once_read, run, succeed
+from vitrine.api.app import create_app
 from vitrine.engine import plan, validation
 from vitrine.errors import ConfigError
 from vitrine.model import Definition
@@ -157,3 +159,18 @@ def test_a_policy_that_is_respected_is_inspected(connection: Connection, guarded
     connection.execute("ALTER POLICY few ON content.film_work USING (id IN (SELECT id FROM secret.seen))")
     with pytest.raises(ConfigError, match=r"content\.film_work reads secret\.seen"):
         validation.validate(definition, guarded)
+
+
+@pytest.mark.promise("J34")
+@pytest.mark.parametrize(("method", "path"), [("GET", "reconcile"), ("POST", "plan"), ("GET", "trace?key=1")])
+def test_checks_name_the_policy_and_the_remedy_of_it_alone(
+    connection: Connection, guarded: Settings, method: str, path: str
+) -> None:
+    pipeline = create(connection, guarded, **FIELDS)
+    succeed(connection, guarded, pipeline)
+    connection.execute(POLICY)
+    with TestClient(create_app(guarded)) as client:
+        answer = client.request(method, f"/pipelines/{pipeline.id}/{path}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "ROW_SECURITY")
+    # the command line reads by the same role
+    assert answer.json()["detail"].endswith("if the mart is to hold only what the policies show")

@@ -150,3 +150,41 @@ def test_a_mart_that_changes_during_a_run_is_planned_again(
         code, named = "STAGING_MISMATCH", "staged for type numeric"
     assert (executed.error.code, named in str(executed.error)) == (code, True)
     assert count_events(connection) == (0 if mode == "full" or change == "another table" else 100)
+
+
+KEEP = """
+    CREATE FUNCTION analytics.keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+    CREATE TRIGGER keep BEFORE {} FOR EACH ROW EXECUTE FUNCTION analytics.keep()
+"""
+
+
+@pytest.mark.promise("J20")
+def test_a_trigger_that_a_partition_gets_during_a_run_is_noticed(connection: Connection, settings: Settings) -> None:
+    fill_events(connection, 300)
+    connection.execute(
+        "CREATE TABLE analytics.events (id integer PRIMARY KEY, note text, modified timestamptz)"
+        " PARTITION BY RANGE (id); CREATE TABLE analytics.part PARTITION OF analytics.events DEFAULT"
+    )
+    pipeline = create_events(connection, settings, "incremental")
+    watch = once_read(100, lambda: connection.execute(raw(KEEP.format("INSERT ON analytics.part"))))
+    executed = run(connection, settings, pipeline, watch=watch, waits=[0.0])
+    assert executed.error is not None
+    assert executed.error.code == "TARGET_CHANGED_ROWS"
+
+
+@pytest.mark.promise("J20")
+def test_a_trigger_that_is_created_before_a_batch_of_deletions_is_noticed(
+    connection: Connection, settings: Settings
+) -> None:
+    fill_events(connection, 300)
+    connection.execute("ALTER TABLE ugc.events ADD gone boolean")
+    query = "SELECT id, note, modified, gone FROM ugc.events"
+    options = {"delete_mode": "soft_column", "delete_column": "gone"}
+    pipeline = create_events(connection, settings, "incremental", source_query=query, options=options)
+    succeed(connection, settings, pipeline)
+    # the second batch consists of marked rows only
+    connection.execute("UPDATE ugc.events SET gone = id > 100, modified = modified + interval '1 day' WHERE id <= 200")
+    watch = once_read(100, lambda: connection.execute(raw(KEEP.format("DELETE ON analytics.events"))))
+    executed = run(connection, settings, pipeline, watch=watch, waits=[0.0])
+    assert executed.error is not None
+    assert (executed.error.code, count_events(connection)) == ("TARGET_CHANGED_ROWS", 300)

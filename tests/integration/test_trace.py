@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from tests.helpers.events import create_events, create_filled, events_are_right, fill_events
 from tests.helpers.reconciling import keys, last_result, report
-from tests.helpers.running import create, run_one_batch, succeed
+from tests.helpers.running import create, run, run_one_batch, succeed
 from tests.helpers.tasks import register
 from tests.helpers.tracing import differing, resend, trace
 from vitrine.errors import ConfigError, TransientError
@@ -216,6 +216,20 @@ def test_a_resend_into_a_missing_target_is_refused(connection: Connection, setti
     error = resend(connection, settings, pipeline, "1").error
     assert error is not None
     assert error.code == "TARGET_MISSING"
+
+
+def test_a_mart_that_was_dropped_is_named_with_what_builds_it_again(connection: Connection, settings: Settings) -> None:
+    pipeline = create_filled(connection, settings, "incremental", 10)
+    succeed(connection, settings, pipeline)
+    connection.execute("DROP TABLE analytics.events")
+    found = trace(settings, pipeline, "7")
+    assert (found.standing, found.sentence.partition(":")[0]) == (
+        "missing",
+        "analytics.events does not exist, although the pipeline has a checkpoint",
+    )
+    assert found.remedy == f"ask for a full run with `vitrine run {pipeline.name} --full`, or reset the state"
+    assert run(connection, settings, pipeline, full=True).error is None
+    assert trace(settings, pipeline, "7").standing == "equal"
 
 
 def test_a_resend_beside_a_load_that_is_not_published_is_refused(connection: Connection, settings: Settings) -> None:

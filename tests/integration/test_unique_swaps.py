@@ -263,3 +263,21 @@ def test_a_row_whose_parent_vanishes_moves_to_its_new_one_and_stays(
     assert succeed(connection, settings, ranks).counts.deleted == 1
     assert is_right(connection)
     assert connection.execute("SELECT note FROM analytics.ranks WHERE id = 2").fetchone() == {"note": "kept"}
+
+
+@pytest.mark.promise("J10")
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL"])
+def test_a_row_whose_parent_vanishes_and_that_keeps_it_is_a_reject(
+    connection: Connection, settings: Settings, action: str
+) -> None:
+    ranks = create_ranks(connection, settings, "full", "")
+    connection.execute(
+        raw(f"ALTER TABLE analytics.ranks ADD FOREIGN KEY (place) REFERENCES analytics.ranks ON DELETE {action}")
+    )
+    move(connection, "1", "id = 2")
+    succeed(connection, settings, ranks)
+    connection.execute("DELETE FROM ugc.ranks WHERE id = 1")
+    failed = run(connection, settings, ranks).error
+    assert failed is not None
+    assert (failed.code, "row 2 of analytics.ranks" in str(failed)) == ("DATA_ERROR", True)
+    assert connection.execute("SELECT place FROM analytics.ranks WHERE id = 2").fetchone() == {"place": 1}

@@ -50,6 +50,9 @@ class FakeSides:
         found = digest_ordered(rows, compare, 50) if compare.parts > 1 else digest_rows(rows, compare)
         return self._counted(found, compare)
 
+    def pair(self, compare: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+        return self.source(compare), self.target(compare)
+
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
         raise NotImplementedError
 
@@ -57,6 +60,9 @@ class FakeSides:
         raise NotImplementedError
 
     def batches(self, read: Read) -> Iterator[Batch]:
+        raise NotImplementedError
+
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
         raise NotImplementedError
 
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vitrine.flow.keys import is_within, rank, row_hash
+from vitrine.flow.keys import is_within, rank, row_hash, shown
 from vitrine.flow.rows import ALL_KEYS, Column, Key, KeyRange
 
 NUMBER, WORD = Column("n", "integer"), Column("word", "text")
@@ -112,3 +112,22 @@ def test_rows_with_other_texts_have_another_hash(left: list[str | None], right: 
 def test_the_hash_of_a_row_never_changes(texts: list[str | None], expected: int) -> None:
     """Digests of different versions are compared with one another."""
     assert row_hash(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (("a, b",), "a, b"),
+        (("17", "actor"), "(17, actor)"),
+        (("a, b", "c"), '("a, b", c)'),
+        (("a", "b, c"), '(a, "b, c")'),
+        (('say "no"', ""), '("say ""no""", "")'),
+    ],
+)
+def test_a_key_is_shown_with_quotes_where_it_would_be_ambiguous(key: Key, text: str) -> None:
+    assert shown(key) == text
+
+
+@given(st.tuples(*[st.text(',() "ab')] * 2), st.tuples(*[st.text(',() "ab')] * 2))
+def test_no_two_keys_of_several_columns_are_shown_alike(one: Key, other: Key) -> None:
+    assert (shown(one) == shown(other)) == (one == other)

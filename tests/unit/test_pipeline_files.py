@@ -89,6 +89,8 @@ def test_any_options_survive_the_round_trip(
     [
         ("name: genres\nsource_query: SELECT a: b\n", "genres.yaml, line 2, column 23: "),
         ("name: genres\ntasks:\n\t- order_index: 1\n", "genres.yaml, line 3, column 1: indent with spaces"),
+        ("name: genres\ndescription: a: b\n", "genres.yaml, line 2, column 15: YAML takes this colon for"),
+        ("name: genres\nsource_query\nmode: full\n", "genres.yaml, line 3, column 1: the lines above this one end"),
         ("name: genres\n---\nname: films\n", "genres.yaml, line 2, column 1: a file has one document; move what"),
         ("name: [genres\n", "genres.yaml, line 2, column 1: "),
         ("name: genres\ndescription: '\n", "genres.yaml, line 3, column 1: "),

@@ -26,6 +26,8 @@ FULL = {"incremental": False, "read_next": True}
         (replace(DIFFERENT, read_next=True), "waiting", "in title, and its cursor is after", "`vitrine run films`"),
         (replace(ROW, read_next=True), "waiting", "is not in analytics.films, and its cursor", "`vitrine run films`"),
         (replace(ROW, read_next=True, target_exists=False), "waiting", "which does not exist yet", "`vitrine run"),
+        (replace(ROW, target_exists=False, target_lost=True), "missing", "it was dropped or renamed", "--full`"),
+        (replace(ROW, read_next=True, target_lost=True), "missing", "does not build it again", "--full`"),
         (replace(DIFFERENT, **FULL), "waiting", "the next run loads every row again", "`vitrine run films`"),
         (replace(DIFFERENT, read_next=True, halted=PAUSED), "blocked", f"no run starts: {PAUSED}", "--resend"),
         (replace(DIFFERENT, quarantine="too long"), "quarantined", "is in quarantine: too long", "--replay"),

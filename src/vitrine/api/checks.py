@@ -122,7 +122,7 @@ def list_rejects(
     after: Annotated[
         int, Query(ge=0, le=runs.NEWEST, description="Start after this id: `next` of the previous page.")
     ] = 0,
-    rows: Annotated[bool, Query(description="Return the rows themselves as well.")] = False,
+    rows: Annotated[bool, Query(description="Return the rows themselves as well: needs the role operator.")] = False,
 ) -> RejectPage:
     """Rows in quarantine with the reasons, oldest first, one page at a time."""
     return checks.rejects(service, key, after=after, limit=limit, with_rows=rows)

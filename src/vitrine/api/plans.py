@@ -20,8 +20,8 @@ Seconds = Annotated[
     Query(
         ge=0.1,
         le=600,
-        description="How long rows are compared at most; VITRINE_CHECK_TIMEOUT is the upper limit. Figures that are not"
-        " complete by then are estimates from a sample, or missing.",
+        description="How long rows are compared at most; 70 % of VITRINE_CHECK_TIMEOUT is the upper limit. Figures that"
+        " are not complete by then are estimates from a sample, or missing.",
     ),
 ]
 

@@ -59,9 +59,10 @@ def _resend(name: str, key: list[str], *, delete: bool, quiet: bool) -> None:
 
 
 def _show(found: "TraceBody") -> None:
+    from vitrine.flow import keys
     from vitrine.tables import red
 
-    output.show(f"{found.pipeline}: key {', '.join(found.key)} is {found.standing}")
+    output.show(f"{found.pipeline}: key {keys.shown(found.key)} is {found.standing}")
     sides = ["source", *(step.transform for step in found.steps), found.target]
     rows = [found.source, *(step.rows for step in found.steps), found.target_rows]
     table: list[list[str]] = []

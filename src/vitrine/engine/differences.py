@@ -151,6 +151,10 @@ def _stored_otherwise(sides: Sides, missing: Sequence[Key]) -> dict[Key, Key]:
 def cut(sides: Sides, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
     """The target, cut into ranges of similar size, and the source by the same ranges."""
     wanted = replace(wanted, control=None)
+    if sides.selects_ranges:
+        bounds = sides.target(replace(wanted, parts=PARTS, bounds_only=True))
+        source, target = sides.pair(replace(wanted, ranges=tuple(one.range for one in bounds)))
+        return target, source
     target = sides.target(replace(wanted, parts=PARTS))
     return target, sides.source(replace(wanted, ranges=tuple(one.range for one in target)))
 
@@ -170,7 +174,7 @@ class Compared:
 
     differences: Differences
     rows: int  # of the side that has more of them
-    repeated: int  # keys that the source returns more than once
+    repeated: Mapping[Key, int]  # keys that the source returns more than once, with the number of rows
 
 
 def by_keys(sides: Sides, waiting: list[Pair], *, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Compared]:
@@ -213,10 +217,11 @@ def _take(waiting: list[Pair], rows_at_once: int) -> list[Pair]:
     return some
 
 
-def _compared(sides: Sides, compare: Compare) -> tuple[Differences, int]:
-    """What differs among the keys that the comparison covers, and how many of them the source has repeatedly."""
-    source = sides.source(compare)
-    return compare_digests(source, sides.target(compare), compare), sum(one.rows > 1 for one in source)
+def _compared(sides: Sides, compare: Compare) -> tuple[Differences, dict[Key, int]]:
+    """What differs among the keys that the comparison covers, and those of them that the source has repeatedly."""
+    source, target = sides.pair(compare)
+    repeated = {one.range.low or (): one.rows for one in source if one.rows > 1}
+    return compare_digests(source, target, compare), repeated
 
 
 def compare_digests(source: Iterable[Digest], target: Iterable[Digest], compare: Compare) -> Differences:

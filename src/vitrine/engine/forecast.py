@@ -91,6 +91,9 @@ class _Forecaster:
         self._findings = tuple(validation.findings_of(definition, built))
         self._sides: Sides | None = None  # None: they cannot be compared
         self._reason: str | None = None  # why not
+        # the columns by which the last of several rows with one key is known; None: such rows are refused
+        newest = (definition.incremental_key, definition.tie_breaker)
+        self._newest_by = tuple(name for name in newest if name) if built.plan.last_wins else None
 
     @property
     def _target(self) -> TargetInfo:
@@ -149,7 +152,8 @@ class _Forecaster:
 
     def _runs(self, wanted: Sequence[RunName]) -> Iterator[RunForecast]:
         # changes first: they are few, and the comparison of everything may take all of the time
-        changes = {run: self._changes() for run in wanted if self._reads_changes(run)}
+        position, refused = self._known.state.position, self._refusal("keep")
+        changes = {run: Counted() if refused else self._changes(position) for run in wanted if self._reads_changes(run)}
         everything = self._everything(is_refused=all(self._refusal(run) for run in wanted))
         for run in wanted:
             if run in changes:
@@ -203,7 +207,10 @@ class _Forecaster:
         rows = found.rows
         if refused is not None or rows is None:
             return RunForecast(found.run, found.reads, refused=refused, reason=None if refused else found.reason)
-        written = rows.rows if self._target.rewrites else rows.added + rows.changed
+        counted: RowChanges | None = rows
+        if self._built.plan.last_wins and not self._loads(found.run) and found.reads == "everything":
+            counted = self._changes(START).rows  # a key that several batches have is written by each of them
+        written = _written(counted, self._target) if counted and counted.method == rows.method else None
         return replace(found, written=written, refused=self._failure(found, rows, everything))
 
     def _failure(self, found: RunForecast, rows: RowChanges, everything: Counted) -> str | None:
@@ -218,7 +225,7 @@ class _Forecaster:
         if before is None or found.removed is None or not (is_load or self._known.deletes_due):
             return None
         if is_load:
-            lost = max(0, before - rows.rows) if self._target.guards_number else found.removed
+            lost = max(0, before - (rows.rows - rows.skipped)) if self._target.guards_number else found.removed
         else:  # the keys are compared when the rows of the run are written
             lost, before = found.removed, before + rows.added
         if before and lost > before * options.max_delete_ratio:
@@ -230,12 +237,12 @@ class _Forecaster:
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
-    def _changes(self) -> Counted:
-        """From the checkpoint on."""
-        if self._refusal("keep"):
-            return Counted()
-        read = self._read(self._known.state.position)
-        return self._counted(lambda: self._compared(lambda sides: row_changes.compare_read(sides, read, self._budget)))
+    def _changes(self, position: Position) -> Counted:
+        """From a position on."""
+        read = self._read(position)
+        return self._counted(
+            lambda: self._compared(lambda sides: row_changes.compare_read(sides, read, self._budget, self._newest_by))
+        )
 
     def _everything(self, *, is_refused: bool) -> Counted:
         if is_refused:
@@ -244,7 +251,9 @@ class _Forecaster:
             return self._counted(self._first_load)
         expected = self._built.source.rows_expected
         return self._counted(
-            lambda: self._compared(lambda sides: row_changes.compare_all(sides, self._budget, expected))
+            lambda: self._compared(
+                lambda sides: row_changes.compare_all(sides, self._budget, expected, self._newest_by)
+            )
         )
 
     def _compared(self, compare: Callable[[Sides], RowChanges]) -> RowChanges | None:
@@ -280,9 +289,17 @@ class _Forecaster:
 
     def _first_load(self) -> RowChanges:
         """All rows are added to a mart that does not exist."""
-        if not self._built.plan.transforms:
+        made = self._built.plan
+        if not made.transforms and not made.last_wins:
             key = tuple(column for column in self._built.source.columns if column.name in self._target.key)
-            if (found := self._built.plan.source.digest(Compare(key, key))) is not None:
+            if (found := made.source.digest(Compare(key, key))) is not None:
                 rows = sum(one.rows for one in found)
                 return RowChanges(added=rows, rows=rows, target_rows=0, rows_compared=rows)
-        return row_changes.count_rows(produced_rows(self._definition, self._built), self._budget)
+        produced = produced_rows(self._definition, self._built)
+        return row_changes.count_rows(produced, self._budget, self._target.key if made.last_wins else None)
+
+
+def _written(rows: RowChanges, target: TargetInfo) -> int:
+    if target.rewrites:
+        return rows.rows - rows.skipped
+    return rows.added + rows.changed if rows.written is None else rows.written

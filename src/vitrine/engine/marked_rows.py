@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from vitrine.copytext import text_of, values
 from vitrine.errors import ConfigError
@@ -36,6 +36,20 @@ def drop_marked(column: str, key: Sequence[str]) -> Transformer:
         return replace(batch, payload=_without(batch.payload, marks, key), deleted=deleted)
 
     return drop
+
+
+class KeysOfRows(NamedTuple):
+    """The keys of the rows that remain in a batch."""
+
+    key: tuple[str, ...]
+
+    def of_unmarked(self, batch: Batch) -> Iterator[Key]:
+        columns = {one.name: one for one in batch.columns}
+        if not columns:
+            return  # a transform has returned no row
+        for texts in _texts(batch, [columns[name] for name in self.key]):
+            if None not in texts:
+                yield cast(Key, texts)
 
 
 def _deleted(marks: Sequence[bool], keys: Iterator[Texts]) -> tuple[Key, ...]:

@@ -11,7 +11,7 @@ from vitrine import plugins, policy, registry
 from vitrine.engine import check_rules
 from vitrine.errors import ConfigError, DefinitionRefused, RelationMissing, RequestRefused, VitrineError
 from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
-from vitrine.flow.protocols import Lease, Plan, Sink, Source, Transformer
+from vitrine.flow.protocols import Lease, MarkedKeys, Plan, Sink, Source, Transformer
 from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
 from vitrine.flow.throttle import Limits
 from vitrine.model import Claim, Definition, Mode, Options, RequestKind, Step, TaskType
@@ -377,8 +377,15 @@ def _planned(
         max_staging_age=options.max_staging_age,
         max_delete_ratio=None if allow_shrink else options.max_delete_ratio,
         checks=definition.checks,
+        marked_keys=_marked_keys(target.key) if options.drops_marked_rows and set(target.key) <= set(names) else None,
     )
     return Prepared(plan, source, lane)
+
+
+def _marked_keys(key: tuple[str, ...]) -> MarkedKeys:
+    from vitrine.engine.marked_rows import KeysOfRows  # most runs need no step
+
+    return KeysOfRows(key)
 
 
 def _order(definition: Definition, key: tuple[str, ...]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def refuse_missing(checked: CheckedDefinition, built: Prepared) -> None:
 
 
 def _compared(sides: Sides) -> Comparison:
-    (source,), (target,) = both(sides, lambda wanted: (sides.source(wanted), sides.target(wanted)))
+    (source,), (target,) = both(sides, sides.pair)
     return Comparison(
         columns=tuple(column.name for column in sides.wanted.columns),
         control=sides.control,

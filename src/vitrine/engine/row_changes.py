@@ -11,9 +11,11 @@ from typing import Literal
 
 from vitrine.engine import differences
 from vitrine.engine.differences import Compared, Differences, Pair
+from vitrine.engine.digests import rows_of
+from vitrine.engine.last_rows import LastRows
 from vitrine.engine.sides import Sides, both, in_forms
 from vitrine.errors import VitrineError
-from vitrine.flow.keys import chunks
+from vitrine.flow.keys import chunks, row_hash
 from vitrine.flow.rows import Batch, Compare, Digest, Key, Read
 
 EXAMPLES = 5
@@ -29,6 +31,9 @@ ROWS_AT_ONCE = 5_000
 PARTS = 1024
 MOST_RANGES = 200
 """Of a sample: an index serves so many ranges."""
+
+MOST_KEYS = 1_000_000
+"""Keys that are kept in memory where any of them may be repeated; then the count ends."""
 
 Method = Literal["exact", "sample", "partial"]
 """`sample`: estimates from a random part of the rows; `partial`: the time has ended, and there may be more."""
@@ -86,6 +91,8 @@ class RowChanges:
     removed: int = 0  # rows of the mart that the source lacks, or that it marks as deleted
     repeated: int = 0  # keys that the source returns more than once
     rows: int = 0  # of the source, after the transforms
+    skipped: int = 0  # of these, rows that a run does not write: marked as deleted, or not the last of their key
+    written: int | None = None  # rows that a run writes, if it is not those that are added and changed
     target_rows: int | None = None  # None: the mart was not counted
     method: Method = "exact"
     rows_compared: int = 0
@@ -124,18 +131,26 @@ class _Tally:
 # -- all rows ---------------------------------------------------------------------------------------------------------
 
 
-def compare_all(sides: Sides, budget: Budget, rows_expected: int | None = None) -> RowChanges:
+def compare_all(
+    sides: Sides, budget: Budget, rows_expected: int | None = None, newest_by: Sequence[str] | None = None
+) -> RowChanges:
     """All rows of the source beside the whole mart.
 
+    With `newest_by`, a run keeps the last row of a key that the source returns more than once: the last by these
+    columns, then as read.
     Ranges of keys whose digests are equal have no change. The others are compared key by key, in a random order; when
     the time is spent, the changes of those that remain are estimated from those that were compared.
     """
     share, target, source = _digests(sides, rows_expected, round(budget.seconds * ROWS_PER_SECOND))
-    one_sided, waiting = _split(differences.differing(source, target))
+    one_sided, waiting = _split(differences.differing(source, target), repeats=newest_by is not None)
     random.Random(0).shuffle(waiting)  # noqa: S311  no secret
-    tally, compared = _Tally(), 0
+    tally, compared, dropped = _Tally(), 0, 0
     for part in _found(sides, waiting, budget):
-        tally.add(differences.paired(sides, part.differences), part.repeated)
+        found = differences.paired(sides, part.differences)
+        if newest_by is not None:
+            found = _of_last(sides, found, list(part.repeated), newest_by)
+            dropped += sum(rows - 1 for rows in part.repeated.values())
+        tally.add(found, len(part.repeated))
         compared += part.rows
     remaining = _rows(waiting)
     factor = (compared + remaining) / compared if compared else 1.0
@@ -146,6 +161,7 @@ def compare_all(sides: Sides, budget: Budget, rows_expected: int | None = None) 
         removed=_scaled(sum(theirs.rows for _, theirs in one_sided) + tally.removed * factor, share),
         repeated=tally.repeated,
         rows=_scaled(source_rows, share),
+        skipped=_scaled(dropped * factor, share),
         target_rows=_scaled(target_rows, share),
         method="exact" if share == 1 and not waiting else "sample",
         rows_compared=max(source_rows, target_rows) - remaining,
@@ -183,16 +199,37 @@ def _digests(sides: Sides, rows_expected: int | None, most: int) -> tuple[float,
     chosen = tuple(random.Random(0).sample(ranges, number))  # noqa: S311  no secret
 
     def ask(wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
-        some = replace(wanted, control=None, ranges=chosen)
-        return sides.target(some), sides.source(some)
+        source, target = sides.pair(replace(wanted, control=None, ranges=chosen))
+        return target, source
 
     return len(chosen) / len(ranges), *both(sides, ask)
 
 
-def _split(found: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Ranges that only one of the sides has, whose rows need no comparison, and the others."""
-    one_sided = [pair for pair in found if not (pair[0].rows and pair[1].rows)]
-    return one_sided, [pair for pair in found if pair[0].rows and pair[1].rows]
+def _of_last(sides: Sides, found: Differences, repeated: Sequence[Key], newest_by: Sequence[str]) -> Differences:
+    """The same, but a repeated key differs only if the last of its rows does."""
+    wanted = replace(sides.wanted, control=None, by_key=True)
+    differing = [key for key in repeated if key in found.different]
+    for some in chunks(differing, differences.KEYS_AT_ONCE):
+        last, only = LastRows(wanted, newest_by), frozenset(some)
+        for batch in sides.rows(some):
+            last.add(batch, only)
+        source = sides.of_rows(last.batches(), wanted)
+        target = sides.target(replace(wanted, only=tuple(some)))
+        found = found.without(some) + differences.compare_digests(source, target, wanted)
+    return found
+
+
+def _split(found: Sequence[Pair], *, repeats: bool) -> tuple[list[Pair], list[Pair]]:
+    """Ranges that only one of the sides has, whose rows need no comparison, and the others.
+
+    If keys may repeat, the rows of the source have to be compared in order to count them.
+    """
+    one_sided: list[Pair] = []
+    others: list[Pair] = []
+    for ours, theirs in found:
+        needs_none = not ours.rows or not (theirs.rows or repeats)
+        (one_sided if needs_none else others).append((ours, theirs))
+    return one_sided, others
 
 
 def _with_examples(tally: _Tally, sides: Sides, one_sided: Sequence[Pair], budget: Budget) -> Differences:
@@ -226,21 +263,75 @@ def _scaled(count: float, share: float) -> int:
 # -- the rows of one read ---------------------------------------------------------------------------------------------
 
 
-def compare_read(sides: Sides, read: Read, budget: Budget) -> RowChanges:
-    """The rows of a read beside the rows of the mart that have their keys."""
-    tally, compared = _Tally(), 0
+def compare_read(sides: Sides, read: Read, budget: Budget, newest_by: Sequence[str] | None = None) -> RowChanges:
+    """The rows of a read beside the rows of the mart that have their keys; `newest_by` as in `compare_all`."""
+    tally, compared, written = _Tally(), 0, 0
+    repeats = None if newest_by is None else _Repeats(newest_by)
     for batch in sides.batches(read):
-        if batch.count:
-            source, target = both(sides, lambda wanted, batch=batch: _of_batch(sides, batch, wanted))
-            found = differences.paired(sides, differences.compare_digests(source, target, sides.wanted))
-            tally.add(found, sum(one.rows > 1 for one in source))
+        kept = batch if repeats is None else repeats.kept(sides, batch)
+        if kept.count:
+            source, target = both(sides, lambda wanted, batch=kept: _of_batch(sides, batch, wanted))
+            if repeats is None:
+                found = differences.paired(sides, differences.compare_digests(source, target, sides.wanted))
+                tally.add(found, sum(one.rows > 1 for one in source))
+            else:
+                repeats.add(source, target)
         tally.add(Differences(extra=marked_in_mart(sides, batch)))
         compared += batch.count + len(batch.deleted)
-        if budget.is_spent:
+        written += kept.count
+        if budget.is_spent or (repeats is not None and repeats.is_full):
             break
     else:
-        return _read(tally, compared, "exact")
-    return _read(tally, compared, "partial")
+        return _read(sides, tally, repeats, RowChanges(rows=compared, skipped=compared - written))
+    return _read(sides, tally, repeats, RowChanges(rows=compared, skipped=compared - written, method="partial"))
+
+
+class _Repeats:
+    """A read whose batches may have a key again: each writes over the rows of those before it."""
+
+    def __init__(self, newest_by: Sequence[str]) -> None:
+        self.written = 0
+        self._newest_by = newest_by
+        self._stored: dict[Key, Digest] = {}  # in the mart
+        self._read: dict[Key, Digest] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._read) >= MOST_KEYS
+
+    def kept(self, sides: Sides, batch: Batch) -> Batch:
+        """The batch without rows whose keys it has again."""
+        last = LastRows(sides.wanted, self._newest_by)
+        last.add(batch)
+        return next(last.batches(), batch)
+
+    def add(self, source: Sequence[Digest], target: Sequence[Digest]) -> None:
+        self._stored.update({one.range.low or (): one for one in target})
+        for one in source:
+            key = one.range.low or ()
+            before = self._read.get(key) or self._stored.get(key)
+            self.written += before is None or before.columns != one.columns
+            self._read[key] = one
+
+    def differences(self, sides: Sides) -> Differences:
+        found = differences.compare_digests(self._read.values(), self._stored.values(), sides.wanted)
+        return differences.paired(sides, found)
+
+
+def _read(sides: Sides, tally: _Tally, repeats: _Repeats | None, found: RowChanges) -> RowChanges:
+    if repeats is not None:
+        tally.add(repeats.differences(sides))
+    return replace(
+        found,
+        added=tally.added,
+        changed=tally.changed,
+        removed=tally.removed,
+        repeated=tally.repeated,
+        rows_compared=found.rows,
+        written=None if repeats is None else repeats.written,
+        columns=dict(tally.columns),
+        examples=tally.examples,
+    )
 
 
 def _of_batch(sides: Sides, batch: Batch, wanted: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
@@ -248,20 +339,6 @@ def _of_batch(sides: Sides, batch: Batch, wanted: Compare) -> tuple[Sequence[Dig
     wanted = replace(wanted, control=None, by_key=True)
     source = sides.of_rows(iter([batch]), wanted)
     return source, list(_stored(sides, [one.range.low or () for one in source], wanted))
-
-
-def _read(tally: _Tally, compared: int, method: Method) -> RowChanges:
-    return RowChanges(
-        added=tally.added,
-        changed=tally.changed,
-        removed=tally.removed,
-        repeated=tally.repeated,
-        rows=compared,
-        method=method,
-        rows_compared=compared,
-        columns=dict(tally.columns),
-        examples=tally.examples,
-    )
 
 
 def marked_in_mart(sides: Sides, batch: Batch) -> tuple[Key, ...]:
@@ -289,11 +366,18 @@ def count_marked(sides: Sides, read: Read, budget: Budget) -> int | None:
     return found
 
 
-def count_rows(batches: Iterator[Batch], budget: Budget) -> RowChanges:
-    """Rows for a mart that does not exist yet: all of them are added."""
-    rows = 0
+def count_rows(batches: Iterator[Batch], budget: Budget, key: Sequence[str] | None = None) -> RowChanges:
+    """Rows for a mart that does not exist yet: all of them are added, or with a `key` one of each key."""
+    rows, found = 0, set[int]()
     for batch in batches:
         rows += batch.count
-        if budget.is_spent:
-            return RowChanges(added=rows, rows=rows, target_rows=0, method="partial", rows_compared=rows)
-    return RowChanges(added=rows, rows=rows, target_rows=0, rows_compared=rows)
+        if key is not None:
+            columns = tuple(column for column in batch.columns if column.name in key)
+            found.update(row_hash(one) for one, _ in rows_of([batch], Compare(columns, columns)))
+        if budget.is_spent or len(found) >= MOST_KEYS:
+            return _first(rows if key is None else len(found), rows, "partial")
+    return _first(rows if key is None else len(found), rows, "exact")
+
+
+def _first(added: int, rows: int, method: Method) -> RowChanges:
+    return RowChanges(added=added, rows=rows, skipped=rows - added, target_rows=0, method=method, rows_compared=rows)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -68,6 +69,10 @@ class Sides(Protocol):
 
     def target(self, compare: Compare) -> Sequence[Digest]: ...
 
+    def pair(self, compare: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+        """The digests of source and target."""
+        ...
+
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
         """The keys of the rows that the target finds by these keys: equal values of a type may have several texts."""
         ...
@@ -80,8 +85,12 @@ class Sides(Protocol):
         """The rows of a read, after the transforms."""
         ...
 
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
+        """The rows of the source that have these keys, after the transforms; perhaps with others."""
+        ...
+
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
-        """The digests of rows that `batches` returned."""
+        """The digests of rows that `batches` or `rows` returned."""
         ...
 
 
@@ -180,6 +189,20 @@ class ComputedSides:
     def target(self, compare: Compare) -> Sequence[Digest]:
         return self._computed(compare, self._plan.sink.digest)
 
+    def pair(self, compare: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+        """Both systems compute at the same time."""
+        with ThreadPoolExecutor(1, thread_name_prefix="source-digest") as thread:
+            source = thread.submit(self._plan.source.digest, self._readable(replace(compare, marked=self._marked)))
+            try:
+                target = self._plan.sink.digest(self._readable(compare))
+                return source.result() or (), target or ()
+            except (ConfigError, DataError):
+                wait([source])
+            except BaseException:
+                self._plan.source.cancel()  # a target that went away is reported at once
+                raise
+        return self.source(compare), self.target(compare)  # in turn: which of the columns cannot be compared?
+
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
         return _stored_keys(self._plan, keys, self.wanted)
 
@@ -188,6 +211,9 @@ class ComputedSides:
 
     def batches(self, read: Read) -> Iterator[Batch]:
         return self._rows.batches(read)
+
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
+        return self._rows.covered(replace(self.wanted, only=tuple(keys)))
 
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
         return _digested(self._plan, rows, compare)
@@ -253,6 +279,9 @@ class StreamedSides:
         )
         return digest_rows(stored, compare)
 
+    def pair(self, compare: Compare) -> tuple[Sequence[Digest], Sequence[Digest]]:
+        return self.source(compare), self.target(compare)  # in turn: the sink may digest the rows of both
+
     def stored(self, keys: Sequence[Key]) -> Sequence[Key]:
         return _stored_keys(self._plan, keys, self.wanted)
 
@@ -261,6 +290,9 @@ class StreamedSides:
 
     def batches(self, read: Read) -> Iterator[Batch]:
         return self._rows.batches(read)
+
+    def rows(self, keys: Sequence[Key]) -> Iterator[Batch]:
+        return self._rows.covered(replace(self.wanted, only=tuple(keys)))
 
     def of_rows(self, rows: Iterator[Batch], compare: Compare) -> Sequence[Digest]:
         return _digested(self._plan, rows, compare)

@@ -39,6 +39,7 @@ class Facts:
     produced_rows: int = 0  # after the transforms, with the same key
     in_target: bool = False
     target_exists: bool = True
+    target_lost: bool = False  # it does not exist, although the pipeline has a checkpoint
     differing: tuple[str, ...] = ()  # columns
     read_next: bool = False  # the next run reads the row
     null_cursor: bool = False
@@ -73,6 +74,8 @@ def judge(facts: Facts) -> Verdict:
         return Verdict(Standing.EQUAL, f"the source marks the row as deleted, and {facts.target} does not have it")
     if facts.quarantine is not None:
         return _quarantined(facts)
+    if facts.target_lost and facts.produced_rows:
+        return _lost(facts)
     if facts.produced_rows > 1:
         return _repeated(facts)
     if not facts.produced_rows and not facts.marked and not facts.in_target:
@@ -123,6 +126,16 @@ def _quarantined(facts: Facts) -> Verdict:
         Standing.QUARANTINED,
         f"the row does not fit {facts.target} and is in quarantine: {facts.quarantine}{again}",
         f"correct the row or the target, then `vitrine rejects {facts.pipeline} --replay`",
+    )
+
+
+def _lost(facts: Facts) -> Verdict:
+    """A resend and the next run are refused: the table would have only the rows that they write."""
+    return Verdict(
+        Standing.MISSING,
+        f"{facts.target} does not exist, although the pipeline has a checkpoint: it was dropped or renamed, and the"
+        " next run does not build it again",
+        f"ask for a full run with `vitrine run {facts.pipeline} --full`, or reset the state",
     )
 
 

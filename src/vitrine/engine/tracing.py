@@ -127,6 +127,7 @@ class _Lookup:
                 produced_rows=len(produced),
                 in_target=bool(target),
                 target_exists=made.target.exists,
+                target_lost=made.incremental and not made.target.exists and position.cursor is not None,
                 differing=differing,
                 read_next=self._is_read_next(cursors, position),
                 null_cursor=made.incremental and any(None in cursor for cursor in cursors),

@@ -1,9 +1,11 @@
 """Moves a range of the cursor once more through a plan; the checkpoint stays."""
 
+from dataclasses import replace
+
 from vitrine.errors import RequestRefused
-from vitrine.flow.loop import check_state, run_batches
+from vitrine.flow.loop import check_state, collect_marked, delete_marked, run_batches
 from vitrine.flow.protocols import Checkpoint, Interrupted, Outcome, Phase, Plan, RunControl
-from vitrine.flow.rows import CursorRange, Position, Read, Step
+from vitrine.flow.rows import CursorRange, Key, Position, Read, Step
 
 LOAD_OPEN = "LOAD_OPEN"
 """The code of a request beside a load that is not published."""
@@ -13,11 +15,19 @@ def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, contro
     """Upsert the rows of the range, in batches; continues after the last one that an earlier attempt has written."""
     if outcome := open_beside_no_load(plan, checkpoint, control, "backfill"):
         return outcome
-    after = Position(checkpoint.state.backfill or (wanted.start,))
+    start, continued = (wanted.start,), checkpoint.state.backfill
+    after = Position(continued or start)
+    # if a key may occur again, its newest row may be above the range, and must be the last one that is written
+    until = None if plan.last_wins else wanted.end
     # `$1` does not follow the batches: a query with `> $1` would skip rows that have the cursor of the last one
-    read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=wanted.end, filter_at=wanted.below)
+    read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=until, filter_at=wanted.below)
+    marked: set[Key] = set()
     try:
-        return run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control).outcome
+        outcome = run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control, marked).outcome
+        if outcome is Outcome.FINISHED and continued and plan.marked_keys is not None:
+            # an earlier attempt has written a part of the range, and may have ended before the deletions
+            outcome = collect_marked(plan, replace(read, after=Position(start)), control, marked)
+        return delete_marked(plan, marked, checkpoint, control) if outcome is Outcome.FINISHED else outcome
     except Interrupted as interrupted:
         return interrupted.outcome
 

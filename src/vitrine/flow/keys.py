@@ -11,6 +11,8 @@ from vitrine.flow.rows import NUMBERS, Column, Key, KeyRange
 NULL = "\0"
 """Stands for NULL in the key of a stored row; no text has this character. Such a row cannot be selected by its key."""
 
+_SPECIAL = frozenset(',()"')
+
 Number = tuple[bool, Decimal]
 Rank = tuple[Number | bytes, ...]
 """Sort value of a key."""
@@ -75,5 +77,14 @@ def from_text(text: str) -> Key:
 
 def readable(text: str) -> str:
     """The key of a reject for a person: the value, or the values in brackets."""
-    key = from_text(text)
-    return key[0] if len(key) == 1 else f"({', '.join(key)})"
+    return shown(from_text(text))
+
+
+def shown(key: Sequence[str]) -> str:
+    """A key for a person. Of several columns no two are alike: a value with a comma, a bracket or a quote is quoted."""
+    return key[0] if len(key) == 1 else f"({', '.join(map(_quoted, key))})"
+
+
+def _quoted(value: str) -> str:
+    is_plain = value and value == value.strip() and _SPECIAL.isdisjoint(value)
+    return value if is_plain else '"' + value.replace('"', '""') + '"'

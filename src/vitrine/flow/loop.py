@@ -1,18 +1,20 @@
 """The one loop that moves data: the order of reading, writing and saving, for every source and sink."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from vitrine.errors import ConfigError, DataError, RelationMissing
 from vitrine.failpoints import reach
+from vitrine.flow.keys import chunks
 from vitrine.flow.prefetch import Prefetch
 from vitrine.flow.protocols import (
     Checkpoint,
     Interrupted,
     Load,
     LoadState,
+    MarkedKeys,
     Outcome,
     Phase,
     Plan,
@@ -25,6 +27,7 @@ from vitrine.flow.rows import (
     Batch,
     Entry,
     Generation,
+    Key,
     LoadInfo,
     Position,
     Read,
@@ -34,6 +37,9 @@ from vitrine.flow.rows import (
     Watermark,
     Written,
 )
+
+KEYS_AT_ONCE = 1_000
+"""Keys that one statement selects or deletes."""
 
 Opened = TypeVar("Opened", bound=Work)
 
@@ -83,9 +89,15 @@ class Moved(NamedTuple):
 
 
 def run_batches(
-    plan: Plan, writer: Writer, read: Read, step: Step, checkpoint: Checkpoint, control: RunControl
+    plan: Plan,
+    writer: Writer,
+    read: Read,
+    step: Step,
+    checkpoint: Checkpoint,
+    control: RunControl,
+    marked: set[Key] | None = None,
 ) -> Moved:
-    """Move every remaining batch."""
+    """Move every remaining batch; `marked` collects the keys of rows that are marked as deleted."""
     snapshots = 1
     with Prefetch(plan, read, control) as batches:
         for batch in batches:
@@ -95,18 +107,77 @@ def run_batches(
             started = control.batch_started
             entry = Entry(step, batch.end, batch.position, batch.read, started, refused=batch.refused)
             opened = writer.unit(checkpoint.stamp())
-            written, saved = commit_unit(opened, lambda unit, batch=batch: _apply(unit, batch, step), checkpoint, entry)
+            written, saved = commit_unit(
+                opened, lambda unit, batch=batch: _apply(plan, unit, batch, step), checkpoint, entry
+            )
             snapshots = batch.snapshot
+            if marked is not None:
+                marked.update(batch.deleted)
             if outcome := control.after_batch(written.counts, saved):
                 return Moved(outcome, snapshots)
     return Moved(batches.interrupted or Outcome.FINISHED, snapshots)
 
 
-def _apply(unit: Unit, batch: Batch, step: Step) -> None:
-    unit.write(batch)
-    # a load does not stage rows that are marked as deleted; what was staged before is read again after the publish
-    if batch.deleted and step is not Step.STAGED:
+def _apply(plan: Plan, unit: Unit, batch: Batch, step: Step) -> None:
+    # A load does not stage marked rows. Changes are read up to the newest row, so that of a marked and an unmarked row
+    # with one key the later one counts. Any other read may lack the unmarked one: see delete_marked.
+    deletes = step is Step.CHECKPOINT or (plan.marked_keys is None and step is not Step.STAGED)
+    unit.write(batch if deletes or not batch.deleted else replace(batch, deleted=()))
+    if batch.deleted and deletes:
         unit.delete(batch.deleted)
+
+
+def collect_marked(plan: Plan, read: Read, control: RunControl, marked: set[Key]) -> Outcome:
+    """Read batches for the keys of their marked rows only."""
+    with Prefetch(plan, read, control) as batches:
+        for batch in batches:
+            marked.update(batch.deleted)
+    return batches.interrupted or Outcome.FINISHED
+
+
+def delete_marked(plan: Plan, marked: Collection[Key], checkpoint: Checkpoint, control: RunControl) -> Outcome:
+    """Delete the keys of marked rows, except those that the source also returns without a mark."""
+    if plan.marked_keys is None:
+        return Outcome.FINISHED  # the source cannot be asked, and each batch has deleted its own
+    for keys in chunks(sorted(marked), KEYS_AT_ONCE):
+        if outcome := _delete_marked(plan, plan.marked_keys, keys, checkpoint, control):
+            return outcome
+    return Outcome.FINISHED
+
+
+def _delete_marked(
+    plan: Plan, marked_keys: MarkedKeys, keys: Sequence[Key], checkpoint: Checkpoint, control: RunControl
+) -> Outcome | None:
+    returned: set[Key] = set()
+
+    def collect(batch: Batch) -> Batch:
+        returned.update(marked_keys.of_unmarked(batch))
+        return batch
+
+    asking = replace(plan, transforms=[*plan.transforms, collect])
+    with Prefetch(asking, Read(plan.lane, plan.target.key, only=keys), control) as batches:
+        for _ in batches:
+            continue
+    if batches.interrupted is not None:
+        return batches.interrupted
+    if not returned.issubset(keys):  # some keys are equal without the same text, for example 1.0 and 1.00
+        if len(keys) == 1:
+            return None
+        parts = chunks(keys, (len(keys) + 1) // 2)
+        outcomes = (_delete_marked(plan, marked_keys, part, checkpoint, control) for part in parts)
+        return next((outcome for outcome in outcomes if outcome), None)
+    gone = [key for key in keys if key not in returned]
+    return delete_keys(plan, gone, checkpoint, control) if gone else None
+
+
+def delete_keys(plan: Plan, keys: Sequence[Key], checkpoint: Checkpoint, control: RunControl) -> Outcome | None:
+    """Delete rows of the target; PAUSED or RELEASED if the run should end here."""
+    if outcome := control.before_batch():
+        return outcome
+    opened = plan.sink.unit(checkpoint.stamp())
+    entry = Entry(Step.PROGRESS, started=control.batch_started)
+    written, saved = commit_unit(opened, lambda unit: unit.delete(keys), checkpoint, entry)
+    return control.after_batch(written.counts, saved)
 
 
 def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome:
@@ -302,6 +373,9 @@ def _catch_up(plan: Plan, bound: str | None, checkpoint: Checkpoint, control: Ru
     order = (plan.cursor_column, *plan.target.key)
     read = Read(plan.lane, order, Position((bound,)), skip_null=True)
     # the mart is complete as of the first snapshot, so a pause or a stop that arrives here ends a finished run
+    marked: set[Key] = set()
     with suppress(Interrupted):
-        run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control)
+        moved = run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control, marked)
+        if moved.outcome is Outcome.FINISHED:
+            delete_marked(plan, marked, checkpoint, control)
     return Outcome.FINISHED

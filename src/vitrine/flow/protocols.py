@@ -3,7 +3,7 @@
 Calls go down, values come back: neither source nor sink calls the checkpoint, the run control or the engine.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -92,7 +92,10 @@ class Source(Protocol):
         ...
 
     def digest(self, compare: Compare) -> Sequence[Digest] | None:
-        """Digests computed inside the system; None: the caller streams the rows instead."""
+        """Digests computed inside the system; None: the caller streams the rows instead.
+
+        Called in another thread while the sink computes its own.
+        """
         ...
 
     def cancel(self) -> None:
@@ -123,6 +126,8 @@ class Unit(Work, Protocol):
 
     def write(self, batch: Batch) -> None:
         """Upsert by key. Rows that do not fit go to the job's reject policy, which may raise.
+
+        The loop deletes `batch.deleted` afterwards, in the same unit.
 
         Outside a load, the definition's checks are carried out on the rows; CheckFailed before any of them is visible.
 
@@ -277,6 +282,14 @@ class RunControl(Lease, Protocol):
         ...
 
 
+class MarkedKeys(Protocol):
+    """Returns the keys of rows, beside which the source may have rows that are marked as deleted."""
+
+    def of_unmarked(self, batch: Batch) -> Iterable[Key]:
+        """The keys of the rows that the transforms returned."""
+        ...
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything the loop needs to move one pipeline's rows."""
@@ -300,6 +313,8 @@ class Plan:
     max_staging_age: timedelta = timedelta(hours=1)
     max_delete_ratio: float | None = 0.5  # None: any number of rows may be deleted
     checks: tuple[BaseCheck, ...] = ()
+    # if rows may be marked as deleted, and the source can select rows by their key
+    marked_keys: MarkedKeys | None = None
 
     @property
     def loads_everything(self) -> bool:

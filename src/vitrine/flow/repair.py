@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from vitrine.errors import DataError
 from vitrine.flow.backfill import open_beside_no_load
 from vitrine.flow.keys import chunks
-from vitrine.flow.loop import commit_unit, run_batches
+from vitrine.flow.loop import delete_keys, delete_marked, run_batches
 from vitrine.flow.protocols import Checkpoint, Interrupted, Outcome, Plan, RunControl
-from vitrine.flow.rows import Entry, Key, Read, Step
+from vitrine.flow.rows import Key, Read, Step
 
 KEYS_PER_READ = 1_000
 KEYS_PER_DELETE = 1_000
@@ -21,12 +21,14 @@ def run_repair(
         return outcome
     try:
         for keys in chunks(wanted, KEYS_PER_READ):
-            read = Read(plan.lane, plan.target.key, only=keys)
-            outcome = run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control).outcome
+            read, marked = Read(plan.lane, plan.target.key, only=keys), set[Key]()
+            outcome = run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control, marked).outcome
+            if outcome is Outcome.FINISHED:
+                outcome = delete_marked(plan, marked, checkpoint, control)
             if outcome is not Outcome.FINISHED:
                 return outcome
         for keys in chunks(extra, KEYS_PER_DELETE):
-            if outcome := _delete(plan, keys, checkpoint, control):
+            if outcome := delete_keys(plan, keys, checkpoint, control):
                 return outcome
     except Interrupted as interrupted:
         return interrupted.outcome
@@ -41,12 +43,3 @@ def refuse_shrinking(target: str, rows: int, extra: int, max_delete_ratio: float
             " allows; nothing was changed. If that is right, repeat it once with allow_shrink",
             code="SHRINK_GUARD",
         )
-
-
-def _delete(plan: Plan, keys: Sequence[Key], checkpoint: Checkpoint, control: RunControl) -> Outcome | None:
-    if outcome := control.before_batch():
-        return outcome
-    opened = plan.sink.unit(checkpoint.stamp())
-    entry = Entry(Step.PROGRESS, started=control.batch_started)
-    written, saved = commit_unit(opened, lambda unit: unit.delete(keys), checkpoint, entry)
-    return control.after_batch(written.counts, saved)

@@ -59,6 +59,10 @@ def parse(name: str, text: str, variables: Variables | None = None) -> Parsed:
 
 _REMEDIES = {
     "found character '\\t' that cannot start any token": "indent with spaces: YAML does not allow tabs here",
+    "mapping values are not allowed here": "YAML takes this colon for the start of another field;"
+    " put the value in quotes, or write it on indented lines below `|`",
+    "could not find expected ':'": "the lines above this one end without a colon;"
+    " a field is `name: value`, and the further lines of a text are indented",
     "but found another document": "a file has one document; move what follows `---` to a file of its own",
 }
 """Sentences for the most frequent of the parser's messages that do not say what to do."""

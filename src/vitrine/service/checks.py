@@ -19,7 +19,7 @@ from vitrine.store import rejects as quarantine
 
 Answer = TypeVar("Answer")
 
-NO_RIGHT = "42501"
+NO_RIGHT, ROW_SECURITY = "42501", "ROW_SECURITY"
 """SQLSTATE of a statement that the account may not execute."""
 
 CHECK_TIMEOUT = "CHECK_TIMEOUT"
@@ -108,7 +108,9 @@ def ask_both(
 
 def _remedy(context: Context, exc: ConfigError) -> str:
     """For an account that may not read: in a server, another one than that of the commands."""
-    if context.caller.via == "cli" or getattr(exc.__cause__, "sqlstate", None) != NO_RIGHT:
+    # a policy that hides rows has the same state, and its error names the remedy
+    is_refused = getattr(exc.__cause__, "sqlstate", None) == NO_RIGHT and exc.code != ROW_SECURITY
+    if context.caller.via == "cli" or not is_refused:
         return ""
     return "; grant the account of the API the right to read it (docs/accounts.md), or use the command line"
 

@@ -93,7 +93,7 @@ def _of_database(settings: Settings) -> Iterator[Diagnosis]:
             yield from _of_account(connection)
             yield from _of_store(connection, settings)
     except VitrineError as exc:
-        yield Diagnosis("database", "error", str(exc), "start the server, or correct VITRINE_DATABASE_URL")
+        yield Diagnosis("database", "error", str(exc).removeprefix("database: "), "its URL is VITRINE_DATABASE_URL")
 
 
 def _one(connection: Connection, statement: Any, **arguments: Any) -> Mapping[str, Any]:

@@ -16,6 +16,8 @@ class Surroundings:
     runners: int  # that are alive
     source_is_full: bool  # the runs of its source have all connections that the settings allow
     upstreams: Sequence[Upstream] = ()
+    paused_by: str | None = None  # None: it is not paused, or that is not recorded
+    paused_at: datetime | None = None
 
 
 def why_it_waits(pipeline: Pipeline, around: Surroundings) -> str | None:
@@ -28,7 +30,7 @@ def why_it_waits(pipeline: Pipeline, around: Surroundings) -> str | None:
         case _ if not pipeline.definition.enabled:
             return "the pipeline is disabled; enable it, and it can run again"
         case Status.PAUSED:
-            return f"the pipeline is paused{_since(pipeline.status_since)}; resume it to continue"
+            return f"the pipeline is paused{_paused(pipeline, around)}; resume it to continue"
         case Status.FAILED:
             return f"{_failure(pipeline)}; correct the cause, then run it again"
         case Status.RUN_REQUESTED:
@@ -87,8 +89,11 @@ def _failure(pipeline: Pipeline) -> str:
     return f"the last run failed with {error.code} at {_shown(error.at)}" if error else "the last run failed"
 
 
-def _since(at: datetime | None) -> str:
-    return f" since {_shown(at)}" if at else ""
+def _paused(pipeline: Pipeline, around: Surroundings) -> str:
+    """Not only `status_since`: that of a pipeline which was compared under its pause is the end of the comparison."""
+    by = f" by {around.paused_by}" if around.paused_by else ""
+    at = around.paused_at or pipeline.status_since
+    return f"{by} since {_shown(at)}" if at else by
 
 
 def _shown(at: datetime) -> str:

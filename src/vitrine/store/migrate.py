@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from vitrine.errors import ConfigError, TransientError
-from vitrine.postgres import STABLE_PATH, Connection, check_url, safe_message, translated
+from vitrine.postgres import STABLE_PATH, Connection, check_url, safe_message, translated, with_remedy
 
 LOCK = 0x76697472696E65  # "vitrine" in ASCII: the advisory lock of migrations
 SCHEMAS = ("etl", "analytics")
@@ -34,7 +34,8 @@ def migrate(url: str) -> str:
             found = connection.execute(sqlalchemy.text("SELECT version_num FROM etl.alembic_version"))
             return str(found.scalar_one())
     except OperationalError as exc:
-        raise TransientError(f"cannot migrate: {safe_message(exc.orig, None)}", code="DATABASE_DOWN") from exc
+        reason = with_remedy(exc.orig, None) if isinstance(exc.orig, psycopg.Error) else str(exc.orig)
+        raise TransientError(f"cannot migrate: {reason}", code="DATABASE_DOWN") from exc
     except DBAPIError as exc:
         if isinstance(exc.orig, psycopg.errors.InsufficientPrivilege):
             raise ConfigError(

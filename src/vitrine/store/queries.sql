@@ -1043,7 +1043,8 @@ SELECT p.id, p.name, p.enabled, p.status,
  ORDER BY p.name;
 
 -- list_late_facts --
--- Of pipelines whose marts are late: what decides why. Who paused or disabled one is the last such entry of the audit log.
+-- Of pipelines whose marts are late: what decides why. Who paused or disabled one is the last such entry of the audit log; a
+-- pause of a pipeline that was paused already is none.
 -- A request that leaves the checkpoint alone makes no mart fresh, so that the status counts to which the pipeline returns
 SELECT p.id, clock_timestamp() AS now, p.enabled, w.status,
        CASE WHEN w.status = p.status THEN p.status_since END AS status_since, p.source, p.last_error_code, p.last_error_at,
@@ -1062,6 +1063,7 @@ SELECT p.id, clock_timestamp() AS now, p.enabled, w.status,
        SELECT actor, at FROM etl.etl_audit
         WHERE pipeline = p.name AND pipeline_id = p.id
           AND CASE WHEN p.enabled THEN operation IN ('pipelines.pause', 'pipelines.rollback')
+                        AND coalesce(before ->> 'status', '') NOT IN ('PAUSED', 'PAUSE_REQUESTED')
                    ELSE after ->> 'enabled' = 'false' END
         ORDER BY id DESC LIMIT 1) a ON NOT p.enabled OR w.status IN ('PAUSED', 'PAUSE_REQUESTED')
  WHERE p.id = ANY (%(ids)s);

@@ -6,6 +6,7 @@ from typing import Any
 from vitrine.connectors.elasticsearch.decoding import MISSING, text_of_value
 from vitrine.connectors.elasticsearch.generations import StoredIndex
 from vitrine.connectors.elasticsearch.ids import id_of
+from vitrine.connectors.elasticsearch.number_keys import NumberKeys, have_several_texts, is_searched
 from vitrine.connectors.elasticsearch.requests import Requests
 from vitrine.connectors.elasticsearch.scan import ANY_ORDER, Hits, Scan, chunks
 from vitrine.copytext import values
@@ -26,9 +27,20 @@ class StoredRows:
         types = {column.name: column for column in index.columns}
         self._key = tuple(types[name] for name in key if name in types)
 
+    def ids_of(self, wanted: Sequence[Key]) -> Sequence[str]:
+        """The ids of the documents with these keys, also of some that are not stored."""
+        ids = dict.fromkeys(map(id_of, wanted))
+        if have_several_texts(self._key):
+            self._refresh()
+            ids |= dict.fromkeys(self._numbers().ids_of(wanted))
+        return list(ids)
+
     def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
-        self._requests.call(lambda client: client.indices.refresh(index=self._index.name))
-        if not isinstance(only, KeyRange):
+        self._refresh()
+        if not isinstance(only, KeyRange) and have_several_texts(self._key):
+            for hits in self._numbers().find(only):
+                yield _batch([_row(hit, columns) for hit in hits], columns)
+        elif not isinstance(only, KeyRange):
             yield from self._by_keys(only, columns)
         elif self._is_sortable:
             for hits in self._scan(_query_of(only, self._key), self._order()):
@@ -58,6 +70,18 @@ class StoredRows:
         rows.sort(key=lambda one: rank(one[0], self._key))
         if rows:
             yield _batch([texts for _, texts in rows], columns)
+
+    def _refresh(self) -> None:
+        self._requests.call(lambda client: client.indices.refresh(index=self._index.name))
+
+    def _numbers(self) -> NumberKeys:
+        searched = [column for column in self._key if self._is_found(column)]
+        return NumberKeys(self._key, searched, lambda query: self._scan(query, ANY_ORDER))
+
+    def _is_found(self, column: Column) -> bool:
+        """Whether the cluster finds a key by the value in this column."""
+        mapping = self._index.properties.get(column.name, {})
+        return is_searched(column, mapping) or _is_ordered(column, mapping)
 
     def _scan(self, query: Mapping[str, Any], sort: Sequence[Mapping[str, Any]]) -> Iterator[Hits]:
         return Scan(self._requests, self._index.name).documents(query, sort)

@@ -7,8 +7,9 @@ from typing import cast
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
 from vitrine.connectors.elasticsearch.documents import Documents
 from vitrine.connectors.elasticsearch.generations import StoredIndex
-from vitrine.connectors.elasticsearch.ids import id_of, key_of
+from vitrine.connectors.elasticsearch.ids import key_of
 from vitrine.connectors.elasticsearch.requests import Job, Requests
+from vitrine.connectors.elasticsearch.stored import StoredRows
 from vitrine.flow import keys
 from vitrine.flow.check_results import refuse_failed
 from vitrine.flow.rows import NOTHING_WRITTEN, Batch, Counts, Key, Reject, Stamp, Written
@@ -59,7 +60,8 @@ class ElasticsearchUnit:
 
     def delete(self, keys: Sequence[Key]) -> None:
         if self._index is not None and keys:  # nothing can be deleted from a target that does not exist
-            self._send(self._index, Operations(Action.DELETE, [id_of(key) for key in keys], version=self._version))
+            ids = StoredRows(self._requests, self._index, self._key).ids_of(keys)
+            self._send(self._index, Operations(Action.DELETE, ids, version=self._version))
 
     def finish(self) -> None:
         """Wait for every reply: a unit that ends without an exception is acknowledged."""

@@ -14,6 +14,7 @@ from vitrine.console.frame import HOME, NAVIGATION, Entry
 from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import Viewer
 from vitrine.errors import VitrineError
+from vitrine.flow import keys
 from vitrine.service import control, definitions, tracing
 from vitrine.service.bodies.filters import Filters
 from vitrine.service.bodies.tracing import MAX_KEY_COLUMNS, MAX_KEY_LENGTH, ResendBody, Shown, TraceBody
@@ -45,8 +46,8 @@ def register(console: "Console") -> None:
     @console.page(PATH, title=texts.TRACE, role=Role.OPERATOR)
     async def show(viewer: Viewer, request: Request) -> None:
         pipeline = request.query_params.get("pipeline", "").replace("\0", "")[:MAX_NAME]
-        keys = [one.replace("\0", "")[:MAX_KEY_LENGTH] for one in request.query_params.getlist("key")]
-        await TracePage(viewer, pipeline, keys[:MAX_KEY_COLUMNS]).build()
+        key = [one.replace("\0", "")[:MAX_KEY_LENGTH] for one in request.query_params.getlist("key")]
+        await TracePage(viewer, pipeline, key[:MAX_KEY_COLUMNS]).build()
 
 
 class TracePage:
@@ -117,7 +118,7 @@ class TracePage:
         with parts.box("v-card", tag="section"):
             with parts.box("v-card-head"):
                 parts.badge(texts.STANDINGS.get(found.standing, found.standing), TONES.get(found.standing, "late"))
-                parts.text(f"{found.pipeline}: {', '.join(found.key)}", tag="h2")
+                parts.text(f"{found.pipeline}: {keys.shown(found.key)}", tag="h2")
                 parts.text("", "v-grow")
                 parts.link(texts.OPEN_PIPELINE, address_of(found.pipeline), "v-button")
                 if found.standing != "equal":
@@ -168,7 +169,7 @@ class TracePage:
         )
 
     async def _resend(self, found: TraceBody) -> None:
-        title = texts.RESEND_TITLE.format(key=", ".join(found.key), pipeline=found.pipeline)
+        title = texts.RESEND_TITLE.format(key=keys.shown(found.key), pipeline=found.pipeline)
         if await parts.confirm(title, texts.RESEND_EXPLAINED.format(target=found.target), texts.RESEND):
             await self._viewer.act(texts.RESENT, control.resend, found.pipeline, ResendBody(key=found.key))
 

@@ -85,7 +85,8 @@ class RunPlanBody(BaseModel):
     removed: int | None = Field(description="Rows that the run deletes from the mart.")
     kept: int | None = Field(description="Rows of the mart that the source lacks, and that this run does not delete.")
     written: int | None = Field(
-        description="`rows_written` of the run: rows added and changed; all rows, if the target is an index."
+        description="`rows_written` of the run: rows added and changed; all rows, if the target is an index. With"
+        " `on_duplicate_key: last`, a key that several batches have is written by each of them."
     )
     rows: int | None = Field(description="Rows that the run reads, after the transforms.")
     method: Literal["exact", "sample", "partial"] | None = Field(

@@ -45,7 +45,9 @@ class KeysBody(BaseModel):
     """Some keys."""
 
     count: int
-    keys: list[str] = Field(description=f"At most {KEYS_KEPT} of them; a key of several columns in brackets.")
+    keys: list[str] = Field(
+        description=f"At most {KEYS_KEPT} of them; a key of several columns in brackets, values with a comma in quotes."
+    )
 
 
 class DifferentBody(KeysBody):

@@ -242,18 +242,23 @@ def _unique(
 
 
 _OF_ROWS = """
+    WITH RECURSIVE parts (oid) AS (
+        SELECT to_regclass(%(table)s)::oid
+         UNION ALL
+        SELECT i.inhrelid FROM parts AS p JOIN pg_inherits AS i ON i.inhparent = p.oid
+    )
     SELECT c.oid::text AS identity,
-           EXISTS (SELECT FROM pg_trigger g
-                    WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')) AS has_triggers,
+           EXISTS (SELECT FROM pg_trigger g JOIN parts AS p ON p.oid = g.tgrelid
+                    WHERE NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')) AS has_triggers,
            (SELECT jsonb_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types
-      FROM pg_class c WHERE c.oid = to_regclass(%s)
+      FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
 """
 
 
 def is_as(connection: Connection, table: sql.Identifier, facts: TableFacts, columns: Iterable[str]) -> bool:
     """Whether the table is still the one that the facts describe, as far as rows of these columns are concerned."""
-    row = connection.execute(_OF_ROWS, [name_of(table)]).fetchone()
+    row = connection.execute(_OF_ROWS, {"table": name_of(table)}).fetchone()
     if row is None or row["identity"] != facts.identity or (row["has_triggers"] and not facts.triggers):
         return False
     types: dict[str, str] = row["types"] or {}
@@ -267,6 +272,21 @@ def name_of(table: sql.Identifier) -> str:
 def exists(connection: Connection, table: sql.Identifier) -> bool:
     row = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS yes", [name_of(table)]).fetchone()
     return bool(row and row["yes"])
+
+
+# An array that PostgreSQL has named itself makes way for a table of its name, and so does a type without a definition.
+# A composite type is a relation as well.
+_TYPE_OF_NAME = """
+    SELECT t.typtype::text AS kind FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+     WHERE n.nspname = %s AND t.typname = %s AND t.typisdefined
+       AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.oid = t.typelem AND e.typarray = t.oid)
+"""
+
+
+def kind_of_type(connection: Connection, schema: str, name: str) -> str | None:
+    """The typtype of a type that keeps a table of its name from being created; None: there is no such type."""
+    row = connection.execute(_TYPE_OF_NAME, [schema, name]).fetchone()
+    return row["kind"] if row else None
 
 
 def free_name(connection: Connection, schema: str, name: str) -> str:

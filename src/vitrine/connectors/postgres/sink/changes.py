@@ -69,6 +69,7 @@ class ChangesUnit(BatchUnit):
         )
         self._add(Counts(deleted=self.transaction.execute(sql.SQL("DELETE {}").format(rows)).rowcount))
         self.result = replace(self.result, healed=(*self.result.healed, *self._quarantine.deleted(keys)))
+        self._target.refuse_changed(self._target.key)
         if facts.triggers:
             check_deferred(self.transaction)
             kept = self.transaction.execute(sql.SQL("SELECT {}").format(rows)).rowcount
@@ -100,6 +101,14 @@ class ChangesUnit(BatchUnit):
         if self._checks is not None:  # only a part of the batch, without its rejects
             self._written = CHECKED
             self.transaction.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(CHECKED, BATCH))
+
+    def _write_fitting(self, batch: Batch) -> None:
+        facts = self._target.facts
+        # A row may take over a unique value of one that is deleted after it. Where rows refer to one another they are
+        # written first, because some may move away from a row that is deleted.
+        if facts is not None and len(facts.uniques) > 1 and not any(one.is_own for one in facts.references):
+            self.delete(batch.deleted)
+        super()._write_fitting(batch)
 
     def _check_numbered(self, rows: sql.Composable) -> None:
         if self._newest_by is None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, types
-from vitrine.connectors.postgres.sink import casts, findings
+from vitrine.connectors.postgres.sink import casts, catalog, findings
 from vitrine.connectors.postgres.sink.catalog import TableFacts
 from vitrine.connectors.postgres.sink.drift import WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession
@@ -25,6 +25,7 @@ class TargetChecks:
     ) -> None:
         self._session = session
         self._target = str(job.target)
+        self._place = job.target.name.split(".")  # schema and table
         self._definition = job.definition
         self._options = job.options
         self._written = written
@@ -32,12 +33,19 @@ class TargetChecks:
     def all(self, facts: TableFacts | None, key: Sequence[str], columns: Sequence[Column]) -> list[Finding]:
         if facts is not None and (finding := findings.of_kind(self._target, facts)):
             return [finding]
+        if facts is None and (finding := self._of_type()):
+            return [finding]
         found = [*self.of_columns(facts, key, columns), *self.of_drift(facts, columns)]
         if finding := self.of_key(facts, key):
             found.insert(0, finding)
         if facts is not None:
             found += findings.of_table(self._target, facts, self._definition, self._options)
         return found
+
+    def _of_type(self) -> Finding | None:
+        with self._session.translated():
+            kind = catalog.kind_of_type(self._session.connection, *self._place)
+        return findings.of_type(self._target, kind)
 
     def of_key(self, facts: TableFacts | None, key: Sequence[str]) -> Finding | None:
         return findings.of_key(self._target, facts, key)

@@ -1,5 +1,6 @@
 """Reasons against writing to a target, and warnings about it, from what the catalog says."""
 
+import re
 from collections.abc import Container, Iterator, Sequence
 
 from vitrine.connectors.postgres import PostgresSinkOptions
@@ -19,8 +20,15 @@ _KINDS = {
 }
 """Relations that are no tables, by relkind."""
 
+_TYPES = {"d": "domain", "e": "enum", "r": "range", "m": "multirange"}
+"""Types that are no relations, by typtype."""
+
 _TOUCHED = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.TEXT})
 """Kinds that PostgreSQL assigns the current time to."""
+
+_LENGTH = re.compile(r"\((\d+)\)")
+_TIME_CHARACTERS = len("2024-01-01 00:00:00.000000+00")
+"""The longest text of the current time in a session of the sink."""
 
 
 def of_kind(target: str, facts: TableFacts) -> Finding | None:
@@ -28,6 +36,17 @@ def of_kind(target: str, facts: TableFacts) -> Finding | None:
         return None
     kind = _KINDS.get(facts.kind, "no table")
     text = f"target {target} is {kind}, and rows are written to tables only; choose another name, or drop it"
+    return Finding("TARGET_SCHEMA", text, fatal=True)
+
+
+def of_type(target: str, kind: str | None) -> Finding | None:
+    """A table has a type of its own name, so no other type may have it; for a target that does not exist."""
+    if kind is None:
+        return None
+    text = (
+        f"target {target} cannot be created, because a type of this name exists ({_TYPES.get(kind, 'base type')}), and"
+        " a table needs the name for its own type; choose another name, or rename the type"
+    )
     return Finding("TARGET_SCHEMA", text, fatal=True)
 
 
@@ -138,15 +157,30 @@ def of_columns(
 
 
 def _of_touch(target: str, facts: TableFacts, touch: str | None) -> Iterator[Finding]:
-    if touch and touch not in facts.types:
+    if not touch:
+        return
+    column = facts.columns.get(touch)
+    if column is None:
         text = f"target {target} has no column '{touch}' (touch_column); add it, or drop the option"
         yield Finding("TARGET_SCHEMA", text, touch, fatal=True)
-    elif touch and kind_of(facts.columns[touch].facts.bare) not in _TOUCHED:
+    elif column.generated:
         text = (
-            f"column '{touch}' (touch_column) of target {target} is of type {facts.columns[touch].type}, which cannot"
+            f"column '{touch}' (touch_column) of target {target} is generated, so it cannot be set; drop its"
+            " expression, or name another column"
+        )
+        yield Finding("TARGET_SCHEMA", text, touch, fatal=True)
+    elif not _holds_time(column):
+        text = (
+            f"column '{touch}' (touch_column) of target {target} is of type {column.type}, which cannot"
             f" hold a time; run ALTER TABLE {target} ALTER COLUMN {touch} TYPE timestamptz, or name another column"
         )
         yield Finding("TARGET_SCHEMA", text, touch, fatal=True)
+
+
+def _holds_time(column: ColumnFacts) -> bool:
+    kind = kind_of(column.facts.bare)
+    length = _LENGTH.search(column.facts.declared) if kind is Kind.TEXT else None
+    return kind in _TOUCHED and (length is None or int(length[1]) >= _TIME_CHARACTERS)
 
 
 def _required(target: str, facts: TableFacts, given: Container[str | None]) -> Iterator[Finding]:

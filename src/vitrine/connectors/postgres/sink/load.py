@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
 
 from vitrine.connectors.postgres.sink import catalog, staging
@@ -178,15 +179,27 @@ class StagedLoad:
         """Rows get their new parents before the former ones are deleted: a cascade would take the rows along.
 
         Returns how many rows were deleted and written; None if that is impossible, for example because a row takes over
-        a unique value of one that vanished.
+        a unique value of one that vanished, or still refers to it: the merge after the deletion then refuses that row.
         """
         columns = list(catalog.column_types(connection, self._table))
         try:
             with connection.transaction():
                 written = Merger(self._session, self._target, self._table, columns).merge()
-                return self._delete_vanished(connection, info.max_delete_ratio), written
+                deleted = self._delete_vanished(connection, info.max_delete_ratio)
+                if not self._holds_staged(connection, columns):
+                    raise psycopg.Rollback
+                return deleted, written
         except REFUSALS:
-            return None
+            pass
+        return None
+
+    def _holds_staged(self, connection: Connection, columns: Sequence[str]) -> bool:
+        """Whether the deletion has left the staged rows as they are: a foreign key may delete or change more rows."""
+        references = self._target.facts.references if self._target.facts else ()
+        if not any(one.is_own and one.on_delete for one in references):
+            return True
+        row = connection.execute(self._target.statements.count_altered(self._table, columns)).fetchone()
+        return row is not None and row["rows"] == 0
 
     def _merge(self, connection: Connection) -> tuple[int, list[Reject]]:
         """Update rows that differ and insert new ones; readers see the old rows until the commit."""

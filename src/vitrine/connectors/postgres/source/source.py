@@ -143,7 +143,8 @@ class PostgresSource:
             throttle,
             cursor=cursor,
             max_idle=options.batch_timeout + self._options.snapshot_max_age + _IDLE_RESERVE,
-            may_repeat=options.on_duplicate_key == "last",
+            # of the rows with one key, those that are marked as deleted do not count
+            may_repeat=options.on_duplicate_key == "last" or options.drops_marked_rows,
             max_row=self._settings.max_row_bytes,
             show_keys=self._show_keys,
         )
