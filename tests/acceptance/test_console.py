@@ -4,30 +4,32 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import Tab, button, cancel, new_tab, violations
+from tests.helpers.browser import Tab, button, cancel, new_tab, violations_in_both_themes
 from tests.helpers.console import Site, enter, served
 from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.databases import copy_of
 from tests.helpers.folders import server_folder
 from tests.helpers.pipelines import create
-from tests.helpers.processes import runner
+from tests.helpers.processes import free_port, runner
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import run
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
+from vitrine.model import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.service import access
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import claims, pipelines
+from vitrine.store.migrate import migrate
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
@@ -66,6 +68,15 @@ def mart(page: Page, name: str) -> Locator:
     return page.locator(f".v-marts tr[data-name={name}]")
 
 
+def quarantine(connection: Connection, pipeline: Pipeline) -> None:
+    """One row, so that the page offers a replay."""
+    connection.execute(
+        """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, code, sqlstate, reason, row)
+        VALUES (%s, 1, '1', '22P02', '22P02', 'does not fit', '{}')""",
+        [pipeline.id],
+    )
+
+
 def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site: Site, connection: Connection) -> None:
     page = tab.page
     page.goto(site.address)
@@ -73,7 +84,7 @@ def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site:
     expect(page).to_have_title("Overview · Vitrine")
     expect(page.get_by_role("heading", name="There are no pipelines yet.")).to_be_visible()
     expect(page.locator(".v-code")).to_contain_text("vitrine apply")
-    expect(page.get_by_text("none alive: start one with `vitrine runner`")).to_be_visible()
+    expect(page.get_by_text("none alive: start one with vitrine runner")).to_be_visible()
     missing = site.get("/console/nothing")
     assert (missing.status_code, "There is no such page." in missing.text) == (404, True)
     page.goto(f"{site.console}/pipelines/none")
@@ -89,8 +100,8 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     tab: Tab, site: Site, connection: Connection
 ) -> None:
     for name, owner in (("alpha", "team-a"), ("beta", "team-b"), ("gamma", "team-a")):
-        create(connection, name, owner=owner, tags=["search"] if name == "beta" else [])
-    connection.execute("UPDATE etl.etl_pipelines SET status = 'PAUSED' WHERE name <> 'gamma'")
+        create(connection, name, owner=owner, tags=["search"] if name == "beta" else [], schedule_interval="1d")
+    connection.execute("UPDATE etl.etl_pipelines SET status = CASE WHEN name = 'gamma' THEN 'FAILED' ELSE 'PAUSED' END")
     connection.execute("""INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, status, started_at,
             finished_at, config, runner, lease_token)
         SELECT id, 1, 'schedule', 'full', outcome, now() - interval '1 h', now() - interval '59 m 58.5 s', '{}', '', 1
@@ -107,7 +118,13 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     expect(mart(page, "alpha").locator(".v-spark rect[data-tone=success]")).to_have_count(1)
     expect(mart(page, "alpha").locator(".v-spark rect[data-tone=failed] title")).to_contain_text("Failed, 1.5 s, ")
     expect(mart(page, "alpha").locator(".v-spark")).to_have_attribute("aria-label", re.compile("^2 .*1 .*1.5 s"))
+    started = mart(page, "alpha").locator("td:nth-child(4) time")
+    moment = datetime.fromisoformat(started.get_attribute("datetime") or "").astimezone(UTC)
+    expect(started).to_have_attribute("title", re.compile(f"\n{moment:%Y-%m-%d %H:%M:%S} UTC$"))
     expect(page.locator(".v-counter[data-state=paused] .v-figure")).to_have_text("2")
+    # no schedule starts a paused or a failed pipeline: its due time would pass without a run
+    for name, due in (("alpha", "when it is resumed"), ("gamma", "when it is run again")):
+        expect(mart(page, name).locator("td").last).to_have_text(due)
     page.locator(".v-counter[data-state=paused]").click()
     expect(page.locator(".v-marts tbody tr")).to_have_count(2)
     expect(page).to_have_url(f"{site.console}?state=paused")
@@ -135,6 +152,20 @@ def test_marts_are_found_by_state_text_owner_and_tag_and_the_address_keeps_it(
     assert pipelines.get(connection, "alpha").status is Status.RUN_REQUESTED
     assert pipelines.get(connection, "beta").status is Status.PAUSED
     expect(mart(page, "alpha")).to_contain_text("Waiting")
+    # pages follow one another, and each begins at its first row
+    connection.execute("""INSERT INTO etl.etl_pipelines (name, target_table, source_query, key_columns)
+        SELECT format('many_%s', n), format('analytics.many_%s', n), 'SELECT 1 AS id', '{id}'
+          FROM generate_series(100, 219) n""")
+    page.goto(f"{site.console}?search=many_")
+    for first, count in (("many_100", 50), ("many_150", 50), ("many_200", 20)):
+        expect(page.locator(".v-marts tbody tr")).to_have_count(count)
+        expect(mart(page, first)).to_be_in_viewport()
+        if count == 50:
+            button(page, "Next 50").click()
+    expect(button(page, "Next 50")).to_be_hidden()
+    expect(page).to_have_url(f"{site.console}?search=many_&after=many_199")
+    button(page, "First page").click()
+    expect(mart(page, "many_100")).to_be_in_viewport()
 
 
 def test_a_run_is_watched_paused_and_resumed(
@@ -159,6 +190,8 @@ def test_a_run_is_watched_paused_and_resumed(
         first = int(bar.get_attribute("aria-valuenow") or 0)
         wait_until(lambda: int(bar.get_attribute("aria-valuenow") or 0) > first, timeout=60, what="progress")
         expect(page.get_by_text("of about 900 rows")).to_be_visible()
+        button(page, "Reload").click()
+        expect(page.locator(".v-timeline")).to_contain_text("Reloaded by anonymous (console)")
         button(page, "Pause").click()
         expect(page.locator(".v-head .v-badge").first).to_have_text("Paused")
         read = pipelines.get(connection, "ratings")
@@ -200,11 +233,7 @@ def test_the_buttons_of_a_pipeline_do_what_they_name_and_ask_before_what_cannot_
             incremental_id_key="id",
             enabled=label != "Enable",
         )
-        connection.execute(
-            """INSERT INTO etl.etl_rejects (pipeline_id, run_id, key, code, sqlstate, reason, row)
-            VALUES (%s, 1, '1', '22P02', '22P02', 'does not fit', '{}')""",
-            [pipeline.id],
-        )
+        quarantine(connection, pipeline)
         page.goto(f"{site.console}/pipelines/{name}")
         if question is not None:
             button(page, label).click()
@@ -280,6 +309,21 @@ def test_a_failing_pipeline_shows_its_sentence_and_hostile_text_is_only_text(
     tab.complaints.clear()
 
 
+RAW_MESSAGES = """() => {
+    const ids = Object.entries(mounted_app.elements).flatMap(([id, one]) =>
+        (one.events || []).map((event) => ({ id: Number(id), listener_id: event.listener_id })));
+    const own = { client_id: window.clientId };
+    for (const one of ids)
+        for (const args of [[], ["null"], ["1"], ['"x"'], ["{"]]) socket.emit("event", { ...one, ...own, args });
+    for (const name of ["event", "ack", "handshake", "javascript_response", "log", "other"])
+        for (const message of [null, 1, "x", [], {}, own, { ...own, id: "x", next_message_id: "x" }])
+            socket.emit(name, message);
+    socket.emit("event");
+    return ids.length;
+}"""
+"""Every handler of the page, also of controls that it does not show, and what no page sends."""
+
+
 @pytest.mark.promise("H2", "H30")
 def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
     postgres: EmbeddedPostgres, template: str, settings: Settings, tmp_path: Path, browser: BrowserContext
@@ -288,7 +332,8 @@ def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
         # a store with tokens: the process of the other tests has none
         url = postgres.tcp_url(stack.enter_context(copy_of(postgres, template, "console_with_tokens")))
         connection = stack.enter_context(connect(url, name="tests"))
-        create(connection, "alpha", tags=["search"])
+        alpha = create(connection, "alpha", tags=["search"])
+        quarantine(connection, alpha)
         token = issue(settings, connection, Role.VIEWER, "analyst")
         operator = issue(settings, connection, Role.OPERATOR, "operator")
         site = stack.enter_context(served(url, tmp_path))
@@ -306,10 +351,16 @@ def test_a_viewer_has_no_buttons_and_a_revoked_token_leaves_the_page(
         expect(page).to_have_url(f"{site.console}/pipelines/alpha")
         names = set(page.locator("main button:visible").all_inner_texts())
         assert names <= {"Copy", "Log", "Older"}, names
+        before = pipelines.get(connection, "alpha")
+        assert page.evaluate(RAW_MESSAGES) >= 5
         page.goto(f"{site.console}?tag=search")
         expect(mart(page, "alpha")).to_be_visible()
         expect(button(page, "Run all")).to_have_count(0)
         expect(page.locator(".v-who")).to_have_text("analyst")
+        assert pipelines.get(connection, "alpha").request_id == before.request_id
+        changes = connection.execute("SELECT operation FROM etl.etl_audit WHERE actor = 'analyst'").fetchall()
+        assert [one["operation"] for one in changes] == ["sessions.open"]
+        assert "Task exception was never retrieved" not in site.process.output()
         access.revoke_token(context(settings, connection), "analyst")
         expect(page).to_have_title("Log in · Vitrine")
 
@@ -329,18 +380,54 @@ def test_the_page_comes_back_after_a_restart_of_the_server(
             expect(mart(page, "beta")).to_be_visible()
 
 
-def test_a_banner_says_that_the_database_does_not_respond(tab: Tab, site: Site, connection: Connection) -> None:
-    create(connection, "alpha")
-    page = tab.page
-    page.goto(site.console)
-    expect(mart(page, "alpha")).to_be_visible()
-    connection.execute("ALTER TABLE etl.etl_pipelines RENAME TO etl_hidden")
-    try:
-        expect(page.locator(".v-banner")).to_contain_text("What you see may be old")
+def test_pages_outlive_the_database_and_so_does_what_was_typed(
+    browser: BrowserContext, settings: Settings, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedPostgres(tmp_path / "server", port=free_port(), fast=True))
+        server.ensure_database("vitrine")
+        url = server.tcp_url()
+        migrate(url)
+        with connect(url, name="tests") as connection:
+            connection.execute("CREATE SCHEMA content; CREATE TABLE content.genre (id int PRIMARY KEY)")
+            create(connection, "alpha", source_query="SELECT id FROM content.genre")
+            token = issue(settings, connection, Role.ADMIN, "anna")
+        site = stack.enter_context(served(url, tmp_path))
+        tab = stack.enter_context(new_tab(browser))
+        page, edit = tab.page, browser.new_page()
+        stack.callback(edit.close)
+        enter(page, site, site.log_in(token))
+        page.goto(site.console)
         expect(mart(page, "alpha")).to_be_visible()
-    finally:
-        connection.execute("ALTER TABLE etl.etl_hidden RENAME TO etl_pipelines")
-    expect(page.locator(".v-banner")).to_be_hidden()
+        edit.goto(f"{site.console}/pipelines/alpha/edit")
+        expect(edit.get_by_text("Ready: 1 columns")).to_be_visible()
+        server.stop("immediate")
+        for one in (page, edit):
+            expect(one.locator(".v-banner")).to_have_text(
+                "What you see may be old: the database does not respond. Trying again."
+            )
+        expect(mart(page, "alpha")).to_be_visible()
+        for width in (390, 1280):  # in sight, however far down one reads
+            page.set_viewport_size({"width": width, "height": 350})
+            page.evaluate("scrollTo(0, document.body.scrollHeight)")
+            assert page.evaluate("scrollY") > 83
+            expect(page.locator(".v-banner")).to_be_in_viewport()
+        database = page.locator(".v-health-item", has_text="Database")
+        expect(database).to_contain_text("does not respond")
+        edit.get_by_role("textbox", name="Description").fill("typed meanwhile")
+        silence = edit.locator(".v-finding", has_text="The database of Vitrine does not respond.")
+        expect(silence).to_be_visible()
+        server.start()
+        for one in (page, edit):
+            expect(one.locator(".v-banner")).to_be_hidden()
+        expect(database).to_contain_text("responds")
+        # the definition is checked again, although nothing more is typed
+        expect(silence).to_have_count(0)
+        expect(edit.get_by_text("Ready: 1 columns")).to_be_visible()
+        button(edit, "Save").click()
+        expect(edit.locator(".v-head")).to_contain_text("typed meanwhile")
+        assert tab.complaints == []
+        assert "exception" not in site.process.output()
 
 
 def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
@@ -366,9 +453,21 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(f"{site.console}{path}")
         expect(page.locator("main")).to_contain_text("bad" if "good" not in path else "good")
-        for theme in ("light", "dark"):
-            page.emulate_media(color_scheme=theme)
-            assert violations(page) == [], (path, theme)
+        assert violations_in_both_themes(page) == [], path
         page.set_viewport_size({"width": 390, "height": 844})
         wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
         assert not wide, f"{path} is wider than a phone"
+    # a message of success, a dialog, and a message of a refusal
+    button(page, "Run").click()
+    expect(page.locator(".q-notification")).to_be_visible()
+    connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name = 'bad'")
+    button(page, "Disable").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert violations_in_both_themes(page) == []
+    cancel(page)
+    page.goto(f"{site.console}?state=failed")
+    button(page, "Pause all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause all").click()
+    expect(page.get_by_text("0 done, 1 refused")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert violations_in_both_themes(page) == []

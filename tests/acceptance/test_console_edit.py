@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.helpers.access import context, issue
-from tests.helpers.browser import button, new_tab, violations
+from tests.helpers.browser import button, new_tab, violations_in_both_themes
 from tests.helpers.console import Site, enter, served
 from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.folders import server_folder
@@ -110,7 +110,7 @@ def test_a_mart_is_created_by_form_corrected_previewed_saved_and_run(page: Page,
     page.get_by_text("The same as YAML").click()
     expect(page.locator(".v-same .v-code")).to_contain_text("incremental_key: modified")
     expect(page.locator(".cm-tooltip-autocomplete")).to_have_count(0)
-    assert violations(page) == []
+    assert violations_in_both_themes(page) == []
     button(page, "Save").click()
     expect(page).to_have_url(f"{site.console}/pipelines/genre_counts")
     with server_folder("vitrine-test-") as folder, runner(database_url, folder):

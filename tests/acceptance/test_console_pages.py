@@ -72,6 +72,7 @@ def cinema(connection: Connection) -> None:
     for document in story.sample_documents():
         pipelines.create(connection, document.definition)
     create(connection, "films", source_query="SELECT film_id AS id FROM analytics.film_dim", target_table="es:films")
+    create(connection, "odd_name", source_query=f'SELECT id FROM content."{HOSTILE[:60]}"')
     connection.execute("""UPDATE etl.etl_pipelines SET status = 'FAILED', last_error_code = 'DATA',
         last_error_message = 'it failed', last_error_at = now() WHERE name = 'film_dim_full'""")
 
@@ -85,6 +86,7 @@ def test_lineage_shows_the_sample_cinema(page: Page, site: Site) -> None:
     for id in ("pipeline:film_dim_full", "table:/analytics.film_dim", "pipeline:films", "table:/es:films"):
         expect(node(page, id)).to_have_attribute("data-tone", "failed")
     expect(node(page, "table:/content.genre")).to_have_attribute("data-tone", "")
+    expect(page.locator("[data-node]", has_text=HOSTILE[:60])).to_be_visible()
     expect(node(page, "table:/es:films")).to_have_accessible_name(
         "es:films: index. May be old: film_dim_full, on the way to it, has failed."
     )

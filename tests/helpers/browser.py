@@ -98,6 +98,16 @@ def violations(page: Page) -> list[str]:
     return [f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found for node in one["nodes"]]
 
 
+def violations_in_both_themes(page: Page) -> list[str]:
+    """What appears or fades out must have done so: meanwhile its contrast is another one."""
+    found: list[str] = []
+    for theme in ("dark", "light"):
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_function("document.getAnimations().every((one) => one.playState !== 'running')")
+        found += violations(page)
+    return found
+
+
 def _watched(page: Page) -> Tab:
     tab = Tab(page)
 

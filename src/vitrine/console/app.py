@@ -181,12 +181,19 @@ def _restrict_sockets() -> None:
 def _bound(handler: Callable[[str, dict[str, Any]], Any]) -> Callable[[str, dict[str, Any]], Awaitable[Any]]:
     """Messages name the page they are for: only the page that the guard has admitted the socket for."""
 
-    async def checked(sid: str, message: dict[str, Any]) -> Any:
+    async def checked(sid: str, message: Any = None, *_: Any) -> Any:
         query = parse_qs(cast(Any, core.sio).get_environ(sid).get("QUERY_STRING", ""))
-        if [message.get("client_id")] != query.get("client_id"):
+        if not isinstance(message, dict):
             return False
-        answer = handler(sid, message)
-        return await answer if inspect.isawaitable(answer) else answer
+        given = cast(dict[str, Any], message)
+        if [given.get("client_id")] != query.get("client_id"):
+            return False
+        try:
+            answer = handler(sid, given)
+            return await answer if inspect.isawaitable(answer) else answer
+        except (KeyError, TypeError, ValueError):
+            # no message of a page: a stack of each would fill the log. Errors of our own handlers do not pass here
+            return False
 
     return checked
 

@@ -37,7 +37,7 @@ NAVIGATION: list[Entry] = [Entry(texts.OVERVIEW, "")]
 def build(viewer: Viewer, title: str, path: str) -> Generator[Callable[[State], None]]:
     """Everything around a page; its content is built in the block. The function shows the state of the poller."""
     ui.add_head_html(HEAD)
-    with viewer.client.layout, parts.box() as top:
+    with viewer.client.layout, parts.box("v-top") as top:
         top.move(target_index=0)  # before <main>, which is the page of NiceGUI
         parts.link(texts.SKIP, "#content", "v-skip")
         age = _build_header(viewer, path)
@@ -53,6 +53,7 @@ def build(viewer: Viewer, title: str, path: str) -> Generator[Callable[[State], 
         if banner.text != reason:
             banner.set_text(reason)
             banner.set_visibility(bool(reason))
+        viewer.show_problem(error)
 
     with parts.box("v-main") as content:
         content.props["id"] = "content"

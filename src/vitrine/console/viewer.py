@@ -43,6 +43,8 @@ class Viewer:
         self._pool = pool
         self._sessions = sessions
         self._watches: dict[Hashable, int] = {}
+        self._shown_problem: str | None = None
+        self._on_problem: list[Callable[[str | None], None]] = []
         self.is_held = False  # the page shows what cannot be shown again: it stays open, without rights
 
     @property
@@ -53,6 +55,16 @@ class Viewer:
     def problem(self) -> str | None:
         """Why a part of the page may be old; None if all that it watches was read."""
         return self.poller.problem_of(self._watches)
+
+    def on_problem(self, show: Callable[[str | None], None]) -> None:
+        """Call `show` when the page begins or ceases to be old; with None: all was read again."""
+        self._on_problem.append(show)
+
+    def show_problem(self, problem: str | None) -> None:
+        if self._shown_problem != problem:
+            self._shown_problem = problem
+            for show in self._on_problem:
+                show(problem)
 
     def may(self, role: Role) -> bool:
         return self.visitor.caller.role.includes(role)

@@ -17,9 +17,10 @@ class When(Element, component="when.js"):
         self._props["age"] = age
         self._props["missing"] = missing
 
-    def set(self, at: str | None) -> None:
-        if self._props["at"] != at:
+    def set(self, at: str | None, *, missing: str = "–") -> None:
+        if (self._props["at"], self._props["missing"]) != (at, missing):
             self._props["at"] = at
+            self._props["missing"] = missing
             self.update()
 
 

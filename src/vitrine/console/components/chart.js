@@ -14,11 +14,11 @@ export default {
         </rect>
         <line v-if="limitY !== null" x1="0" x2="${WIDTH}" :y1="limitY" :y2="limitY" class="v-limit"><title>{{ limitText }}</title></line>
       </svg>
-      <div class="v-axis"><time v-if="points.length" :datetime="points[0].at">{{ clock(points[0].at) }}</time>
+      <div class="v-axis"><time v-if="points.length > 1 && before < 0.6" :datetime="points[0].at" :title="both(points[0].at)" :style="{ marginLeft: 100 * before + '%' }">{{ clock(points[0].at) }}</time>
         <span v-else></span>
-        <span v-if="limitY !== null" class="v-chart-legend">{{ limitText }}</span>
-        <time v-if="points.length > 1" :datetime="points[points.length - 1].at">{{ clock(points[points.length - 1].at) }}</time>
+        <time v-if="points.length" :datetime="points[points.length - 1].at" :title="both(points[points.length - 1].at)">{{ clock(points[points.length - 1].at) }}</time>
         <span v-else></span></div>
+      <div v-if="limitY !== null" class="v-axis v-chart-legend">{{ limitText }}</div>
     </figure>`,
   props: { title: String, points: Array, unit: String, limit: Number, limitText: String, empty: String },
   computed: {
@@ -32,8 +32,11 @@ export default {
     },
     label() { return [`${this.title}: ${this.range}`, this.limitText].filter(Boolean).join("; "); },
     limitY() { return this.limit ? Math.max(1, Math.round(HEIGHT * (1 - this.limit / this.highest))) : null; },
+    slots() { return Math.max(this.points.length, 30); },
+    // the part of the width that has no bars yet; the time of the first bar is written below it, if both times fit
+    before() { return 1 - this.points.length / this.slots; },
     bars() {
-      const slots = Math.max(this.points.length, 30);
+      const slots = this.slots;
       const step = WIDTH / slots;
       return this.points.map((point, index) => {
         const height = point.value > 0 ? Math.max(2, HEIGHT * point.value / this.highest) : 0;
@@ -47,5 +50,6 @@ export default {
   methods: {
     show(value) { return this.unit === "seconds" ? vitrine.duration(value) : vitrine.count(value); },
     clock(at) { return vitrine.clock(at); },
+    both(at) { return vitrine.both(at); },
   },
 };

@@ -86,7 +86,7 @@ export default {
         const height = Math.max(3, Math.round(HEIGHT * Math.sqrt(taken / longest)));
         return {
           x: (index + offset) * STEP, y: HEIGHT - height, height, tone: outcome.tone,
-          title: `${outcome.text}, ${vitrine.duration(taken / 1000)}, ${vitrine.clock(runs.started[index], this.now)}`,
+          title: `${outcome.text}, ${vitrine.duration(taken / 1000)}, ${vitrine.clock(runs.started[index], this.now)}\n${vitrine.utc(runs.started[index])}`,
         };
       }));
     },

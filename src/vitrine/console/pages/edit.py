@@ -135,10 +135,11 @@ class EditPage:
                     await asyncio.sleep(BUSY_SECONDS)
 
     async def _check(self) -> bool:
-        """Ask source and target, and show what they say; True: they are busy, ask again."""
+        """Ask source and target, and show what they say; True: they are busy, or the store is silent: ask again."""
         reading, shown = self._views.read(), self._views.text
         problems = list(reading.problems)
         report: ReportBody | None = None
+        is_silent = False
         self._views.checking()
         if reading.definition is not None:
             try:
@@ -150,11 +151,12 @@ class EditPage:
                 problems += drafts.problems_of(exc, shown, reading.definition.query or "")
             except psycopg.OperationalError:
                 problems.append(Problem(texts.STORE_UNAVAILABLE))
+                is_silent = True
         if shown == self._views.text:
             self._views.show_problems(problems, report)
         self._show_same()
         await self._names.show([one.name for one in report.columns] if report else ())
-        return False
+        return is_silent
 
     async def _show_preview(self) -> None:
         reading = self._views.read()

@@ -63,8 +63,12 @@ class Names:
         source = str(self._views.form.values["source"])
         if source not in self._tables:
             self._tables[source] = []
-            with suppress(VitrineError, psycopg.Error):  # the checks report a source that does not respond
-                self._tables[source] = await self._viewer.attempt(first_tables, source)
+            try:
+                with suppress(VitrineError):  # the checks report a source that does not respond
+                    self._tables[source] = await self._viewer.attempt(first_tables, source)
+            except psycopg.Error:  # the store does not respond: the next check asks again
+                del self._tables[source]
+                return
         tables = self._tables[source]
         if tables is not self._completed:
             self._completed = tables

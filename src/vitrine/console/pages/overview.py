@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 from nicegui import ui
 
-from vitrine.console import parts, promises, texts
+from vitrine.console import parts, promises, starts, texts
 from vitrine.console.components import Marts
 from vitrine.console.components.figures import Counters, Groups, Health
 from vitrine.console.frame import HOME
@@ -134,6 +134,7 @@ def _bars(runs: Sparkline) -> dict[str, list[int]]:
 
 def _row(one: ListedPipelineBody) -> dict[str, Any]:
     run = one.last_run
+    due, trigger = starts.next_start(one.status, one.next_due_at, one.after, enabled=one.enabled)
     return {
         "name": one.name,
         "href": address_of(one.name),
@@ -145,8 +146,8 @@ def _row(one: ListedPipelineBody) -> dict[str, Any]:
         "late": one.stale,
         "cause": one.late_reason if one.stale else None,
         "error": one.last_error.message if one.last_error else None,
-        "next_due_at": one.next_due_at.isoformat() if one.next_due_at else None,
-        "trigger": texts.AFTER.format(names=", ".join(one.after)) if one.after else texts.NO_SCHEDULE,
+        "next_due_at": due,
+        "trigger": trigger,
         "last_run": run
         and {
             "status": texts.RUN_STATUS[run.status],
@@ -191,13 +192,14 @@ class OverviewPage:
         self._viewer = viewer
         self._query = query
         self._grouped = ""
+        self._read_health: HealthBody | None = None
 
     async def build(self) -> None:
         marts, read = _marts(self._query)
         self._viewer.expect(marts, read)
         self._viewer.expect("counts", overview.counts, every=SLOWER_SECONDS)
         self._viewer.expect("health", overview.health)
-        health = Health(texts.HEALTH)
+        self._health = Health(texts.HEALTH)
         self._counters = Counters(texts.COUNTERS, lambda state: self._apply(state=state if state in STATES else ""))
         self._counters.show(_counters(None))
         with parts.box("v-toolbar"):
@@ -209,10 +211,11 @@ class OverviewPage:
             self._marts = Marts(texts.MARTS, OUTCOMES)
             self._empty = parts.box()
         with parts.box("v-pager") as self._pager:
-            self._first = parts.button(texts.FIRST_PAGE, self._choose(after=""))
+            self._first = parts.button(texts.FIRST_PAGE, self._first_page)
             self._more = parts.button(texts.NEXT_PAGE.format(count=PAGE_SIZE), self._next)
         self._following: str | None = None
-        await self._viewer.watch("health", overview.health, lambda value: health.show(_health(value)))
+        await self._viewer.watch("health", overview.health, self._show_health)
+        self._viewer.on_problem(self._show_database)
         await self._viewer.watch("counts", overview.counts, self._show_counts, every=SLOWER_SECONDS)
         await self._watch()
 
@@ -242,9 +245,17 @@ class OverviewPage:
 
         return choose
 
+    async def _first_page(self) -> None:
+        await self._turn("")
+
     async def _next(self) -> None:
         if self._following:
-            await self._apply(after=self._following)
+            await self._turn(self._following)
+
+    async def _turn(self, after: str) -> None:
+        """Another page begins at its first row; the button that was clicked is below the last one."""
+        await self._apply(after=after)
+        self._viewer.client.run_javascript("document.querySelector('.v-marts').scrollIntoView()")
 
     async def _apply(self, **changes: str) -> None:
         """Another filter: in the address, and in what is watched."""
@@ -274,6 +285,15 @@ class OverviewPage:
             if query != self._query:  # another filter was chosen meanwhile
                 return
         await self._viewer.watch(*_marts(query), self._show_marts)
+
+    def _show_health(self, health: HealthBody) -> None:
+        self._read_health = health
+        self._health.show(_health(health))
+
+    def _show_database(self, problem: str | None) -> None:
+        """What was read last says that the database responds."""
+        if self._read_health is not None:
+            self._health.show(_health(self._read_health, responds=problem != texts.NO_RESPONSE))
 
     def _show_counts(self, counts: StateCounts) -> None:
         self._counters.show(_counters(counts))
@@ -330,17 +350,20 @@ class OverviewPage:
         named = ", ".join(found.names[:8]) + (" …" if found.matched > 8 else "")
         if not await parts.confirm(title, f"{texts.BULK_EXPLAINED[action]} ({named})", texts.BULK[action]):
             return
-        changed, refused, after = 0, 0, ""
-        while True:
+        changed, refused, reason = 0, 0, ""
+        after: str | None = ""
+        working = ui.notification(texts.BULK_WORKING.format(count=count), spinner=True, timeout=None, position="bottom")
+        while after is not None:
             answer = await self._viewer.call(change_many, action, filters, after=after)
-            if answer is None:
-                return
-            changed, refused = changed + len(answer.changed), refused + len(answer.refused)
-            if answer.next is None:
+            if answer is None:  # the reason is shown; what was done is reported as well
                 break
+            changed, refused = changed + len(answer.changed), refused + len(answer.refused)
+            reason = reason or next((f" {one.reason}" for one in answer.refused), "")
             after = answer.next
-        first = f" {answer.refused[0].reason}" if answer.refused else ""
-        self._viewer.tell(texts.BULK_DONE.format(changed=changed, refused=refused) + first, problem=bool(refused))
+            working.message = texts.BULK_PROGRESS.format(done=changed + refused, count=count)
+        working.dismiss()
+        is_problem = refused > 0 or after is not None
+        self._viewer.tell(texts.BULK_DONE.format(changed=changed, refused=refused) + reason, problem=is_problem)
         self._viewer.poller.hurry()
 
 
@@ -401,7 +424,7 @@ def _group(one: GroupCounts, *, is_chosen: bool) -> dict[str, Any]:
     }
 
 
-def _health(health: HealthBody) -> list[dict[str, Any]]:
+def _health(health: HealthBody, *, responds: bool = True) -> list[dict[str, Any]]:
     """One line: runners, queue, running, database, horizon."""
     none = health.runners == 0
     waits = health.oldest_wait
@@ -414,7 +437,7 @@ def _health(health: HealthBody) -> list[dict[str, Any]]:
         _value("runners", str(health.runners), texts.NO_RUNNER if none else "", is_problem=none),
         _value("queue", parts.capped(health.waiting), oldest, is_problem=waits is not None and waits > 300),
         _value("running", parts.capped(health.running)),
-        _value("database", texts.DATABASE_OK),
+        _value("database", texts.DATABASE_OK if responds else texts.DATABASE_SILENT, is_problem=not responds),
         _value("horizon", horizon, held, is_problem=is_held),
     ]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fastapi import Request
 from nicegui.element import Element
 
-from vitrine.console import parts, promises, texts
+from vitrine.console import parts, promises, starts, texts
 from vitrine.console.components import Sentence
 from vitrine.console.pages.overview import address_of
 from vitrine.console.pages.pipeline_definition import build_definition
@@ -111,7 +111,7 @@ class PipelinePage:
                     self._checkpoint = CheckpointCard()
                     self._checks = ChecksCard()
                     self._reconcile = ReconcileCard(self._viewer, name)
-                    self._rejects = RejectsCard(self._viewer, name)
+            self._rejects = RejectsCard(self._viewer, name)
             self._definition = parts.box("v-stack")
         live = await self._viewer.watch(
             ("live", name), lambda context: read_live(context, name), self._show_live, every=LIVE_SECONDS
@@ -198,12 +198,10 @@ class Head:
         parts.set_text(self._sub, " · ".join(label for label in labels if label))
         parts.set_text(self._description, pipeline.description)
         self._sentence.show(_sentence(status))
-        for label, at in (
-            (texts.FACT_FRESH, status.fresh_as_of),
-            (texts.FACT_DUE, status.next_due_at),
-            (texts.FACT_VERIFIED, status.verified_until),
-        ):
+        for label, at in ((texts.FACT_FRESH, status.fresh_as_of), (texts.FACT_VERIFIED, status.verified_until)):
             self._facts[label].set(iso(at))
+        due, trigger = starts.next_start(status.status, status.next_due_at, pipeline.after, enabled=status.enabled)
+        self._facts[texts.FACT_DUE].set(due, missing=trigger)
         parts.set_text(self._texts[texts.FACT_PROMISE], promises.promise(pipeline))
         parts.set_text(self._texts[texts.FACT_MODE], pipeline.mode)
         self._show_buttons(pipeline, status)

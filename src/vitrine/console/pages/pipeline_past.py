@@ -11,7 +11,8 @@ from vitrine.service import history, timeline
 from vitrine.service.bodies.overview import RecentRunBody, TimelineEntry, TimelinePage
 from vitrine.service.bodies.runs import RunLogBody
 
-SHOWN_EVENTS = 25
+SHOWN_EVENTS = 15
+"""As many as stand beside the other cards without much empty space."""
 
 
 class Charts:
@@ -27,7 +28,8 @@ class Charts:
 
     def show(self, runs: Sequence[RecentRunBody]) -> None:
         self._duration.show([_point(run, round(run.seconds, 3)) for run in runs])
-        self._rows.show([_point(run, run.rows_read) for run in runs])
+        # a mart would look empty after it was only compared
+        self._rows.show([_point(run, run.rows_read) for run in runs if run.kind not in ("reconcile", "rollback")])
         self._ages = ages_before_updates(runs)
         self._show_ages()
 

@@ -1,5 +1,7 @@
 """What is known about the rows of a mart: checks, the last reconcile, the quarantine."""
 
+from nicegui.element import Element
+
 from vitrine.console import parts, texts
 from vitrine.console.pages.pipeline_parts import table_row, titled_card
 from vitrine.console.viewer import Viewer
@@ -130,7 +132,7 @@ class RejectsCard:
                 parts.text(texts.NO_REJECTS, "v-muted v-pad", tag="p")
                 return
             parts.text(texts.REJECTS_HELP, "v-muted v-pad", tag="p")
-            with parts.box("v-table v-rejects", tag="table"):
+            with _scrolled(), parts.box("v-table v-rejects", tag="table"):
                 # a constraint of the whole row names no column
                 named = any(one.column for one in page.items)
                 with parts.box(tag="thead"):
@@ -139,7 +141,16 @@ class RejectsCard:
                     for one in page.items:
                         table_row((one.key, *([one.column or "–"] if named else []), one.reason))
             if page.next is not None:
-                parts.text(texts.MORE_REJECTS.format(count=SHOWN_REJECTS), "v-muted v-pad", tag="p")
+                parts.prose(texts.MORE_REJECTS.format(count=SHOWN_REJECTS), "v-muted v-pad")
 
     async def _start_replay(self) -> None:
         await self._viewer.act(texts.REQUESTED.format(pipeline=self._name), control.replay_rejects, self._name)
+
+
+def _scrolled() -> Element:
+    """A key or a reason may be long, and a page of them must not hide what follows."""
+    made = parts.box("v-rejects-box")
+    made.props["tabindex"] = "0"
+    made.props["role"] = "region"
+    made.props["aria-label"] = texts.REJECTS
+    return made
