@@ -12,8 +12,10 @@ Columns = Mapping[str, Kind]
 
 # The settings of the transport, under which a value may have become text
 _ISO = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1;"
+# Runs resolve names in pg_catalog only, so that the text of a reg… value has a schema whatever the database's path is
 _SESSION = (
-    "SET default_transaction_read_only = off; SET client_min_messages = error; {settings} DROP TABLE IF EXISTS {table}"
+    "SET default_transaction_read_only = off; SET client_min_messages = error; SET search_path = pg_catalog; {settings}"
+    " DROP TABLE IF EXISTS {table}"
 )
 
 # The binary format of a tsquery keeps its meaning but not its layout, so that two images of one value may differ
