@@ -177,8 +177,8 @@ functions. The reader converts them in its own session:
 - an enum becomes `text`, a domain its base type, a composite value or record `jsonb` (the value of `to_jsonb`);
 - arrays of them become `text[]`, an array of the base type, and `jsonb`;
 - types that name an object of one database (`regclass` and its like), types without a binary format, `int2vector`,
-  `oidvector`, ranges and base types of the source's owner become `text`: what the type's output function returns. An object
-  outside `pg_catalog` is named with its schema, whatever the search_path of the source is.
+  `oidvector`, ranges and base types of the source's owner become `text`: what the type's output function returns. An
+  object outside `pg_catalog` is named with its schema, whatever the search_path of the source is.
 
 NULL stays NULL. Types whose values only the server creates (`pg_node_tree`, `gtsvector` and its like) are not listed.
 
