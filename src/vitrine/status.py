@@ -47,6 +47,9 @@ class RunStatus(StrEnum):
 LEASED = frozenset({Status.RUNNING, Status.PAUSE_REQUESTED})
 """The statuses in which a runner holds the pipeline."""
 
+HALTED = frozenset({Status.PAUSED, Status.PAUSE_REQUESTED, Status.FAILED})
+"""No schedule starts these: a due time that passes meanwhile starts nothing."""
+
 # A pair that is absent is refused. A status that maps to itself accepts the event and stays
 # (`run` while RUNNING sets `rerun`, and `finish`, `postpone` or `return_…` then lead to RUN_REQUESTED: see
 # `next_status`).

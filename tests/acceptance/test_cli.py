@@ -561,6 +561,9 @@ def test_schedules_are_shown_in_their_time_zone(command: Command, files: Path) -
     ok(command("apply", str(files), **almaty))
     assert re.search(r"next due: \S+ 06:30:00 \+05 \(30 6 \* \* \*\)", ok(command("status", "genres", **almaty)))
     assert "01:30 " in ok(command("list"))
+    ok(command("pause", "genres"))
+    assert "01:30 " not in ok(command("list"))
+    assert "next due" not in ok(command("status", "genres"))
     assert refused(command("list", VITRINE_TIMEZONE="Moon/Tycho")).startswith(
         "VITRINE_TIMEZONE is not valid: give the name"
     )

@@ -57,6 +57,8 @@ def status(name: Name, as_json: AsJson = False) -> None:
 
 
 def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Settings") -> None:
+    from vitrine.status import HALTED
+
     disabled = "" if current.enabled else ", disabled"
     output.show(f"{current.pipeline} is {current.status}{disabled}, version {pipeline.config_version}")
     if pipeline.owner:
@@ -85,7 +87,7 @@ def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Set
         output.show(f"last deep reconcile, at {at}: {current.verdict}")
     if current.verified_until:
         output.show(f"proven equal to the source as of {output.local_time(current.verified_until, settings)}")
-    if current.next_due_at:
+    if current.next_due_at and current.status not in HALTED:
         due = output.local_time(current.next_due_at, settings)
         times = f"postponed {current.postponed} time(s), " if current.postponed else ""
         output.show(f"next due: {due} ({times}{pipeline.schedule_interval})")

@@ -133,7 +133,7 @@ def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
             "mode": str(one.mode),
             "target": one.target_table,
             "schedule": _schedule(one),
-            "next due": f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}" if one.next_due_at else "",
+            "next due": _due(one, settings),
             "last run": str(run.status) if run else "never",
             "rows": f"{run.rows_read:,}" if run else "",
             "seconds": f"{run.seconds:.2f}" if run and run.seconds is not None else "",
@@ -150,6 +150,14 @@ def _schedule(one: "ListedPipelineBody") -> str:
     """What starts its runs."""
     after = f"after {', '.join(one.after)}" if one.after else ""
     return ", ".join(filter(None, (one.schedule_interval, after)))
+
+
+def _due(one: "ListedPipelineBody", settings: "Settings") -> str:
+    from vitrine.status import HALTED
+
+    if one.next_due_at is None or one.status in HALTED:
+        return ""
+    return f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}"
 
 
 def _promise(one: "ListedPipelineBody") -> str:

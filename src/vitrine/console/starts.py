@@ -4,14 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from vitrine.console import texts
-from vitrine.status import Status
-
-_HALTED = {
-    Status.PAUSED: texts.WHEN_RESUMED,
-    Status.PAUSE_REQUESTED: texts.WHEN_RESUMED,
-    Status.FAILED: texts.WHEN_RUN_AGAIN,
-}
-"""Neither a schedule nor an upstream starts these; a due time that passes meanwhile starts nothing."""
+from vitrine.status import HALTED, Status
 
 
 def next_start(
@@ -22,8 +15,8 @@ def next_start(
         return None, texts.WHEN_ENABLED
     if next_due_at is None and not after:
         return None, texts.NO_SCHEDULE
-    if status in _HALTED:
-        return None, _HALTED[status]
+    if status in HALTED:
+        return None, texts.WHEN_RUN_AGAIN if status is Status.FAILED else texts.WHEN_RESUMED
     if next_due_at is not None:
         return next_due_at.isoformat(), ""
     return None, texts.AFTER.format(names=", ".join(after))

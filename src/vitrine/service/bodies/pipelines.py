@@ -117,7 +117,9 @@ class PipelineBody(Definition):
     verified_until: datetime | None = Field(description=VERIFIED_UNTIL)
     verdict: Verdict | None = Field(description=VERDICT)
     verdict_at: datetime | None = Field(description="When that one ended.")
-    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
+    next_due_at: datetime | None = Field(
+        description="null: no schedule, or disabled. A paused or failed pipeline does not start then."
+    )
     postponed: int = Field(description=POSTPONED)
     last_error: ErrorBody | None = Field(description=LAST_ERROR)
     managed_by: ManagedByBody | None = Field(default=None, description=MANAGED_BY)

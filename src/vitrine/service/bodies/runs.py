@@ -240,7 +240,9 @@ class StatusBody(BaseModel):
     rerun_kind: str | None = Field(description="The same for the request that follows.")
     requested_at: datetime | None
     attempt: int
-    next_due_at: datetime | None = Field(description="null: no schedule, or disabled.")
+    next_due_at: datetime | None = Field(
+        description="null: no schedule, or disabled. A paused or failed pipeline does not start then."
+    )
     next_attempt_at: datetime | None = Field(description="null: as soon as a runner is free.")
     postponed: int = Field(description=POSTPONED)
     last_error: ErrorBody | None = Field(description=LAST_ERROR)
