@@ -12,7 +12,7 @@ from vitrine.postgres import Connection
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 
-SECONDS = int(os.environ.get("VITRINE_TEST_FUZZ_SECONDS", "16"))
+SECONDS = int(os.environ.get("VITRINE_TEST_FUZZ_SECONDS", "12"))
 
 
 @pytest.mark.promise("H9", "H10")

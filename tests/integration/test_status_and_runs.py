@@ -64,7 +64,7 @@ def test_the_status_says_why_the_pipeline_waits_from_the_request_to_the_end(
     assert waiting(client).startswith("the last run failed with TRANSIENT at ")
     assert "; the next attempt is at " in waiting(client)
     client.post("/pipelines/genres/pause")
-    assert waiting(client).startswith("the pipeline is paused since ")
+    assert waiting(client).startswith("the pipeline is paused by anonymous since ")
     client.post("/pipelines/genres/disable")
     assert waiting(client) == "the pipeline is disabled; enable it, and it can run again"
     client.post("/pipelines/genres/enable")

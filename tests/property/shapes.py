@@ -1,5 +1,6 @@
 """Strategies for source tables: names, types, keys, cursors, and the settings of the database around them."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -156,8 +157,8 @@ _STRATEGIES: Mapping[str, values.Texts] = {
 }
 
 
-POOL = 60
-"""Values of a type in one test."""
+POOL = 60 if "VITRINE_TEST_STEPS" in os.environ else 20
+"""Values of a type in one test; a short one has no time for more."""
 
 
 class Pools:

@@ -32,7 +32,7 @@ from vitrine.errors import VitrineError
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
-STEPS_OF_THE_MACHINE = 140
+STEPS_OF_THE_MACHINE = 110
 
 # Refusals after a change of the table: of the run that finds it, before it writes
 DRIFT_CODES = frozenset({"SCHEMA_CHANGED", "TARGET_SCHEMA", "COLUMNS"})

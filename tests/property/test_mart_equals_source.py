@@ -43,7 +43,7 @@ from vitrine.store import state as states
 if TYPE_CHECKING:
     import polars as pl
 
-STEPS_OF_A_MACHINE = 150
+STEPS_OF_A_MACHINE = 110
 STEPS_WITHOUT_PROTECTION = 270
 TARGET = "analytics.subject"
 
