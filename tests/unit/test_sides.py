@@ -13,7 +13,7 @@ from vitrine.flow.rows import ALL_KEYS, Column, CommonForm, Compare, Digest
 
 ID, NOTE = Column("id", "integer"), Column("note", "text")
 WANTED = Compare(key=(ID,), columns=(ID, NOTE), forms={"id": CommonForm.SAME, "note": CommonForm.SAME})
-PATIENCE = 20.0
+WAIT_SECONDS = 20.0
 
 Compute = Callable[[Compare], Sequence[Digest]]
 
@@ -34,7 +34,7 @@ def test_neither_side_waits_for_the_other() -> None:
 
     def meet(rows: int) -> Compute:
         def compute(_: Compare) -> list[Digest]:
-            both.wait(PATIENCE)
+            both.wait(WAIT_SECONDS)
             return figures(rows)
 
         return compute
@@ -46,7 +46,7 @@ def test_a_target_that_went_away_is_reported_before_the_source_is_complete() -> 
     cancelled = threading.Event()
 
     def slow(_: Compare) -> list[Digest]:
-        assert cancelled.wait(PATIENCE)
+        assert cancelled.wait(WAIT_SECONDS)
         return figures(1)
 
     def gone(_: Compare) -> list[Digest]:
