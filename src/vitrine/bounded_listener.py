@@ -28,6 +28,7 @@ class BoundedListener(socket.socket):
         accepted = _Accepted(self, plain)
         with self._lock:
             self._open[accepted.number] = accepted
+            # guarantee: K8
             ended = self._choose() if len(self._open) > self._limit else None
         if ended is not None:
             ended.end()

@@ -209,6 +209,7 @@ class EmbeddedPostgres:
             "unix_socket_directories": str(self._socket.folder),
         }
         lines = [f"{name} = '{_escape(value)}'\n" for name, value in settings.items()]
+        # guarantee: K10
         access = "local all all peer map=vitrine\n"
         access += "" if self.port is None else "host all all 127.0.0.1/32 trust\n"
         changed = [

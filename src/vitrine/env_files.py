@@ -50,6 +50,7 @@ def _is_own(path: Path) -> bool:
 def refuse_code(variables: Iterable[str], folder: Path) -> None:
     """ConfigError if the `.env` of a folder that is no project names code to execute."""
     named = sorted(name.upper() for name in variables if name.lower() in NAMES_CODE)
+    # guarantee: K13
     if named and not is_project(folder):
         raise ConfigError(
             f"{', '.join(named)} in {DEFAULT} chooses code that is executed, and this folder is no project of yours:"

@@ -104,6 +104,7 @@ class CheckpointMoved(VitrineError):
     default_code = "ETL02"
 
 
+# guarantee: B5
 _TRANSIENT_CLASSES = ("08", "40", "53")
 _TRANSIENT_STATES = frozenset({"55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25P03", "55006"})
 _DATA_CLASSES = ("22", "23")

@@ -95,6 +95,7 @@ class Redactor:
         self._secrets = re.compile("|".join(map(re.escape, long_enough))) if long_enough else None
 
     def __call__(self, line: str) -> str:
+        # guarantee: H3
         redacted = token_text.redact(_PASSWORD.sub(r"\1\2***", _ACCOUNT.sub("", line)))
         return self._secrets.sub("***", redacted) if self._secrets else redacted
 

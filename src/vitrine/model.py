@@ -554,6 +554,7 @@ class RunRequest:
 
     def equals(self, other: "RunRequest") -> bool:
         """Whether both ask for the same; their ids do not matter."""
+        # guarantee: D9
         return (self.kind, self.options) == (other.kind, other.options)
 
 

@@ -87,6 +87,7 @@ def _conninfo(url: str, side: str) -> str:
         **check_url(url, side).keywords()
         | {
             # text arrives as characters, whatever the encoding of the database
+            # guarantee: J1
             "client_encoding": "UTF8",
             "connect_timeout": "10",
             "keepalives_idle": "30",
@@ -215,6 +216,7 @@ def safe_message(exc: BaseException | None, known: str | None = "") -> str:
     """
     if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
         names = [name for name in (exc.diag.table_name, exc.diag.column_name, exc.diag.constraint_name) if name]
+        # guarantee: H4
         if group_of(exc.sqlstate) is DataError:
             return " ".join([exc.sqlstate, type(exc).__name__, *names])
         text = server_messages.shown(exc.sqlstate, exc.diag.message_primary or "", known)
@@ -285,6 +287,7 @@ def _state_of_refusal(text: str) -> str:
 
 STABLE_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
 
+# guarantee: J25
 STABLE_NAMES = f"""
     {STABLE_PATH};
     SET LOCAL standard_conforming_strings = on;

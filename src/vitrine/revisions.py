@@ -76,6 +76,7 @@ def change(
 
 def lock_chains(connection: Connection, fields: Mapping[str, Any]) -> None:
     """Before a pipeline is locked whose chain these fields may change."""
+    # guarantee: L4
     if "after" in fields:
         chains.lock(connection)
 
@@ -184,12 +185,14 @@ def change_state(
     with transaction(connection):
         pipeline = pipelines.lock(connection, key)
         stored = states.load(connection, pipeline.id)
+        # guarantee: D13
         if expected_batch_seq not in (None, stored.batch_seq):
             raise TransitionRefused(
                 f"the state of '{pipeline.name}' is at version {stored.batch_seq}, not {expected_batch_seq}; read it"
                 " again",
                 code="VERSION_CONFLICT",
             )
+        # guarantee: D12
         if pipeline.status in LEASED:
             raise TransitionRefused(
                 f"pipeline '{pipeline.name}' is {pipeline.status} on {pipeline.lease_owner}; pause it before you change"

@@ -85,6 +85,7 @@ def shown(sqlstate: str, message: str, known: str | None) -> str | None:
     `known` is the text of the configuration: a name that stands in it is no secret. None: no row was being read.
     """
     if not _known().fullmatch(message):
+        # guarantee: K6
         return None
     if known is None or sqlstate not in _RAISED_FOR_VALUES:
         return message

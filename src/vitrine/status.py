@@ -83,6 +83,7 @@ NEXT: Mapping[tuple[Status, Event], Status] = MappingProxyType(
         (Status.RUNNING, Event.RELEASE): Status.RUN_REQUESTED,
         (Status.PAUSE_REQUESTED, Event.RELEASE): Status.PAUSED,
         (Status.RUNNING, Event.EXPIRE): Status.RUN_REQUESTED,
+        # guarantee: D4
         (Status.PAUSE_REQUESTED, Event.EXPIRE): Status.PAUSED,
         (Status.RUNNING, Event.CRASH_LOOP): Status.FAILED,
         (Status.RUNNING, Event.RETURN_IDLE): Status.IDLE,
@@ -103,6 +104,7 @@ STARTS_RERUN = frozenset({Event.FINISH, Event.POSTPONE}) | RETURNS
 
 def next_status(status: Status, event: Event, *, rerun: bool = False) -> Status | None:
     """The status after the event, or None if it is refused. `rerun` is the only other input."""
+    # guarantee: D8
     if event in STARTS_RERUN and status is Status.RUNNING and rerun:
         return Status.RUN_REQUESTED
     return NEXT.get((status, event))

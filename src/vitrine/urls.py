@@ -73,6 +73,7 @@ def parse_postgres(text: str) -> PostgresUrl:
         raise UrlError(f"a space or a control character is in the URL; give one such as {EXAMPLE}, {_ENCODE}")
     authority, path, query = matched[1], matched[2] or "", matched[3] or ""
     account, at, places = authority.rpartition("@")
+    # guarantee: K9
     if "@" in account or "@" in path or "/" in path:
         raise UrlError(f"it is not clear where the password ends and the host begins: {_ENCODE}")
     user, _, password = account.partition(":")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import environment
-from tests.mutants.table import ROOT, Mutant, load
+from tests.mutants.table import ROOT, Mutant, load, place, tree_markers
 
 FAST = ["A7", "H3"]
 
@@ -41,12 +41,14 @@ def test_two_mutants_are_killed() -> None:
 
 
 def test_a_mutant_that_removes_nothing_survives(mutant: Mutant, tmp_path: Path) -> None:
-    ended = run_mutants("--table", table_with(replace(mutant, new=mutant.old), tmp_path))
+    marker = place(mutant, tree_markers())
+    _, protected, _ = mutant.protected((ROOT / marker.file).read_text("utf-8"), marker)
+    ended = run_mutants("--table", table_with(replace(mutant, new=f"{protected}{marker.indent}pass\n"), tmp_path))
     assert "SURVIVED  H3" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == 1
 
 
-def test_an_entry_whose_old_lines_are_missing_is_reported(mutant: Mutant, tmp_path: Path) -> None:
-    ended = run_mutants("--table", table_with(replace(mutant, old="no such line\n"), tmp_path))
-    assert f"mutant H3: its old lines occur 0 times in {mutant.file}" in ended.stderr
+def test_an_entry_whose_marker_is_in_another_function_is_reported(mutant: Mutant, tmp_path: Path) -> None:
+    ended = run_mutants("--table", table_with(replace(mutant, function="elsewhere"), tmp_path))
+    assert f"mutant H3: its marker is in {mutant.function}" in ended.stderr
     assert ended.returncode == 1

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import os
 import re
 import shutil
 import signal
@@ -18,7 +19,7 @@ from itertools import repeat
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants.table import ROOT, TABLE, Mutant, load, problems
+from tests.mutants.table import ROOT, TABLE, Mutant, load, place, problems, sources, tree_markers
 
 AT_ONCE = 2
 MUTANT_SECONDS = 120
@@ -60,14 +61,14 @@ def choose(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
 def check_unmodified(pool: ThreadPoolExecutor, tests: Sequence[str]) -> None:
     """A test that fails on the code as it is proves nothing about a mutant."""
     shares = [share for at in range(AT_ONCE) if (share := tests[at::AT_ONCE])]
-    for verdict, output in pool.map(run_tests, repeat(ROOT / "src"), shares, repeat(UNMODIFIED_SECONDS)):
+    for verdict, output in pool.map(run_tests, repeat(ROOT), shares, repeat(UNMODIFIED_SECONDS)):
         if verdict is not Verdict.SURVIVED:
             sys.exit(f"{output}\nthe tests named in the table of mutants must pass on the unmodified code first")
 
 
 def judge(mutant: Mutant, copies: Copies) -> Verdict:
     with borrowed(copies) as copy, applied(mutant, copy):
-        verdict, _ = run_tests(copy / "src", [mutant.test], MUTANT_SECONDS)
+        verdict, _ = run_tests(copy, [mutant.test], MUTANT_SECONDS)
     sys.stdout.write(f"{verdict:<9} {mutant.id:<4} {mutant.test}\n")
     sys.stdout.flush()
     return verdict
@@ -75,13 +76,14 @@ def judge(mutant: Mutant, copies: Copies) -> Verdict:
 
 @contextmanager
 def scratch_copies() -> Generator[Copies]:
-    """A copy of src for each worker."""
+    """A copy of the source for each worker."""
     with tempfile.TemporaryDirectory(prefix="vitrine-mutants-") as folder:
         copies = Copies()
         for number in range(AT_ONCE):
             copy = Path(folder, str(number))
-            # with the bytecode: the copies of the files have the times that it was made for
-            shutil.copytree(ROOT / "src", copy / "src")
+            for source in sources():
+                # with the bytecode: the copies of the files have the times that it was made for
+                shutil.copytree(source, copy / source.relative_to(ROOT))
             copies.put(copy)
         yield copies
 
@@ -98,9 +100,10 @@ def borrowed(copies: Copies) -> Generator[Path]:
 @contextmanager
 def applied(mutant: Mutant, copy: Path) -> Generator[None]:
     """Inside, the copy lacks the protection."""
-    file = copy / mutant.file
+    marker = place(mutant, tree_markers())
+    file = copy / marker.file
     original = file.read_text("utf-8")
-    rewrite(file, mutant.applied_to(original))
+    rewrite(file, mutant.applied_to(original, marker))
     try:
         yield
     finally:
@@ -114,10 +117,11 @@ def rewrite(file: Path, text: str) -> None:
         bytecode.unlink()
 
 
-def run_tests(source: Path, tests: Sequence[str], limit: float) -> tuple[Verdict, str]:
-    """What these tests say about the code in `source`, and the output of pytest."""
+def run_tests(root: Path, tests: Sequence[str], limit: float) -> tuple[Verdict, str]:
+    """What these tests say about the code below `root`, and the output of pytest."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-    environment = {"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+    path = os.pathsep.join(str(source) for source in sources(root))
+    environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

@@ -82,6 +82,7 @@ class TableGrants:
 TABLES: Mapping[str, TableGrants] = {
     "etl_pipelines": TableGrants(
         runner=_may("SELECT", update=(*REQUEST, *LEASE, *OUTCOME)),
+        # guarantee: K16
         api=_may("SELECT", "DELETE", insert=("id", *DEFINITION, "next_due_at"), update=(*DEFINITION, *FILE, *REQUEST)),
     ),
     "etl_pipeline_tasks": TableGrants(runner=READ, api=_may("SELECT", "INSERT", "DELETE")),

@@ -18,6 +18,8 @@ COLUMNS: LiteralString = """
 # horizon back. A role can write to a table by a right on it, as its owner, who can restore a right, and through a
 # SECURITY DEFINER function: called, as a trigger of the role's own temporary table, or as an event trigger. Up to
 # version 15, CREATEROLE can grant itself any of these rights. A role that was dropped still has the rights of PUBLIC.
+# guarantee: C2
+# guarantee: J6
 _BEFORE: LiteralString = """
     WITH here AS (SELECT oid FROM pg_database WHERE datname = current_database())
     SELECT now() AS now, pg_is_in_recovery() AS standby,

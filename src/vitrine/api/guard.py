@@ -67,12 +67,14 @@ class Guard:
     async def _admit(self, scope: Scope) -> None:
         """Refused, unless the request may proceed; its scope then has the caller and the address of the client."""
         headers = Headers(scope=scope)
+        # guarantee: K3
         self._check_host(headers)
         self._check_target(scope)
         client = self._client(scope, headers)
         found = permissions.find(scope["method"], scope["path"])
         if found.permission and found.permission.role is None:
             return
+        # guarantee: H19
         caller = await self._authenticate(headers, client, found.permission)
         if found.permission is None:
             raise Refused(_unknown(found.methods))
@@ -149,6 +151,7 @@ class Guard:
 
     def _serves_anonymously(self, client: Client) -> bool:
         """Only to this machine: never through a proxy, and never if the API is bound to another address."""
+        # guarantee: H20
         if self._exposed or self._proxies or not client.is_local:
             return False
         if client.mentions_proxy:

@@ -86,6 +86,7 @@ PAGES: Mapping[Key, Role] = {
 }
 """Pages for browsers, which can send a token as a password only."""
 
+# guarantee: H14
 METRICS: Mapping[Key, Role] = {("GET", "/metrics"): Role.VIEWER}
 
 

@@ -32,6 +32,7 @@ BAR_AFTER_SECONDS = 0.3
 
 def show(text: str) -> None:
     """Print one line; characters that would control the terminal are visible."""
+    # guarantee: K11
     _write(printable(text))
 
 

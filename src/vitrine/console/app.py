@@ -81,6 +81,7 @@ class Console:
     def may_connect(self, page: str, session: bytes | None) -> bool:
         viewer = self._viewers.get(page)
         # a page that is not known was built before a restart: NiceGUI lets its browser load it again
+        # guarantee: H33
         return viewer is None or viewer.visitor.session == session
 
     async def _show(self, build: Build, request: Request, client: Client, title: str, role: Role) -> Response | None:

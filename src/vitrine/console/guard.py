@@ -96,6 +96,7 @@ class ConsoleGuard(Guard):
         client = self._client(scope, headers)
         _check_method(scope)
         if scope["type"] == "websocket" or scope["method"] == "POST":
+            # guarantee: H30
             _check_origin(headers)
         visitor = await self._visitor(headers, client)
         if visitor is None and not (scope["type"] == "http" and scope["path"] in OPEN_PATHS):
@@ -141,6 +142,7 @@ def session_in(headers: Headers) -> str | None:
 
 
 def _is_ours(path: str) -> bool:
+    # guarantee: H31
     return path == PATH or path.startswith(f"{PATH}/")
 
 

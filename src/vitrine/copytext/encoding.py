@@ -100,6 +100,7 @@ def _fixed_numbers(series: "pl.Series", dtype: str, layout: str) -> _Fields | No
         plain = (series.fill_null(0) if series.null_count() else series).cast(getattr(pl, dtype))
     except pl.exceptions.InvalidOperationError:
         return None  # a number is out of range: as text, PostgreSQL refuses its row
+    # guarantee: J16
     if dtype == "Float32" and _has_left_range(series, plain):
         return None
     return _fixed_width_fields(_bytes_of(plain.to_numpy(), layout), series)

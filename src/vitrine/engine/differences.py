@@ -236,6 +236,7 @@ def compare_digests(source: Iterable[Digest], target: Iterable[Digest], compare:
     }
     return Differences(
         missing=tuple(key for key in ours if key not in theirs),
+        # guarantee: R1
         extra=tuple(key for key in theirs if key not in ours),
         different=different,
     )

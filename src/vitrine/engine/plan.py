@@ -321,8 +321,10 @@ def prepare(
         source = checked.source.describe()
         # the columns that transforms return are not known before they run
         target = checked.sink.describe(() if checked.tasks else source.columns)
+        # guarantee: I17
         if full_run and source.filtered is not None:
             raise RequestRefused(f"a full run would not read the whole source: {source.filtered}", code="PARAM")
+        # guarantee: M6
         found = [*target.findings, *check_rules.unsupported(checked.definition, target)]
         _refuse_fatal([*(found if writes or not target.key else ()), *source.findings], target, full_run)
         return _planned(checked, source, target, allow_shrink=allow_shrink, full_run=full_run)

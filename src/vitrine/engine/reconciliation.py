@@ -149,6 +149,7 @@ def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, contr
     refuse_made_keys(built)
     wrong = found.differences
     wanted, extra = _selectable((*wrong.missing, *wrong.different)), _selectable(wrong.extra)
+    # guarantee: R5
     refuse_shrinking(built.plan.target_name, found.target_rows, len(extra), built.plan.max_delete_ratio)
     return run_repair(built.plan, wanted, extra, checkpoint, control)
 
@@ -200,6 +201,7 @@ def _confirm(sides: Sides, found: Iterable[Key], changes: Read | None) -> tuple[
     differing = frozenset(still.keys)
     # read after the check: a row that changed before it has a cursor after the checkpoint now
     waiting = {key for key in sides.keys_of(changes) if key in differing}
+    # guarantee: R2
     return still.without(waiting), len(waiting)
 
 

@@ -40,6 +40,7 @@ def roll_back(
     try:
         checkpoint.open("")
         known_generations = generations.load(connection, claim.pipeline_id)
+        # guarantee: I15
         if claim.request_id is not None and known_generations.restored_by == claim.request_id:
             return Outcome.FINISHED  # an earlier attempt has saved it, and was not ended
         kept = generation_to_restore(sink, known_generations.live, known_generations.previous, checkpoint)

@@ -148,6 +148,7 @@ class CommonColumns:
             key=key,
             columns=self._compared(produced, common, key),
             control=common.get(self.control),
+            # guarantee: J31
             forms={name: common_form(one.type, stored[name].type, exact=exact) for name, one in common.items()},
         )
         return replace(wanted, skipped=tuple(skipped_keys(self._quarantined, wanted)))

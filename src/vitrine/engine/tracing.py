@@ -194,6 +194,7 @@ class _Lookup:
             return False
         read = Read(_lane(made), made.order, position, only=complete, skip_null=made.skip_null)
         # to the end: a read that is left earlier keeps its connection
+        # guarantee: R9
         return any([batch.count for batch in made.source.batches(read, _throttle())])
 
     # -- the target ---------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, contro
     if outcome := open_beside_no_load(plan, checkpoint, control, "backfill"):
         return outcome
     start, continued = (wanted.start,), checkpoint.state.backfill
+    # guarantee: D24
     after = Position(continued or start)
     # if a key may occur again, its newest row may be above the range, and must be the last one that is written
     until = None if plan.last_wins else wanted.end

@@ -33,6 +33,7 @@ def interruptible(work: Callable[[], Result], control: RunControl, cancel: Calla
         while worker.is_alive():
             worker.join(POLL_SECONDS)
             if worker.is_alive() and (outcome := control.interrupted()):
+                # guarantee: D25
                 raise Interrupted(outcome)
     finally:
         while worker.is_alive():

@@ -46,11 +46,13 @@ class RejectPolicy:
 
     def judge(self, reject: Reject) -> None:
         """Returns if the row may be quarantined; DataError otherwise."""
+        # guarantee: E1
         if self._options.on_reject == "fail":
             which, reason = self._described(reject)
             raise DataError(f"{which} of {self._target}: {reason}; correct it, or set options.on_reject: quarantine")
         with self._lock:
             self._count += 1
+            # guarantee: E2
             is_full = self._count > self._options.max_rejects
         if is_full:
             which, reason = self._described(reject)

@@ -55,10 +55,13 @@ def commit_unit(
     published = entry.step in (Step.PUBLISHED, Step.RESTORED)
     saved: Saved | None = None
     with opened as unit:
+        # guarantee: A3
         do(unit)
         entry = _with_result(entry, unit)
+        # guarantee: A2
         if not published:
             reach("after_sink_write")
+        # guarantee: A21
         if unit.transaction is not None:
             saved = checkpoint.save(entry, unit.transaction)
             reach("before_swap" if published else "before_commit")
@@ -123,6 +126,7 @@ def _apply(plan: Plan, unit: Unit, batch: Batch, step: Step) -> None:
     # with one key the later one counts. Any other read may lack the unmarked one: see delete_marked.
     deletes = step is Step.CHECKPOINT or (plan.marked_keys is None and step is not Step.STAGED)
     unit.write(batch if deletes or not batch.deleted else replace(batch, deleted=()))
+    # guarantee: I10
     if batch.deleted and deletes:
         unit.delete(batch.deleted)
 
@@ -221,6 +225,7 @@ def _watermark(plan: Plan) -> Watermark | None:
 def _resumable(plan: Plan, state: State) -> Load | None:
     """The load to continue: of the same query, not too old, and still in the target."""
     generation = state.generation
+    # guarantee: I1
     if generation is None or generation.fingerprint != plan.fingerprint:
         return None
     is_old = generation.age > plan.max_staging_age
@@ -229,6 +234,7 @@ def _resumable(plan: Plan, state: State) -> Load | None:
     load = plan.sink.load(generation)
     if plan.incremental and load.state is LoadState.PUBLISHED:
         return load  # readers see it, whatever its age, and its checkpoint belongs to it
+    # guarantee: I16
     if is_old or (plan.target.exists and not plan.loads_everything):
         return None  # only a full run replaces rows of an existing target
     if load.state is LoadState.ABSENT and generation.cursor is not None:
@@ -254,12 +260,14 @@ def _run_changes(
 
 def check_state(plan: Plan, state: State) -> None:
     """The checkpoint must belong to this cursor and to this target."""
+    # guarantee: E4
     if not state.position.is_start and not plan.target.exists:
         raise RelationMissing(
             f"target {plan.target_name} is missing, and rows before the checkpoint are not read again; ask for a full"
             " run, or reset the state, to build it from the start",
             code="TARGET_SCHEMA",
         )
+    # guarantee: E14
     if not state.position.is_start and state.identity not in (None, plan.target.identity):
         raise ConfigError(
             f"target {plan.target_name} is not the one that the checkpoint belongs to: it was recreated or restored, so"
@@ -267,6 +275,7 @@ def check_state(plan: Plan, state: State) -> None:
             " again",
             code="TARGET_REPLACED",
         )
+    # guarantee: C18
     if state.cursor_types not in (None, plan.cursor_types):
         raise DataError(
             f"the checkpoint belongs to the cursor and key ({state.cursor_types}), but the query now has"
@@ -299,6 +308,7 @@ def _run_load(
     if plan.incremental:
         # a resumed load may lack rows that committed late, below its cursor; they are above the new checkpoint
         return (interrupted or Outcome.AGAIN) if resumed else Outcome.FINISHED
+    # guarantee: J38
     if generation.outdated:
         # rows that changed or were deleted after they were staged are only found by another load
         return interrupted or Outcome.AGAIN
@@ -332,6 +342,7 @@ def _stage(
         skip_null=plan.skip_null and plan.incremental,
         complete=not plan.incremental,
         unfiltered=True,
+        # guarantee: C24
         held_at=generation.position if held is not None and generation.cursor is not None else None,
     )
     return run_batches(plan, load, read, Step.STAGED, checkpoint, control)
@@ -366,6 +377,7 @@ def _discard(plan: Plan, generation: Generation, checkpoint: Checkpoint) -> None
 
 def _catch_up(plan: Plan, bound: str | None, checkpoint: Checkpoint, control: RunControl) -> Outcome:
     """Read what changed during the full load, from the watermark of its first snapshot."""
+    # guarantee: I7
     if plan.cursor_column is None or bound is None:
         return Outcome.FINISHED
     control.enter(Phase.CATCH_UP)

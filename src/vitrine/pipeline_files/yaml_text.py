@@ -45,6 +45,7 @@ def parse(name: str, text: str, variables: Variables | None = None) -> Parsed:
         root = loader.get_single_node()
         if root is None:
             return Parsed(None, lambda _: place(name, 1, 1))
+        # guarantee: D15
         mistakes = [*_duplicate_keys(name, root), *_replace_variables(name, text, root, variables)]
         if mistakes:
             raise FileRefused(mistakes)
@@ -100,6 +101,7 @@ class _Loader(yaml.SafeLoader):
         values, levels = 1 + sum(size[0] for size in sizes), 1 + max((size[1] for size in sizes), default=0)
         if levels > MAX_DEPTH:
             raise ConstructorError(None, None, _TOO_DEEP, mark)
+        # guarantee: K12
         if values > MAX_VALUES:
             text = f"with its aliases this is more than {MAX_VALUES} values; remove aliases"
             raise ConstructorError(None, None, text, mark)

@@ -68,6 +68,7 @@ def _read_only(sql: str, allowed_schemas: Collection[str], listed: Collection[Ca
     inspection = Inspection(allowed_schemas, sql, listed)
     statement = single_select(tree, sql)
     inspection.inspect(statement)
+    # guarantee: G18
     check_expansion(statement)
     return ReadOnlySql(
         text=deparse(tree),

@@ -49,6 +49,7 @@ def check_text(sql: str) -> None:
     if len(sql.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise too_complex(f"is longer than {MAX_BYTES // 1024} KB")
     # PostgreSQL's scanner reads such a run again for each of its characters; nested comments are one.
+    # guarantee: K7
     if _OPERATOR_RUN.search(sql):
         raise too_complex(f"has more than {MAX_OPERATOR_RUN} operator characters or comment signs in a row")
     # The tree has no parentheses, so they are counted in the text; the few inside strings do not matter.

@@ -46,4 +46,5 @@ def _is_covered(target: Target, allowed: Collection[str]) -> bool:
 
 def _is_reserved(target: Target) -> bool:
     sink = target.connector.sink
+    # guarantee: G22
     return bool(sink is not None and sink.reserved and re.match(sink.reserved, target.name))

@@ -124,6 +124,7 @@ def judge(
     error = executed.error
     if error is None or isinstance(error, LeaseLost):
         return None
+    # guarantee: D21
     if isinstance(error, RequestRefused):
         return RETURNED
     if error.code == CONNECTION_LIMIT and retry:
@@ -143,6 +144,7 @@ def postpone(
     verdict: Verdict, error: VitrineError | None, claim: Claim, postponements: Sequence[timedelta] = POSTPONEMENTS
 ) -> Verdict:
     """The verdict, but a failure of a scheduled run whose reason may pass is a postponement."""
+    # guarantee: D22
     if verdict.event is not Event.FAIL or error is None or not claim.scheduled or not heals(error):
         return verdict
     delay = postponements[min(claim.postponed, len(postponements) - 1)]

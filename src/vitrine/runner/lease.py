@@ -69,6 +69,7 @@ class HeartbeatLease:
     def seconds_left(self) -> float:
         """Until the local deadline; LeaseLost at zero."""
         remaining = self._deadline - self._clock()
+        # guarantee: A9
         if self._lost or remaining <= 0:
             raise LeaseLost(f"the lease of '{self._claim.definition.name}' is lost; this run writes nothing more")
         return remaining
@@ -108,4 +109,5 @@ class HeartbeatLease:
 
     def _learn(self, status: Status | None) -> None:
         self._lost |= status is None
+        # guarantee: D7
         self._pause_requested = status is Status.PAUSE_REQUESTED

@@ -35,6 +35,7 @@ def resend(
         raise RequestRefused(
             f"target {before.facts.target} does not exist; run the pipeline first", code="TARGET_MISSING"
         )
+    # guarantee: R10
     extra = before.target_keys if claim.options.delete and _is_extra(before) else ()
     with planned(claim, settings, store, control) as prepared:
         outcome = run_repair(prepared.plan, before.source_keys, extra, checkpoint, control)

@@ -88,6 +88,7 @@ class Watchdog:
         while not self._ended.wait(CHECK_SECONDS):
             self._watched.cancel_interrupted()
             since = self._since
+            # guarantee: A16
             if since is not None and self._clock() - since > self._limit.total_seconds():
                 return True
         return False

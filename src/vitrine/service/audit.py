@@ -83,6 +83,7 @@ class Record:
 @contextmanager
 def recorded(context: Context, connection: Connection, operation: str) -> Generator[Record]:
     """A transaction around a change: the change and its rows in the audit log are stored together, or not at all."""
+    # guarantee: D17
     with transaction(connection):
         record = Record(context, connection, operation)
         yield record

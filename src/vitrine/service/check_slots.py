@@ -14,6 +14,7 @@ AT_ONCE = 4
 WAIT_SECONDS = 0.25
 """A call that waits occupies a thread that other calls need."""
 
+# guarantee: H12
 _slots = threading.BoundedSemaphore(AT_ONCE)
 
 

@@ -20,6 +20,7 @@ def allowed(role: Role) -> Callable[[Operation[Arguments, Answer]], Operation[Ar
     def decorate(function: Operation[Arguments, Answer]) -> Operation[Arguments, Answer]:
         @wraps(function)
         def checked(context: Context, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+            # guarantee: H2
             context.caller.require(role)
             return function(context, *args, **kwargs)
 

@@ -40,6 +40,7 @@ def advance(state: State, entry: Entry, cursor_types: str) -> State:
         identity=written.identity or state.identity,
         facts=state.facts if written.facts is None else written.facts,
         totals=state.totals + written.counts,
+        # guarantee: M4
         checks=combined(state.checks, written.checks) if written.checks else state.checks,
     )
     generation = state.generation
@@ -156,6 +157,7 @@ class StoreCheckpoint:
         if self._units >= UNITS_PER_TOKEN:
             raise Interrupted(Outcome.RELEASED)  # the next claim has a new token, and with it new versions
         token = self._claim.token
+        # guarantee: A22
         return Stamp(token, self._sequence + 1, token * UNITS_PER_TOKEN + self._units)
 
     def save(self, entry: Entry, transaction: Transaction | None) -> Saved:
@@ -226,6 +228,8 @@ class StoreCheckpoint:
 
     def _settle(self, sequence: int) -> None:
         """A save whose commit got no reply counts if it was applied: only it can have advanced the sequence."""
+        # guarantee: B2
+        # guarantee: B3
         if self._unconfirmed is not None and self._unconfirmed.sequence == sequence:
             self.confirm()
         self._unconfirmed = None

@@ -22,6 +22,7 @@ def expire_leases(connection: Connection) -> list[DictRow]:
     """End expired leases and the sessions that their holders still have open."""
     returning = sorted(RETURNING)
     rows = fetch_all(connection, "expire_leases", max_attempts=MAX_ATTEMPTS, returning=returning, steps=STEPS)
+    # guarantee: A18
     for row in rows:
         end_sessions(connection, row["lease_token"])
     return rows
@@ -102,6 +103,7 @@ def end_run(
 
 def _end_wave(connection: Connection, pipeline_id: PipelineId, event: Event) -> list[PipelineId]:
     """Start what waited for the end of this run: the pipelines after it, and itself if it was busy; their ids."""
+    # guarantee: L2
     if event is Event.FINISH:
         chains.record_success(connection, pipeline_id)
     return chains.fire(connection, around=pipeline_id)

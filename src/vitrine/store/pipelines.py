@@ -217,6 +217,7 @@ def request_pause(connection: Connection, key: str | UUID) -> Status:
     The definition need not be valid: a run that began before must be stoppable.
     """
     with transaction(connection):
+        # guarantee: D2
         pipeline = lock_stored(connection, key)
         row = fetch_one(connection, "request_pause", id=pipeline.id, steps=STEPS)
     if row is None:

@@ -4,6 +4,7 @@
 -- fragment fence --
 -- The row of the pipeline while the lease is ours, locked until the transaction ends: no other runner can take it over
 held AS (
+    -- guarantee: A7
     SELECT status, reload_version FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token)s FOR SHARE
 )
 
@@ -26,6 +27,7 @@ greatest(p.requested_at, p.promised_at)
 -- fragment tag --
 -- The name of this installation in the names of its sessions. A copy of the database has the same installation id, so the
 -- name of the database is a part of it
+-- guarantee: J26
 (SELECT left(md5(i.id::text || current_database()), 12) FROM etl.etl_installation i)
 
 -- fragment move --
@@ -87,6 +89,7 @@ next_reconcile_at = CASE WHEN p.options ->> 'reconcile_interval' IS NOT DISTINCT
 file_name = CASE WHEN p.name = %(name)s THEN p.file_name END,
 file_applied_at = CASE WHEN p.name = %(name)s THEN p.file_applied_at END,
 file_digest = CASE WHEN p.name = %(name)s THEN p.file_digest END,
+-- guarantee: D26
 file_differs = coalesce(p.name = %(name)s AND p.file_digest <> %(digest)s, false),
 config_version = p.config_version + 1
 
@@ -164,6 +167,7 @@ SELECT p.*, clock_timestamp() AS read_at,
   FROM etl.etl_pipelines p
   LEFT JOIN LATERAL (SELECT id, kind, status, started_at, finished_at, rows_read
                        FROM etl.etl_runs WHERE pipeline_id = p.id ORDER BY id DESC LIMIT 1) r ON true
+ -- guarantee: H21
  WHERE p.name > %(after)s
    AND
    -- include selection
@@ -389,6 +393,7 @@ WITH marked AS (
       FROM etl.etl_chains c JOIN etl.etl_pipelines p ON p.id = c.pipeline_id
      WHERE c.succeeded_at IS NOT NULL AND p.enabled AND %(steps)s::jsonb -> 'chain' -> p.status IS NOT NULL
        AND NOT EXISTS (SELECT FROM etl.etl_chains o WHERE o.pipeline_id = c.pipeline_id AND o.succeeded_at IS NULL)
+       -- guarantee: L3
        AND (%(around)s::uuid IS NULL OR c.pipeline_id = %(around)s
             OR c.pipeline_id IN (SELECT d.pipeline_id FROM etl.etl_chains d WHERE d.upstream_id = %(around)s))
        FOR UPDATE OF c SKIP LOCKED
@@ -401,6 +406,7 @@ WITH marked AS (
       FROM etl.etl_pipelines s JOIN complete ON complete.pipeline_id = s.id
      WHERE s.enabled AND %(steps)s::jsonb -> 'chain' -> s.status IS NOT NULL
      ORDER BY s.id
+       -- guarantee: L6
        FOR UPDATE OF s SKIP LOCKED
 ), moved AS (
     -- include move
@@ -411,6 +417,7 @@ WITH marked AS (
        AND NOT chosen.is_shown
     RETURNING p.id
 ), used AS (
+    -- guarantee: L1
     UPDATE etl.etl_chains c SET succeeded_at = NULL
       FROM chosen WHERE c.pipeline_id = chosen.id AND (chosen.is_shown OR chosen.id IN (SELECT id FROM moved))
 )
@@ -457,8 +464,10 @@ WITH expired AS (
       LEFT JOIN etl.etl_runs r ON r.pipeline_id = p.id AND r.status = 'RUNNING'
      WHERE
            -- include lease_expired
+       -- guarantee: A17
        FOR UPDATE OF p SKIP LOCKED
 ), judged AS (
+    -- guarantee: A13
     SELECT *, CASE WHEN status <> 'RUNNING' OR NOT charged OR progressed OR attempt < %(max_attempts)s THEN 'expire'
                    WHEN returns THEN 'return_' || lower(coalesce(returns_to, 'IDLE')) ELSE 'crash_loop' END AS event
       FROM expired
@@ -529,6 +538,7 @@ SELECT p.source FROM etl.etl_pipelines p
 -- `claim`: takes the oldest requested pipeline whose source is not full; one that another runner is claiming is skipped
 WITH chosen AS (
     SELECT id, status, rerun, 'claim' AS event FROM etl.etl_pipelines
+     -- guarantee: D14
      WHERE status = 'RUN_REQUESTED' AND enabled
        AND (next_attempt_at IS NULL OR next_attempt_at <= now())
        AND (%(only)s::uuid IS NULL OR id = %(only)s::uuid)
@@ -584,6 +594,7 @@ RETURNING id, coalesce((SELECT r.error_code IN ('LEASE_EXPIRED', 'CRASH_LOOP') F
 -- Extends a lease that has not expired; no row means that it is lost. An expired lease never becomes valid again
 UPDATE etl.etl_pipelines
    SET lease_expires_at = clock_timestamp() + %(ttl)s::interval, heartbeat_at = clock_timestamp()
+ -- guarantee: A11
  WHERE id = %(id)s AND lease_token = %(token)s AND lease_expires_at > clock_timestamp()
 RETURNING status;
 
@@ -602,6 +613,7 @@ SELECT status FROM etl.etl_pipelines WHERE id = %(id)s AND lease_token = %(token
 -- has another: a server that crashed may have lost the last batches, which commit asynchronously; this commit is
 -- synchronous and makes all earlier ones durable
 WITH chosen AS (
+    -- guarantee: D23
     SELECT id, status, rerun AND NOT (rerun_held AND %(returns)s) AS rerun,
            CASE WHEN %(returns)s THEN 'return_' || lower(coalesce(returns_to, 'IDLE'))
                 WHEN %(event)s::text = 'postpone' AND status = 'RUNNING' AND next_due_at IS NULL
@@ -612,6 +624,7 @@ WITH chosen AS (
       FROM etl.etl_pipelines
      WHERE id = %(id)s AND lease_token = %(token)s
        AND (%(batch_seq)s::bigint IS NULL OR EXISTS (
+            -- guarantee: J12
             SELECT FROM etl.etl_state WHERE pipeline_id = %(id)s AND batch_seq = %(batch_seq)s))
        FOR UPDATE
 )
@@ -620,6 +633,7 @@ WITH chosen AS (
        -- include requests
        ,
        attempt = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED' THEN %(attempt)s
+                      -- guarantee: A14
                       WHEN chosen.event = 'release' THEN greatest(p.attempt - 1, 0) ELSE 0 END,
        next_attempt_at = CASE WHEN chosen.event = 'retry' AND step.new = 'RUN_REQUESTED'
                               THEN clock_timestamp() + %(delay)s::interval END,
@@ -1072,6 +1086,7 @@ SELECT p.id, clock_timestamp() AS now, p.enabled, w.status,
 -- A condition has begun: one message, unless an earlier one has reported it and it has not ended since
 WITH opened AS (
     UPDATE etl.etl_pipelines SET alerts = array_append(alerts, %(event)s::text)
+     -- guarantee: L7
      WHERE id = %(id)s AND %(event)s::text <> ALL (alerts)
     RETURNING id, name
 )
@@ -1188,6 +1203,7 @@ SELECT lines, dropped FROM etl.etl_run_logs WHERE run_id = %(run_id)s;
 -- Every token that may be used now, with the seconds until it expires
 SELECT id, name, role, hash, extract(epoch FROM expires_at - now())::float8 AS seconds_left
   FROM etl.etl_tokens
+ -- guarantee: H1
  WHERE revoked_at IS NULL AND expires_at > now();
 
 -- has_tokens --

@@ -122,6 +122,7 @@ connector = Connector(
         pattern=INDEX_NAME,
         grammar="es:index in lower-case letters, digits, hyphens and underscores, beginning with a letter or digit",
         options=ElasticsearchOptions,
+        # guarantee: F15
         reserved=OWN_NAMES,
     ),
     devserver="vitrine.connectors.elasticsearch.devserver:DevServer",

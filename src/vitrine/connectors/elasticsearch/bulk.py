@@ -97,6 +97,7 @@ class Operations:
             end = b',"retry_on_conflict":3}}\n'
             lines = (b'{"update":{"_id":%b%b{"doc":%b,"doc_as_upsert":true}\n' % (one, end, doc) for one, doc in pairs)
         else:
+            # guarantee: A4
             lines = (b'{"index":{"_id":%b%b%b\n' % (one, end, doc) for one, doc in pairs)
         return b"".join(lines)
 
@@ -199,6 +200,7 @@ class Bulk:
             cause = exc.__cause__
             if not isinstance(cause, ApiError) or cause.status_code != 429:
                 raise
+            # guarantee: F3
             self._requests.lease.wait(_retry_after(cause))
             return operations
         except Exception as exc:
@@ -211,6 +213,7 @@ class Bulk:
     def _halve(self, operations: Operations) -> None:
         """The request is too large for the cluster."""
         if len(operations) == 1:
+            # guarantee: F6
             self._reject(operations, 0, "REQUEST_TOO_LARGE", "the document is larger than the cluster accepts", None)
             return
         middle = len(operations) // 2
@@ -226,6 +229,7 @@ class Bulk:
         if self._limits.compress:
             headers = {**headers, "content-encoding": "gzip"}
         # an alias: an index that was deleted must not be created by a write
+        # guarantee: F10
         params = {"require_alias": "true", "filter_path": _ANSWERED + (_PLACES if self._ingest else "")}
 
         def post(client: Elasticsearch) -> Any:
@@ -236,6 +240,7 @@ class Bulk:
     def _settle(self, operations: Operations, reply: Any) -> Operations:
         """Account for every item of a reply; returns the operations that must be sent again."""
         items: list[dict[str, dict[str, Any]]] = self._requests.member(reply, "items")
+        # guarantee: F5
         if len(items) != len(operations):
             raise self._incomplete(len(items), len(operations))
         again: list[int] = []
@@ -249,6 +254,7 @@ class Bulk:
                 self._settle_success(operations, place, action, result)
             elif not self._is_missing(action, result):
                 self._settle_failure(operations, place, status, result, again)
+        # guarantee: F2
         return operations.at(again)
 
     def _incomplete(self, answered: int, sent: int) -> TransientError:
@@ -281,6 +287,7 @@ class Bulk:
 
     def _is_missing(self, action: str, result: dict[str, Any]) -> bool:
         """A document to delete that was not there: that is a success."""
+        # guarantee: F12
         return action == "delete" and result.get("status") == 404 and "error" not in result
 
     def _settle_failure(
@@ -292,8 +299,10 @@ class Bulk:
         elif status == 409 and operations.version is None:
             again.append(place)  # another program changes the same document at this moment
         elif status == 409:
+            # guarantee: B4
             raise self._requests.conflict()
         elif status == 400 and _is_about_the_document(kind, reason):
+            # guarantee: F1
             column = _FIELD.search(reason)
             self._reject(operations, place, kind.upper(), reason, column[1] if column else None)
         else:

@@ -182,6 +182,7 @@ class Generations:
         if first:
             self.ensure_guard(mark)
         name = self.find().next_name
+        # guarantee: I13
         aliases = {f"{name}__load": {"is_hidden": True}}
         self._create(name, definition.settings_while_loading, definition.mappings_with(asdict(mark)), aliases)
         return self._created(name, aliases)
@@ -295,6 +296,7 @@ class Generations:
         if seen is None:
             actions.append({"remove_index": {"index": f"{self.name}__g0"}})
         else:
+            # guarantee: I14
             actions.append({"remove": {"index": seen.name, "alias": self.name, "must_exist": True}})
             actions.append({"remove": {"index": seen.name, "alias": seen.write_alias, "must_exist": False}})
         try:

@@ -52,6 +52,7 @@ def _is_plain(texts: Sequence[str]) -> bool:
 
 
 def _escape(text: str) -> str:
+    # guarantee: F14
     return text.replace(_ESCAPE, _ESCAPE * 2).replace(_SEPARATOR, _ESCAPE + _SEPARATOR)
 
 

@@ -215,6 +215,7 @@ class Requests:
             elif settings.user is not None and settings.password is not None:
                 given["basic_auth"] = (settings.user, settings.password.get_secret_value())
             if any(host.startswith("https:") for host in self._hosts):
+                # guarantee: F9
                 given |= {"verify_certs": settings.verify_certificates, "ssl_show_warn": False}
                 if settings.ca_file is not None and settings.verify_certificates:
                     given["ca_certs"] = _checked_ca(settings.ca_file)
@@ -319,6 +320,7 @@ def translated(target: str) -> Generator[None]:
             " VITRINE_ELASTICSEARCH_REQUEST_TIMEOUT)"
         ) from exc
     except elastic_transport.TransportError as exc:
+        # guarantee: F4
         raise TransientError(f"target {target}: the cluster is unavailable ({type(exc).__name__})") from exc
     except RecursionError as exc:
         raise DataError(
@@ -366,6 +368,7 @@ def error_of(target: str, status: int, body: Any) -> VitrineError:
         return RelationMissing(
             f"target {target} is missing: {reason}; reset the state to build it from the start", code="TARGET_SCHEMA"
         )
+    # guarantee: F8
     if kind == "cluster_block_exception":
         remedy = "wait until it has recovered" if status == 503 else "free disk space, or remove the block"
         return TransientError(

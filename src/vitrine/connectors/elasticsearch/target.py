@@ -33,6 +33,7 @@ class IndexTarget:
         self.requests.check()
         if writes and self._waits_for_predecessor:
             # a request of the run that died may still be in progress, and write a document that no newer one replaces
+            # guarantee: A8
             self.job.lease.wait(self.job.settings.takeover_grace.total_seconds())
             self._waits_for_predecessor = False
         yield

@@ -49,6 +49,7 @@ class ElasticsearchUnit:
             identity=self._identity(self._index),
         )
         if documents.ids:
+            # guarantee: F13
             action = Action.INDEX if self._owns_documents else Action.UPSERT
             self._send(self._index, Operations(action, documents.ids, documents.sources, self._version))
 
@@ -90,6 +91,7 @@ class ElasticsearchUnit:
 
     @property
     def _version(self) -> int | None:
+        # guarantee: F7
         return self._stamp.version if self._owns_documents else None
 
     def _send(self, index: StoredIndex, operations: Operations) -> None:

@@ -163,6 +163,7 @@ class _Bounds:
     def compared(self, value: sql.Composable, type_name: str, form: sql.Composable) -> sql.Composable:
         """What is compared; hexadecimal digits order as the bytes do, and bytea has no minimum before version 18."""
         if self.by_characters:
+            # guarantee: J35
             return sql.SQL("encode({}, 'hex') COLLATE \"C\"").format(ranges.utf8(form))
         if self.as_type == "numeric":
             return ranges.number(value, type_name)

@@ -83,6 +83,7 @@ class KeyPlaces:
             yield sql.SQL("{} = ANY({}::integer[])").format(self.bucket, sql.Literal(wanted))
         if compare.marked is not None:
             yield self._is_not_marked(compare.marked)
+        # guarantee: J30
         if compare.skipped:
             yield sql.SQL("({} IS NOT TRUE)").format(self._is_listed(compare.skipped))
 

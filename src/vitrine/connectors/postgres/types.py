@@ -150,6 +150,7 @@ def _plan(oid: int, modifier: int, known: Mapping[int, DictRow]) -> _Plan:
     inner_carrier, inner_form = _scalar(inner, element_modifier)
     untrusted = foreign_code or _has_code(inner) or (element_is_domain and not _all_trusted(element, known))
     match inner_form:
+        # guarantee: K1
         case Form.SAME if not element_is_domain:
             return _Plan(declared, (base, base_modifier), Form.SAME, untrusted)
         case Form.SAME:

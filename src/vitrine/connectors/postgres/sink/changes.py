@@ -46,6 +46,7 @@ class ChangesUnit(BatchUnit):
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
+        # guarantee: M2
         self._check(batch)
         if batch.count:
             self._target.refuse_changed(column.name for column in batch.columns)

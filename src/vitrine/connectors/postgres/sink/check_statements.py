@@ -56,6 +56,7 @@ def restricted(seconds: float, temporary_bytes: int) -> sql.Composed:
     Temporary files are limited if the role may do that. The merge of a batch switches joins off.
     """
     return sql.SQL(
+        # guarantee: M5
         "SET LOCAL transaction_read_only = on; SET LOCAL search_path = pg_catalog, pg_temp;"
         " SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on;"
         " SELECT set_config('statement_timeout',"

@@ -35,6 +35,7 @@ class WrittenColumns:
         if self._facts.get("steps") != self._steps:
             return []
         names = {column.name for column in columns}
+        # guarantee: J13
         return [name for name in self._facts.get("columns", {}) if name not in names]
 
     def retyped(self, columns: Sequence[Column]) -> list[tuple[Column, str]]:

@@ -132,6 +132,7 @@ class StagedLoad:
         self._refuse_other_types(connection)
         superseded = drop_superseded(connection, self._target, self._table, self._newest_by) if info.repeats else 0
         self._add_missing_key(connection)
+        # guarantee: M1
         checked = self._check(connection, info, staged - superseded)
         healed = tuple(self._quarantine.healed_by_load(self._table))
         repeated = superseded if self._counts_repeated else 0
@@ -167,6 +168,8 @@ class StagedLoad:
         """The numbers of rows that were deleted and written, and the rows that do not fit."""
         if self._refers_to_itself and (moved := self._move_before_delete(connection, info)) is not None:
             return *moved, []
+        # guarantee: I3
+        # guarantee: I4
         deleted = self._delete_vanished(connection, info.max_delete_ratio)
         return deleted, *self._merge(connection)
 
@@ -242,8 +245,10 @@ class StagedLoad:
 
     def _delete_vanished(self, connection: Connection, max_ratio: float | None) -> int:
         before = self._session.count(self._target.identifier)
+        # guarantee: J18
         statement = self._target.statements.delete_vanished(self._table, self._quarantine.kept)
         deleted = connection.execute(statement).rowcount
+        # guarantee: I6
         if max_ratio is not None and deleted > before * max_ratio:
             raise DataError(
                 f"the source lacks {deleted} of the {before} rows of {self._target.name}, more than max_delete_ratio"

@@ -96,6 +96,7 @@ class Merger:
         return next((one for one in named if one.columns and set(one.columns) <= set(self._columns)), None)
 
     def _ways(self, unique: UniqueFacts | None) -> list[Way]:
+        # guarantee: J10
         if not self._facts.references and not self._facts.triggers:
             return [self._replace]
         if unique is None:
@@ -158,6 +159,7 @@ class Merger:
 
     def _check_stored(self, complete: bool) -> None:
         """Compare the rows with what triggers of the target have stored."""
+        # guarantee: J20
         if not self._facts.triggers:
             return
         check_deferred(self._connection)
@@ -185,4 +187,5 @@ def report_triggers(target: TargetTable, facts: TableFacts, stored: str) -> None
 
 def check_deferred(connection: Connection) -> None:
     """Check deferred constraints now, while the error still names a row and can be rolled back to a savepoint."""
+    # guarantee: J22
     connection.execute("SET CONSTRAINTS ALL IMMEDIATE")

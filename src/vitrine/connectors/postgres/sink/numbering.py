@@ -230,6 +230,7 @@ def _way(conversion: Conversion, *, is_text: bool) -> _Way:
     if is_text and not conversion.is_needed and facts.bare == "text" and not conversion.is_domain:
         return _Way(sent)
     if is_text and not conversion.is_needed:
+        # guarantee: J9
         return _Way(_cast(sent, facts.bare), _either(sent, _is_valid(sent, conversion.target)))
     own = _cast(sent, conversion.source) if is_text else sent
     text = types.output_text(own)

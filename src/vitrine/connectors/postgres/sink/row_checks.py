@@ -149,6 +149,7 @@ class RowChecks:
 
     def _named(self, check: BaseCheck, count: int, broken: sql.Composed, rows: statements.Rows) -> CheckResult:
         """The result, with some keys if rows break the check and errors may quote keys."""
+        # guarantee: M3
         if not count or not self._show_keys:
             return rules.result_of(check, count)
         named = self._result(check, lambda: self._keys(broken, rows))

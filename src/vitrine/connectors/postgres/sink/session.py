@@ -18,6 +18,7 @@ _CODES = {
     "42703": "TARGET_SCHEMA",
     "42P01": "TARGET_SCHEMA",
     "3F000": "TARGET_SCHEMA",
+    # guarantee: B6
     "55P03": "SINK_LOCKED",
 }
 

@@ -63,6 +63,7 @@ class TargetStatements:
         assignments = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("s", name)) for name in changing]
         if self.touch:
             assignments.append(sql.SQL("{} = now()").format(sql.Identifier(self.touch)))
+        # guarantee: E9
         return sql.SQL("WHEN MATCHED AND {differs} THEN UPDATE SET {assignments}").format(
             differs=_differs(changing), assignments=sql.SQL(", ").join(assignments)
         )

@@ -167,6 +167,7 @@ class TargetTable:
 
     def refuse_bad_keys(self, table: sql.Composable) -> None:
         """DataError with examples if a key occurs twice or contains a NULL."""
+        # guarantee: E6
         rows = self._session.connection.execute(self.statements.bad_keys(table)).fetchall()
         if any(row["incomplete"] for row in rows):
             raise self.null_key()

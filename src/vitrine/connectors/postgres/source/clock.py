@@ -11,6 +11,7 @@ from vitrine.postgres import Connection, raw
 
 # Of a standby, only the past up to the last replayed transaction is certain: the standby's own clock runs while replay
 # waits, and a standby that has received everything cannot know that the primary has committed nothing since.
+# guarantee: J7
 _LATEST_VISIBLE = """
     SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_xact_replay_timestamp() ELSE clock_timestamp() END AS at
 """
@@ -31,6 +32,7 @@ _SETTLED = "(%(at)s::timestamptz - make_interval(secs => %(margin)s))"
 # When clocks are set back, local times repeat: a row written later may have a lower local time. So the bound is the
 # lowest local time of all moments from the settled one on. No zone sets its clocks back by more than 27 hours, and
 # zones change at whole minutes.
+# guarantee: J8
 _LOWEST_LOCAL = """
     SELECT CAST(min({local}) AS {type})::text AS bound
       FROM (SELECT {settled} UNION ALL

@@ -107,9 +107,11 @@ class SourceConnections:
             "statement_timeout": limit.milliseconds,
             "idle_in_transaction_session_timeout": int(idle.total_seconds() * 1000),
         }
+        # guarantee: K5
         limits = {name: session.role.stricter(name, ours) for name, ours in times.items()}
         if (files := session.role.file_limit(self._file_limit // 1024)) is not None:
             limits["temp_file_limit"] = files
+        # guarantee: J15
         return _opening(tuple(limits.items()), settings)
 
     def reading(self, *, executes: bool = False) -> ReadOnly:

@@ -22,6 +22,7 @@ class Horizon(NamedTuple):
     @property
     def lag(self) -> timedelta:
         """How long the oldest open transaction has been open."""
+        # guarantee: C3
         return self.now - (self.at or self.prepared_since or self.now)
 
 
@@ -43,6 +44,7 @@ def read(connection: Connection, relations: lineage.Relations = (), functions: C
             " longest time from the time in a row until the row can be read, and every run reads that much again",
             code="HORIZON_UNAVAILABLE",
         )
+    # guarantee: C4
     if row["prepared"]:
         return Horizon(None, row["now"], f"{row['prepared']} prepared transaction(s)", row["prepared_since"])
     if row["oldest"] is None or row["oldest"] >= row["now"]:

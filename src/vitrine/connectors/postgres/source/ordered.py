@@ -26,6 +26,7 @@ class Term(NamedTuple):
 
     @property
     def greater(self) -> Operator:
+        # guarantee: J3
         return _GREATER if self.by_image else self.column.facts.greater or _GREATER
 
     @property
@@ -119,6 +120,7 @@ class OrderedQuery:
         """Orders values that are equal but differ, for example 1.0 and 1.00; without it a resumed read skips one."""
         facts = column.facts
         is_exact = facts.identical and (not facts.collatable or self.query.has_deterministic_collation(column))
+        # guarantee: J4
         return [] if is_exact or facts.send is None else [Term(column, by_image=True)]
 
     def _where(self, cursor: Cursor | None) -> sql.Composable:
@@ -129,6 +131,7 @@ class OrderedQuery:
 
     def _after(self, cursor: Cursor | None) -> Sequence[sql.Composable]:
         names = [terms[0].expression for terms in self._terms]
+        # guarantee: C9
         if self.read.skip_null:
             present = [sql.SQL("{} IS NOT NULL").format(name) for name in names]
             return [self._beyond(cursor), *present[1:]] if cursor else present

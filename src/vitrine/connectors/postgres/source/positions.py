@@ -55,6 +55,8 @@ class TimeTracker:
     def after(self, raw: Sequence[bytes], end: Cursor | None) -> Position:
         if self._bound is None:
             return self.start
+        # guarantee: C1
+        # guarantee: C11
         return Position(end) if codec.number(self._type_oid, raw[0]) < self._bound else self._held
 
     def finished(self) -> Position | None:
@@ -89,6 +91,7 @@ class PendingTracker:
         self._settled = (
             start.pending_since is not None
             and watermark.at is not None
+            # guarantee: C22
             and watermark.at - margin >= start.pending_since
         )
 
@@ -112,6 +115,7 @@ class PendingTracker:
 
     def _held_back(self, raw: Sequence[bytes], end: Cursor | None) -> Cursor | None:
         """The end, or the number that is `disorder` below it, but not below what is stored."""
+        # guarantee: J19
         if self._disorder == 0:
             return end
         lowest = -(1 << 8 * len(raw[0]) - 1)

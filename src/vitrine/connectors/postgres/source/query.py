@@ -201,6 +201,7 @@ class SourceQuery:
 
         `then`: statements to execute in the same round trip.
         """
+        # guarantee: J2
         if prepare(session, self._query, then) != self._described:
             raise TransientError(
                 "source query: its columns have changed since the run was planned; the next attempt plans it again",

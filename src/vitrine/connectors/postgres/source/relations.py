@@ -54,6 +54,7 @@ class Relations:
         guarded = {name: way for name, way in walk.guarded.items() if name not in unlimited}
         if self._respect:
             self._limited = tuple(sorted(guarded))
+        # guarantee: J34
         elif guarded:
             self._refuse_row_security(connection, guarded)
         self._refuse_unlocked(connection, walk, unlocked, {(row["schema"], row["name"]): row["oid"] for row in found})

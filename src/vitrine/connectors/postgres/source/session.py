@@ -147,6 +147,7 @@ class SourceSession(psycopg.Connection[DictRow]):
         if self._became_idle():
             return
         threading.Thread(target=self._terminate, name="terminate", daemon=True).start()
+        # guarantee: K4
         if not self._became_idle():
             leave(self)
 

@@ -83,11 +83,13 @@ class Snapshot:
                     data, count, last = bytearray(data) + rows.take(), count + 1, len(data)
                 self._end_at(data, last, following=rows.peek())
                 yield self.chunk(data, count)
+            # guarantee: K14
             if rows.is_too_large:
                 self.is_too_large = True
                 self.close()
                 return
             with self._connection.under(self._connections.executing):
+                # guarantee: J33
                 self._ordered.refuse_hidden_nulls(self._connection)
             self._connection.execute("COMMIT")
 
@@ -96,6 +98,7 @@ class Snapshot:
         session, planning = self._connection, self._connections.planning
         session.execute(self._connections.opening(session, planning, idle=self._max_idle))
         with session.under(planning):
+            # guarantee: K2
             self._ordered.query.relations.check(session)
             self._ordered.query.refuse_changed(session, self._settings())
         with session.under(self._connections.executing):

@@ -241,6 +241,7 @@ class _Cut:
             if best_before is None:
                 # a query that takes longer than that until its first row keeps its snapshot, or it would be repeated
                 is_slow = time.monotonic() - started > max(self._max_age, _SLOW_START)
+                # guarantee: J27
                 best_before = float("inf") if is_slow else started + self._max_age
             cut = chunk, self._tracker.after(self._snapshot.raw_end, self._snapshot.end)
             # closed before a throttle wait that would exceed its maximum age: a waiting run must not block vacuum

@@ -21,4 +21,5 @@ BEGIN
 END $$;
 DROP INDEX etl.one_pipeline_per_target;
 CREATE UNIQUE INDEX one_pipeline_per_target ON etl.etl_pipelines (target_table)
+    -- guarantee: J11
     WHERE enabled OR lease_token IS NOT NULL;

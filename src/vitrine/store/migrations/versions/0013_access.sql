@@ -45,4 +45,5 @@ BEGIN
 END $$;
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON etl.etl_audit
     FOR EACH STATEMENT EXECUTE FUNCTION etl.refuse_audit_change();
+-- guarantee: H17
 ALTER TABLE etl.etl_audit ENABLE ALWAYS TRIGGER append_only;
