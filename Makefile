@@ -45,17 +45,23 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
+# distributions of this repository: they are installed from their folders, and no index is asked for them
+TESTING_FOLDER := packages/vitrine-testing
+DEVSERVER_FOLDER := packages/vitrine-devserver
+
 # the extra `devserver`
-$(SEARCH): $(RUNTIME) requirements/devserver.txt
+$(SEARCH): $(RUNTIME) requirements/devserver.txt $(DEVSERVER_FOLDER)/pyproject.toml
 	@$(INSTALL) $(LOCKED) -r requirements/devserver.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e $(DEVSERVER_FOLDER)
 	@touch $@
 
-$(DEV): $(RUNTIME) requirements/dev.txt
+$(DEV): $(RUNTIME) requirements/dev.txt $(TESTING_FOLDER)/pyproject.toml $(DEVSERVER_FOLDER)/pyproject.toml
 	@$(INSTALL) $(NO_COMPILE) $(LOCKED) -r requirements/dev.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e $(TESTING_FOLDER) -e $(DEVSERVER_FOLDER)
 	@touch $@
 
 # the folder and the environment of the Airflow provider; $(call in_airflow,…) makes a command for .venv one for it
-AIRFLOW_FOLDER := integrations/airflow
+AIRFLOW_FOLDER := packages/vitrine-airflow
 AIRFLOW_VENV := .venv-airflow
 AIRFLOW := $(AIRFLOW_VENV)/.installed
 in_airflow = $(subst $(VENV),$(AIRFLOW_VENV),$(1))
@@ -225,7 +231,7 @@ requirements: $(DEV) ## Compile the pinned requirements with their hashes again 
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/build.txt requirements/build.in
 	$(COMPILE) --constraint requirements/runtime.txt --extra api --extra console --extra elasticsearch --extra frames --output-file requirements/image.txt pyproject.toml
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/devserver.txt requirements/devserver.in
-	$(COMPILE) --constraint requirements/runtime.txt --extra devserver --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/dev.txt pyproject.toml requirements/devserver.in requirements/dev.in
 	$(COMPILE) --output-file requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml requirements/build.in
 
 .PHONY: sample-sql

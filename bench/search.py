@@ -18,10 +18,10 @@ from bench.setup import Setup
 from bench.tree import Definition, Installation, Measurement
 from vitrine.connectors.elasticsearch import ElasticsearchOptions
 from vitrine.connectors.elasticsearch.bulk import Action, Limits, Operations, cut
-from vitrine.connectors.elasticsearch.devserver import DevServer
 from vitrine.connectors.elasticsearch.documents import DocumentEncoder
 from vitrine.flow.rows import START, Batch, Column, TextRows
 from vitrine.postgres import TEXT_FORMAT
+from vitrine_devserver import DevServer
 
 AT_MOST, AT_MOST_MB = 1.35, 200
 KEY, NAME, BARE = "film_id", "bench_films", "bench_films_bare"

@@ -23,6 +23,9 @@ ENTRY_POINTS = "vitrine.connectors"
 GROUPS = "vitrine."
 """Every group of entry points that is read here begins with it."""
 
+DEVSERVER_PACKAGE = "vitrine_devserver"
+"""The package of the extra `devserver`; connectors name it as text, so that the product runs without it."""
+
 DEFAULT_SINK = "postgres"
 """The sink of a target without a scheme."""
 
@@ -194,7 +197,15 @@ def devserver(name: str) -> type[DevelopmentServer]:
     if connector is None or connector.devserver is None:
         known = ", ".join(with_devserver()) or "none"
         raise ConfigError(f"there is no development server '{name}'; available: {known}", code="UNKNOWN_DEVSERVER")
-    return load_class(connector, connector.devserver)
+    try:
+        return load_class(connector, connector.devserver)
+    except ModuleNotFoundError as exc:
+        if exc.name != DEVSERVER_PACKAGE:
+            raise
+        raise ConfigError(
+            f"the development server '{name}' needs the extra `devserver`: pip install 'vitrine-etl[devserver]'",
+            code="EXTRA_MISSING",
+        ) from exc
 
 
 def options_model(common: type[BaseModel], source_type: str, target: str) -> type[BaseModel]:

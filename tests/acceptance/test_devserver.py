@@ -114,7 +114,7 @@ def test_without_an_installed_java_the_server_runs_keeps_its_data_and_stops_with
 
 OWNER = """
 import signal
-from vitrine.connectors.elasticsearch.devserver import DevServer
+from vitrine_devserver import DevServer
 
 with DevServer.start(fast=True) as server:
     print(f"export VITRINE_ELASTICSEARCH_URL={server.url}", flush=True)

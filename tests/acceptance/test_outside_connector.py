@@ -22,7 +22,7 @@ from vitrine.model import RequestKind
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
-from vitrine.testing import Texts
+from vitrine_testing import Texts
 
 QUERY = "SELECT id::text, film_id::text, rating::text, modified::text FROM ugc.ratings"
 RATINGS = """\
@@ -192,7 +192,7 @@ def test_without_the_distribution_the_installed_connectors_are_listed(command: C
 SUITE = """\
 from memory_case import MemorySinkCase
 import pytest
-from vitrine.testing import SinkConformance
+from vitrine_testing import SinkConformance
 
 
 class TestMemorySink(SinkConformance):
@@ -205,7 +205,7 @@ class TestMemorySink(SinkConformance):
 def test_the_conformance_suite_runs_in_the_project_of_a_connector(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_sink.py").write_text(SUITE)
     shutil.copy(memory_case.__file__, tmp_path)
-    plugin, chosen = ["-p", "vitrine.testing.fixtures"], ["-k", "test_02 or test_12"]
+    plugin, chosen = ["-p", "vitrine_testing.fixtures"], ["-k", "test_02 or test_12"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *plugin, *chosen, "test_sink.py"],
         cwd=tmp_path,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import plugins
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.testing.fixtures import vitrine_connection, vitrine_lists, vitrine_store_url
+from vitrine_testing.fixtures import vitrine_connection, vitrine_lists, vitrine_store_url
 
 __all__ = ["vitrine_connection", "vitrine_lists", "vitrine_store_url"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.search_case import SearchSinkCase
 from tests.helpers.search_proxy import SearchProxy
-from vitrine.testing import SinkConformance
+from vitrine_testing import SinkConformance
 
 BREAKING = ("test_05", "test_07", "test_20_a_run", "test_20_a_call", "test_21", "test_22", "test_23_the_constructor")
 MANY_ROWS = "test_05"

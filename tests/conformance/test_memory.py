@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import plugins
 from tests.helpers.memory_case import MemorySinkCase, MemorySourceCase
-from vitrine.testing import SinkConformance, SourceConformance
+from vitrine_testing import SinkConformance, SourceConformance
 
 
 @pytest.fixture(scope="module", autouse=True)

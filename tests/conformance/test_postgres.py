@@ -7,8 +7,8 @@ import pytest
 from tests.helpers.postgres_case import PostgresSinkCase, PostgresSourceCase
 from tests.helpers.proxy import Proxy
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.testing import SinkConformance, SourceConformance
-from vitrine.testing.fixtures import DATABASE
+from vitrine_testing import SinkConformance, SourceConformance
+from vitrine_testing.fixtures import DATABASE
 
 BREAKING = (
     "test_07",

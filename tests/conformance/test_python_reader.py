@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.reader_case import PythonReaderCase
-from vitrine.testing import SourceConformance
+from vitrine_testing import SourceConformance
 
 
 class TestPythonReader(SourceConformance):

@@ -101,7 +101,7 @@ def _start_keeper(folder: Path) -> None:
 def _keep(folder: Path) -> None:
     """Run the server in a process of its own until the session ends, also by a kill."""
     # tests of an older tree read this module, and that tree has no development server
-    from vitrine.connectors.elasticsearch.devserver import DevServer
+    from vitrine_devserver import DevServer
 
     with (folder / "keeper").open("w") as keeper:
         fcntl.flock(keeper, fcntl.LOCK_EX)  # the forked process inherits it

@@ -1,4 +1,4 @@
-"""Pipelines in memory for the scenarios of vitrine.testing: the real loop and checkpoint, three kinds of target."""
+"""Pipelines in memory for the scenarios of vitrine_testing: the real loop and checkpoint, three kinds of target."""
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -33,12 +33,12 @@ from vitrine.model import Claim, Definition, PipelineId, RunId, RunOptions
 from vitrine.store import checkpoints
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
-from vitrine.testing.cases import Texts
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListSource, ListTable
-from vitrine.testing.points import Points
-from vitrine.testing.runs import Held, Tested
-from vitrine.testing.sinks.actions import texts_of
+from vitrine_testing.cases import Texts
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.lists import ListSource, ListTable
+from vitrine_testing.points import Points
+from vitrine_testing.runs import Held, Tested
+from vitrine_testing.sinks.actions import texts_of
 
 # -- the store --------------------------------------------------------------------------------------------------------
 

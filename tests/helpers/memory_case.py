@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from vitrine.errors import TransientError
 from vitrine.flow.rows import Column, Key, Kind, kind_of
-from vitrine.testing import REFUSED, SAMPLES, Fault, NotSimulated, Texts
+from vitrine_testing import REFUSED, SAMPLES, Fault, NotSimulated, Texts
 
 SETTLED = "2999-12-31 00:00:00+00"
 _numbers = itertools.count(1)

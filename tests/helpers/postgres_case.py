@@ -12,7 +12,7 @@ from tests.helpers.proxy import Proxy
 from vitrine.copytext import values
 from vitrine.flow.rows import Column, Key
 from vitrine.postgres import TEXT_FORMAT, Connection, connect, raw
-from vitrine.testing import REFUSED, SAMPLES, Fault, NotSimulated, Texts
+from vitrine_testing import REFUSED, SAMPLES, Fault, NotSimulated, Texts
 
 _numbers = itertools.count(1)
 

@@ -13,7 +13,7 @@ from vitrine.flow.rows import Column, Kind, kind_of
 from vitrine.model import Cursor, Row
 from vitrine.registry import Kind as TaskKind
 from vitrine.registry import Task
-from vitrine.testing import SAMPLES, Fault, NotSimulated, Texts
+from vitrine_testing import SAMPLES, Fault, NotSimulated, Texts
 
 HELD = frozenset({Kind.BOOLEAN, Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL, Kind.TEXT, Kind.BYTES, Kind.UUID, Kind.TIME})
 """Kinds of which Python can hold every sample: not infinity, months, or the bounds of an array."""

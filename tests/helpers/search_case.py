@@ -15,7 +15,7 @@ from vitrine.connectors.elasticsearch.decoding import MISSING, text_of_value
 from vitrine.connectors.elasticsearch.exact_json import NumberText
 from vitrine.connectors.elasticsearch.ids import id_of
 from vitrine.flow.rows import Column, Key
-from vitrine.testing import REFUSED, SAMPLES, Fault, Texts
+from vitrine_testing import REFUSED, SAMPLES, Fault, Texts
 
 _numbers = itertools.count(1)
 PAGE = 10_000

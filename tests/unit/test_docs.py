@@ -15,7 +15,7 @@ from vitrine.settings import Settings
 from vitrine.status import diagram
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "integrations").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

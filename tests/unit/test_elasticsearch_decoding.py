@@ -13,7 +13,7 @@ from vitrine.connectors.elasticsearch.decoding import MISSING, NumberText, text_
 from vitrine.connectors.elasticsearch.documents import DocumentEncoder, Documents
 from vitrine.copytext import values
 from vitrine.flow.rows import START, Batch, Column, TextRows
-from vitrine.testing.samples import SAMPLES
+from vitrine_testing.data import SAMPLES
 
 REFUSED = {"NaN", "Infinity", "0044-03-15 BC", "infinity", "-infinity", "[0:1]={5,6}"}
 TEXTS = some.text(

@@ -18,7 +18,7 @@ from vitrine.connectors.elasticsearch.sink import ElasticsearchSink
 from vitrine.copytext import values
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.rows import START, Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
-from vitrine.testing.samples import SAMPLES, sample_rows
+from vitrine_testing.data import SAMPLES, sample_rows
 
 ID, TITLE, MODIFIED = Column("id", "integer"), Column("title", "text"), Column("modified", "timestamp with time zone")
 COLUMNS = (TITLE, ID, MODIFIED)

@@ -21,9 +21,9 @@ from vitrine.flow import loop
 from vitrine.flow.protocols import Checkpoint
 from vitrine.flow.rows import Entry, Saved, Stamp, Written
 from vitrine.store.checkpoints import StoreCheckpoint
-from vitrine.testing import data
-from vitrine.testing.lists import ListTable
-from vitrine.testing.scenarios import LOADS, SCENARIOS, Failure, change, differences, full_load, replace_at
+from vitrine_testing import data
+from vitrine_testing.lists import ListTable
+from vitrine_testing.scenarios import LOADS, SCENARIOS, Failure, change, differences, full_load, replace_at
 
 KINDS: dict[str, Callable[[FencedStore], Target]] = {
     "the store's transaction": JoinedTarget,

@@ -32,12 +32,18 @@ def test_the_makefile_installs_requirements_only_by_their_hashes() -> None:
     assert "--generate-hashes" in recipe
 
 
-def test_the_pins_of_the_development_server_are_those_of_its_extra() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+def test_the_pins_of_the_development_server_are_those_of_its_distribution() -> None:
+    package = tomllib.loads((ROOT / "packages" / "vitrine-devserver" / "pyproject.toml").read_text("utf-8"))
     lines = (ROOT / "requirements" / "devserver.in").read_text("utf-8").splitlines()
-    assert [line for line in lines if not line.startswith("#")] == project["project"]["optional-dependencies"][
-        "devserver"
-    ]
+    pinned = [line for line in lines if not line.startswith("#")]
+    assert [*pinned, "vitrine-etl"] == package["project"]["dependencies"]
+
+
+def test_the_makefile_installs_distributions_of_this_repository_from_their_folders() -> None:
+    recipe = (ROOT / "Makefile").read_text("utf-8")
+    installs = [line for line in recipe.splitlines() if "$(INSTALL" in line and " -e " in line]
+    assert installs
+    assert all("--no-deps --no-build-isolation" in line for line in installs)
 
 
 @pytest.mark.promise("K15")

@@ -125,6 +125,6 @@ connector = Connector(
         # guarantee: F15
         reserved=OWN_NAMES,
     ),
-    devserver="vitrine.connectors.elasticsearch.devserver:DevServer",
+    devserver="vitrine_devserver:DevServer",
     diagnose="vitrine.connectors.elasticsearch.diagnosis:diagnose",
 )

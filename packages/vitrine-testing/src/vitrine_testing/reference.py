@@ -1,4 +1,4 @@
-"""The reference page of connectors, out of their own declarations: `python -m vitrine.testing.reference`."""
+"""The reference page of connectors, out of their own declarations: `python -m vitrine_testing.reference`."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from vitrine.plugins import Connector, SinkSpec, SourceSpec
 HEAD = """\
 # Connector reference
 
-Generated from the declarations of the installed connectors by `python -m vitrine.testing.reference`; a test compares
+Generated from the declarations of the installed connectors by `python -m vitrine_testing.reference`; a test compares
 it. How to write a connector: [connectors.md](connectors.md). Options that every pipeline has:
 [pipelines.md](pipelines.md).
 """

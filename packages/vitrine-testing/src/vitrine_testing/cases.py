@@ -39,7 +39,7 @@ class SinkCase(Protocol):
 
     @property
     def types(self) -> Collection[str]:
-        """PostgreSQL types that the sink stores exactly, out of `vitrine.testing.SAMPLES`; any other is a finding."""
+        """PostgreSQL types that the sink stores exactly, out of `vitrine_testing.SAMPLES`; any other is a finding."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class SourceCase(Protocol):
 
     @property
     def types(self) -> Collection[str]:
-        """PostgreSQL types that the source delivers exactly, out of `vitrine.testing.SAMPLES`."""
+        """PostgreSQL types that the source delivers exactly, out of `vitrine_testing.SAMPLES`."""
         ...
 
     def settings(self) -> Mapping[str, str]:

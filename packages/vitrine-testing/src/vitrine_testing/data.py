@@ -1,10 +1,33 @@
-"""Values of every type, in canonical text: ordinary ones, and those that are easily damaged on the way."""
+"""The rows that the suites move: a key, a text and a time of change; and values of every type in canonical text."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from vitrine.flow.rows import Column
-from vitrine.testing.cases import Texts
+from vitrine_testing.cases import Texts
+
+COLUMNS = (
+    Column("id", "integer"),
+    Column("note", "text"),
+    Column("modified", "timestamp with time zone"),
+)
+
+
+def moment(second: int) -> str:
+    """A time of change, in canonical text."""
+    return f"2024-01-01 {second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}+00"
+
+
+def row(number: int, note: str | None = None, second: int | None = None) -> Texts:
+    return {"id": str(number), "note": note or f"note {number}", "modified": moment(second or number)}
+
+
+def rows(first: int, last: int) -> list[Texts]:
+    """Rows with these ids, each changed one second after the one before."""
+    return [row(number) for number in range(first, last + 1)]
+
+
+# -- values of every type: ordinary ones, and those that are easily damaged on the way --------------------------------
 
 SAMPLES: dict[str, tuple[str, ...]] = {
     "boolean": ("t", "f"),

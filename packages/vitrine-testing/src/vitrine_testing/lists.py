@@ -33,8 +33,8 @@ from vitrine.flow.throttle import Throttle
 from vitrine.model import Cursor
 from vitrine.plugins import Connector, NoOptions, SourceSpec
 from vitrine.postgres import Connection, connect
-from vitrine.testing.binary import to_binary
-from vitrine.testing.cases import Texts
+from vitrine_testing.binary import to_binary
+from vitrine_testing.cases import Texts
 
 CONNECTOR = "list"
 
@@ -222,4 +222,4 @@ def list_source(job: SourceJob[NoOptions, NoOptions]) -> ListSource:
     return ListSource(_tables[name], name, job.url or "")
 
 
-connector = Connector(CONNECTOR, source=SourceSpec("vitrine.testing.lists:list_source"))
+connector = Connector(CONNECTOR, source=SourceSpec("vitrine_testing.lists:list_source"))

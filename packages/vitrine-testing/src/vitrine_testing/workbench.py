@@ -22,11 +22,11 @@ from vitrine.store import claims, leases, pipelines, rejects, runs
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
-from vitrine.testing.cases import SinkCase, Texts
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import CONNECTOR, ListTable
-from vitrine.testing.points import Points
-from vitrine.testing.runs import Held, Tested
+from vitrine_testing.cases import SinkCase, Texts
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.lists import CONNECTOR, ListTable
+from vitrine_testing.points import Points
+from vitrine_testing.runs import Held, Tested
 
 _numbers = itertools.count(1)
 

@@ -8,14 +8,14 @@ import pytest
 
 from vitrine import settings
 from vitrine.postgres import Connection
-from vitrine.testing.cases import SinkCase
-from vitrine.testing.lists import ListTable
-from vitrine.testing.sinks.checks import CheckTests
-from vitrine.testing.sinks.failures import FailureTests
-from vitrine.testing.sinks.loads import LoadTests
-from vitrine.testing.sinks.reading import ReadingTests
-from vitrine.testing.sinks.writing import WritingTests
-from vitrine.testing.workbench import Workbench
+from vitrine_testing.cases import SinkCase
+from vitrine_testing.lists import ListTable
+from vitrine_testing.sinks.checks import CheckTests
+from vitrine_testing.sinks.failures import FailureTests
+from vitrine_testing.sinks.loads import LoadTests
+from vitrine_testing.sinks.reading import ReadingTests
+from vitrine_testing.sinks.writing import WritingTests
+from vitrine_testing.workbench import Workbench
 
 
 class SinkConformance(WritingTests, FailureTests, LoadTests, ReadingTests, CheckTests):

@@ -6,10 +6,10 @@ from typing import Any, Protocol, TypeVar
 from vitrine.errors import TransientError, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Key
-from vitrine.testing.cases import Texts
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListTable
-from vitrine.testing.points import Points
+from vitrine_testing.cases import Texts
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.lists import ListTable
+from vitrine_testing.points import Points
 
 ATTEMPTS = 5
 """More than any scenario needs: a run that does not end is a failure, not a loop."""

@@ -21,11 +21,11 @@ from vitrine.flow.throttle import Limits, Throttle
 from vitrine.model import Cursor, Definition
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.testing import data
-from vitrine.testing.binary import to_canonical_text
-from vitrine.testing.cases import Fault, NotSimulated, SourceCase, Texts
-from vitrine.testing.samples import sample_rows
-from vitrine.testing.sinks.actions import HIDDEN_VALUE, WAIT_SECONDS, in_thread, open_files, texts_of
+from vitrine_testing import data
+from vitrine_testing.binary import to_canonical_text
+from vitrine_testing.cases import Fault, NotSimulated, SourceCase, Texts
+from vitrine_testing.data import sample_rows
+from vitrine_testing.sinks.actions import HIDDEN_VALUE, WAIT_SECONDS, in_thread, open_files, texts_of
 
 BY_CURSOR = ("modified", "id")
 BY_KEY = ("id",)

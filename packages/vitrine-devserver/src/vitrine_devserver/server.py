@@ -12,9 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
-from vitrine.connectors.elasticsearch.devserver import distribution, java, launch, settings, thai
-from vitrine.connectors.elasticsearch.devserver.distribution import VERSION, Report
-from vitrine.connectors.elasticsearch.devserver.java import Java
 from vitrine.errors import ConfigError
 from vitrine.local_servers import (
     Account,
@@ -24,6 +21,9 @@ from vitrine.local_servers import (
     change_owner,
     unprivileged_account,
 )
+from vitrine_devserver import distribution, java, launch, settings, thai
+from vitrine_devserver.distribution import VERSION, Report
+from vitrine_devserver.java import Java
 
 HOST = "127.0.0.1"
 _START_SECONDS = 180

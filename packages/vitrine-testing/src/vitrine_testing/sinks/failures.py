@@ -12,13 +12,13 @@ from vitrine.engine import plan
 from vitrine.errors import ConfigError, LeaseLost, TransientError, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Entry, Step
-from vitrine.testing import data, scenarios
-from vitrine.testing.cases import Fault, NotSimulated
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListTable
-from vitrine.testing.points import Points
-from vitrine.testing.scenarios import LOADS, SCENARIOS, Failure
-from vitrine.testing.sinks.actions import (
+from vitrine_testing import data, scenarios
+from vitrine_testing.cases import Fault, NotSimulated
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.lists import ListTable
+from vitrine_testing.points import Points
+from vitrine_testing.scenarios import LOADS, SCENARIOS, Failure
+from vitrine_testing.sinks.actions import (
     HIDDEN_VALUE,
     INCREMENTAL,
     WAIT_SECONDS,
@@ -27,7 +27,7 @@ from vitrine.testing.sinks.actions import (
     opened,
     simulated,
 )
-from vitrine.testing.workbench import Workbench
+from vitrine_testing.workbench import Workbench
 
 
 class FailureTests:

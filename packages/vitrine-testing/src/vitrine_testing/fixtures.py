@@ -9,7 +9,7 @@ import pytest
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
 from vitrine.store.migrate import migrate
-from vitrine.testing.lists import ListTable, list_connector
+from vitrine_testing.lists import ListTable, list_connector
 
 DATABASE = "vitrine_conformance"
 

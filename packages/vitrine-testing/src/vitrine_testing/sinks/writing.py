@@ -8,13 +8,13 @@ from vitrine import registry
 from vitrine.errors import DataError, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Column, Lane
-from vitrine.testing import data
-from vitrine.testing.cases import REFUSED, Fault
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListTable
-from vitrine.testing.samples import SAMPLES, sample_rows
-from vitrine.testing.sinks.actions import HIDDEN_VALUE, INCREMENTAL, MODES, opened, simulated, unstored
-from vitrine.testing.workbench import StoredPipeline, Workbench
+from vitrine_testing import data
+from vitrine_testing.cases import REFUSED, Fault
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.data import SAMPLES, sample_rows
+from vitrine_testing.lists import ListTable
+from vitrine_testing.sinks.actions import HIDDEN_VALUE, INCREMENTAL, MODES, opened, simulated, unstored
+from vitrine_testing.workbench import StoredPipeline, Workbench
 
 # alike once they are joined, folded, trimmed or normalized
 PAIRS = (

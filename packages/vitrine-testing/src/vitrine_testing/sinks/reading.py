@@ -9,13 +9,13 @@ from vitrine.engine.digests import digest_rows
 from vitrine.errors import ConfigError
 from vitrine.flow.keys import is_within
 from vitrine.flow.rows import ALL_KEYS, Column, Compare, Digest, Key, KeyRange, Lane
-from vitrine.testing import data
-from vitrine.testing.cases import Fault, Texts
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListTable
-from vitrine.testing.samples import SAMPLES, sample_rows
-from vitrine.testing.sinks.actions import INCREMENTAL, OpenRun, opened, simulated, unstored
-from vitrine.testing.workbench import Workbench
+from vitrine_testing import data
+from vitrine_testing.cases import Fault, Texts
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.data import SAMPLES, sample_rows
+from vitrine_testing.lists import ListTable
+from vitrine_testing.sinks.actions import INCREMENTAL, OpenRun, opened, simulated, unstored
+from vitrine_testing.workbench import Workbench
 
 PARTS = 7
 

@@ -7,11 +7,11 @@ from typing import Protocol, TypeVar
 
 from vitrine.errors import TransientError, VitrineError
 from vitrine.flow.protocols import Outcome
-from vitrine.testing import data
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListTable
-from vitrine.testing.points import Points
-from vitrine.testing.runs import Bench, Tested
+from vitrine_testing import data
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.lists import ListTable
+from vitrine_testing.points import Points
+from vitrine_testing.runs import Bench, Tested
 
 Made = TypeVar("Made", bound=Tested)
 

@@ -6,9 +6,9 @@ import pytest
 
 from vitrine.errors import ConfigError, DataError, VitrineError
 from vitrine.flow.protocols import Outcome
-from vitrine.testing import data
-from vitrine.testing.lists import ListTable
-from vitrine.testing.workbench import StoredPipeline, Workbench
+from vitrine_testing import data
+from vitrine_testing.lists import ListTable
+from vitrine_testing.workbench import StoredPipeline, Workbench
 
 NOT_NULL = {"type": "not_null", "columns": ["note"]}
 COUNT = {"type": "row_count", "min": 2}

@@ -28,10 +28,10 @@ from vitrine.flow.rows import (
     Written,
 )
 from vitrine.flow.throttle import Limits, Throttle
-from vitrine.testing.cases import Fault, NotSimulated, Texts
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListTable
-from vitrine.testing.workbench import StoredPipeline, StoredRun, Workbench
+from vitrine_testing.cases import Fault, NotSimulated, Texts
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.lists import ListTable
+from vitrine_testing.workbench import StoredPipeline, StoredRun, Workbench
 
 INCREMENTAL = {"mode": "incremental", "incremental_key": "modified", "incremental_id_key": "id"}
 MODES = {"full": {}, "incremental": INCREMENTAL}

@@ -1,5 +1,5 @@
 """A real Elasticsearch on this machine, for development and tests."""
 
-from vitrine.connectors.elasticsearch.devserver.server import DevServer
+from vitrine_devserver.server import DevServer
 
 __all__ = ["DevServer"]

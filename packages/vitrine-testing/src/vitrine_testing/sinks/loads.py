@@ -12,14 +12,14 @@ from vitrine.flow.protocols import LoadState, Outcome
 from vitrine.flow.rows import Key
 from vitrine.model import PipelineId
 from vitrine.store import runs
-from vitrine.testing import data, scenarios
-from vitrine.testing.cases import Texts
-from vitrine.testing.control import ScriptedControl
-from vitrine.testing.lists import ListTable
-from vitrine.testing.points import Points
-from vitrine.testing.scenarios import LOADS, Failure
-from vitrine.testing.sinks.actions import opened
-from vitrine.testing.workbench import StoredPipeline, Workbench
+from vitrine_testing import data, scenarios
+from vitrine_testing.cases import Texts
+from vitrine_testing.control import ScriptedControl
+from vitrine_testing.lists import ListTable
+from vitrine_testing.points import Points
+from vitrine_testing.scenarios import LOADS, Failure
+from vitrine_testing.sinks.actions import opened
+from vitrine_testing.workbench import StoredPipeline, Workbench
 
 SMALL = 20
 """Rows of a generation where many are loaded: a sink may send each of them by itself."""
