@@ -32,7 +32,7 @@ from bench.comparison import report as comparison_report
 from bench.comparison.interval import ENOUGH_ROUNDS
 from bench.comparison.rounds import NEW, OLD
 from bench.comparison.rows import Row, rows
-from bench.measuring import Result
+from bench.measuring import Result, results_of, succeeded
 from bench.setup import Setup
 from bench.tree import ROOT, CommandFailed, Tree
 
@@ -112,7 +112,8 @@ def main(
     """Measure Vitrine beside psql doing the same work by hand, or beside another tree of Vitrine."""
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     if against is None:
-        measure_beside_psql(console, scale, rounds or ROUNDS, only, peers=peers)
+        if not measure_beside_psql(console, scale, rounds or ROUNDS, only, peers=peers):
+            raise typer.Exit(1)
         return
     if peers:
         raise typer.BadParameter("--against compares two trees and measures no peers; leave out --peers")
@@ -120,7 +121,8 @@ def main(
         raise typer.Exit(1)
 
 
-def measure_beside_psql(console: Console, scale: float, rounds: int, only: str, *, peers: bool) -> None:
+def measure_beside_psql(console: Console, scale: float, rounds: int, only: str, *, peers: bool) -> bool:
+    """True when no row is broken or wrong."""
     began = time.perf_counter()
     facts: dict[str, object] = {"scale": scale, "rounds": rounds}
     results: list[Result] = []
@@ -130,7 +132,7 @@ def measure_beside_psql(console: Console, scale: float, rounds: int, only: str, 
             facts |= machine.facts(prepared.dst.connection)
             for name, workload in workloads.items():
                 console.log(f"measuring {name}")
-                results += workload(prepared)
+                results += results_of(name, lambda workload=workload: workload(prepared))
     if peers:
         from bench.peers import comparing, differences
 
@@ -138,12 +140,13 @@ def measure_beside_psql(console: Console, scale: float, rounds: int, only: str, 
 
         with setup.prepared(scale, rounds, port=control.free_port()) as prepared:
             facts |= machine.facts(prepared.dst.connection)
-            console.log("measuring the peers")
             for name in chosen_peers(only):
-                results += of_peers[name](prepared)
+                console.log(f"measuring {name}")
+                results += results_of(name, lambda name=name: of_peers[name](prepared))
     console.print(report.table(results))
     _finish(console, facts, began)
     console.print(str(report.write(server.RESULTS, report.document(results, facts))))
+    return succeeded(results)
 
 
 def compare_trees(console: Console, against: Path, scale: float, rounds: int, only: str) -> bool:

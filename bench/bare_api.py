@@ -6,6 +6,7 @@
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -16,10 +17,12 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from vitrine.store.database import statement
+from vitrine.store.selecting import Selection
 
-EVERY: dict[str, Any] = dict.fromkeys(
-    ("statuses", "target", "target_prefix", "enabled", "stale", "failed", "error", "tag", "owner"), None
-) | {"stale_crons": []}
+EVERY: dict[str, Any] = dict.fromkeys((one.name for one in fields(Selection)), None) | {
+    "target_prefix": None,
+    "stale_crons": [],
+}
 NEWEST = 2**63 - 1
 
 

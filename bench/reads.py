@@ -27,6 +27,15 @@ PATHS = {"list": "/pipelines", "status": "/pipelines/p0500/status", "runs": "/pi
 
 
 def beside_bare_routes(setup: Setup) -> list[Result]:
+    try:
+        ours, bare = _take_turns(setup)
+    finally:  # other rows measure stores without a crowd
+        setup.dst.execute("DROP TABLE IF EXISTS analytics.ratings_a2", "DELETE FROM etl.etl_pipelines")
+    return [_result(name, Samples(tuple(ours[name])), Samples(tuple(bare[name]))) for name in PATHS]
+
+
+def _take_turns(setup: Setup) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """The latencies of each path: ours, and those of the bare routes."""
     crowd.fill(setup.dst.connection)
     setup.between.apply(
         {
@@ -55,8 +64,7 @@ def beside_bare_routes(setup: Setup) -> list[Result]:
                     sides = [(ours, ports[0]), (bare, ports[1])]
                     for taken, port in sides if ours_first else reversed(sides):
                         taken[name] += latencies(port, path, count=round(RATE * SECONDS))
-    setup.dst.execute("DROP TABLE IF EXISTS analytics.ratings_a2", "DELETE FROM etl.etl_pipelines")
-    return [_result(name, Samples(tuple(ours[name])), Samples(tuple(bare[name]))) for name in PATHS]
+    return ours, bare
 
 
 @contextmanager

@@ -6,11 +6,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from bench.measuring import Result, Samples, Verdict
 
-_COLOURS = {Verdict.MET: "green", Verdict.MISSED: "yellow", Verdict.WRONG: "red"}
+_COLOURS = {Verdict.MET: "green", Verdict.MISSED: "yellow", Verdict.WRONG: "red", Verdict.BROKEN: "red"}
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -27,7 +28,7 @@ def table(results: Sequence[Result]) -> Table:
             f"{result.ratio:.2f}" if result.ratio is not None else "",
             result.bar,
             f"[{_COLOURS.get(result.verdict, 'dim')}]{result.verdict}[/]",
-            result.note,
+            escape(result.note),
         )
     return shown
 

@@ -9,10 +9,9 @@ from bench.comparison.interval import Interval, Outcome, interval_of_median, jud
 from bench.comparison.rounds import NEW, OLD, measure_in_rounds
 from bench.comparison.rows import Row
 from bench.database import opened
-from bench.measuring import Samples
-from bench.run_requests import RunFailed
+from bench.measuring import Samples, reason_of
 from bench.server import Server
-from bench.tree import CommandFailed, Installation, Measurement, Tree
+from bench.tree import Installation, Measurement, Tree
 
 SOURCE = "source"
 
@@ -66,8 +65,8 @@ class Comparer:
     def compare(self, row: Row, rounds: int) -> Comparison:
         try:
             return self._compare(row, rounds)
-        except (CommandFailed, RunFailed, TimeoutError) as exc:
-            return Comparison(row.name, row.workload, Outcome.BROKEN, reason=str(exc))
+        except Exception as exc:  # noqa: BLE001  whatever it is, it concerns this row only
+            return Comparison(row.name, row.workload, Outcome.BROKEN, reason=reason_of(exc))
 
     def _compare(self, row: Row, rounds: int) -> Comparison:
         self.server.recreate(SOURCE)

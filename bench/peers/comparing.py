@@ -1,10 +1,11 @@
 """P1, and S1 beside ingestr: the peers and Vitrine in turns, on one server reached by TCP."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Protocol
 
-from bench import latency, ratings
+from bench import latency, measuring, ratings
 from bench.increments import INCREMENTAL
 from bench.measuring import Result, Samples, Verdict, judge, seconds_of, turns
 from bench.peers import environments
@@ -96,18 +97,24 @@ class Other:
 
 def compare(setup: Setup) -> list[Result]:
     """First load and changes by every tool; then a hundred changed rows by ingestr and by a warm runner."""
-    tools: list[Tool] = [Vitrine(setup), *(Other(setup, kind()) for kind in PEERS)]
+    broken: dict[str, Exception] = {}
+    tools: list[Tool] = [Vitrine(setup)]
+    for kind in PEERS:
+        with _excluding(kind.name, broken):
+            tools.append(Other(setup, kind()))
     count = setup.ratings // 20
-    loads, wrong_loads = _take_turns(setup, tools, lambda number: _first_load)
-    for tool in tools:
-        tool.settle()
-    merges, wrong_merges = _take_turns(setup, tools, lambda number: _changes(setup, count, 400 + number))
+    loads, wrong_loads = _take_turns(setup, tools, lambda number: _first_load, broken)
+    for tool in [one for one in tools if one.name not in broken]:
+        with _excluding(tool.name, broken):
+            tool.settle()
+    merges, wrong_merges = _take_turns(setup, tools, lambda number: _changes(setup, count, 400 + number), broken)
     ingestr = [tool for tool in tools if tool.name == Ingestr.name]
-    small, _ = _take_turns(setup, ingestr, lambda number: _changes(setup, latency.CHANGED, 500 + number))
+    small, _ = _take_turns(setup, ingestr, lambda number: _changes(setup, latency.CHANGED, 500 + number), broken)
     return [
+        *(measuring.broken("P1", name, error) for name, error in broken.items()),
         *_results(f"F1, {setup.ratings:,} ratings", "2 × ahead of the fastest", 0.5, loads, wrong_loads),
         *_results(f"I1, {count:,} of {setup.ratings:,}", "≤ 1.15 × the fastest", 1.15, merges, wrong_merges),
-        latency.small_change(setup, peer=small[Ingestr.name]),
+        latency.small_change(setup, peer=small.get(Ingestr.name)),
     ]
 
 
@@ -125,22 +132,37 @@ def _changes(setup: Setup, count: int, seed: int) -> Turn:
     return lambda tool: lambda: tool.merge(since)
 
 
+@contextmanager
+def _excluding(name: str, broken: dict[str, Exception]) -> Generator[None]:
+    """A peer that fails is `broken` and takes no further turn; the others are measured without it."""
+    if name == Vitrine.name:
+        yield
+        return
+    try:
+        yield
+    except Exception as exc:  # noqa: BLE001  whatever it is, it concerns this peer only
+        broken[name] = exc
+
+
 def _take_turns(
-    setup: Setup, tools: Sequence[Tool], prepare: Callable[[int], Turn]
+    setup: Setup, tools: Sequence[Tool], prepare: Callable[[int], Turn], broken: dict[str, Exception]
 ) -> tuple[dict[str, Samples], set[str]]:
-    """The seconds of each tool, and the names of those whose target does not equal the source."""
+    """The seconds of each tool that works, and the names of those whose target does not equal the source."""
     seconds: dict[str, list[float]] = {tool.name: [] for tool in tools}
     wrong: set[str] = set()
     for number, in_order in turns(setup.rounds):
         turn = prepare(number)
         expected = setup.src.digest(f"SELECT {_COMPARED} FROM {ratings.TABLE}")
         for tool in tools if in_order else reversed(tools):
-            work = turn(tool)
-            setup.checkpoint()
-            seconds[tool.name].append(seconds_of(work))
-            if setup.dst.digest(f"SELECT {_COMPARED} FROM {tool.table}") != expected:
-                wrong.add(tool.name)
-    return {name: Samples(tuple(taken)) for name, taken in seconds.items()}, wrong
+            if tool.name in broken:
+                continue
+            with _excluding(tool.name, broken):
+                work = turn(tool)
+                setup.checkpoint()
+                seconds[tool.name].append(seconds_of(work))
+                if setup.dst.digest(f"SELECT {_COMPARED} FROM {tool.table}") != expected:
+                    wrong.add(tool.name)
+    return {name: Samples(tuple(taken)) for name, taken in seconds.items() if name not in broken}, wrong
 
 
 def _results(workload: str, bar: str, at_most: float, taken: dict[str, Samples], wrong: set[str]) -> list[Result]:
