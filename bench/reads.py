@@ -111,7 +111,7 @@ def latencies(port: int, path: str, *, count: int) -> list[float]:
         local.connection.request("GET", path)
         response = local.connection.getresponse()
         response.read()
-        assert response.status == 200, response.status
+        assert response.status == 200, f"GET {path} on port {port}: {response.status}"
         return time.perf_counter() - due
 
     with ThreadPoolExecutor(CLIENTS) as threads:
