@@ -374,10 +374,9 @@ class MemoryRun(Held):
         claim = Claim(PipelineId(UUID(int=1)), DEFINITION, RunId(1), store.token, 0.0, 1, RunOptions(), 1)
         self.checkpoint = StoreCheckpoint(claim, cast(Link, store))
 
-    def attempt(self, points: Points | None = None, control: ScriptedControl | None = None) -> Outcome:
-        points = points or Points()
+    def work(self, points: Points, control: ScriptedControl) -> bool:
         plan = points.watch(replace(self._pipeline.plan(), full_run=self._is_full))
-        return run_plan(plan, points.watch_checkpoint(self.checkpoint), control or ScriptedControl())
+        return run_plan(plan, points.watch_checkpoint(self.checkpoint), control)
 
     def leave(self, ended: Outcome | VitrineError) -> None: ...
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitrine.errors import DataError
-from vitrine.flow.protocols import Interrupted, LoadState, Outcome, Phase, Transaction
+from vitrine.flow.protocols import LoadState, Outcome, Phase, Stop, Transaction
 from vitrine.flow.rows import (
     Batch,
     Column,
@@ -334,7 +334,7 @@ class MemoryCheckpoint:
     def stamp(self) -> Stamp:
         self.units += 1
         if self.units_allowed is not None and self.units > self.units_allowed:
-            raise Interrupted(Outcome.RELEASED)
+            raise Stop(Outcome.RELEASED)
         return Stamp(self.token, self._sequence + 1, self.token * 1000 + self.units)
 
     def save(self, entry: Entry, transaction: Transaction | None) -> Saved:
@@ -389,20 +389,23 @@ class MemoryControl:
     def observe(self, watermark: Watermark | None) -> None:
         self.observed.append(watermark)
 
-    def before_batch(self) -> Outcome | None:
+    def before_batch(self) -> None:
         self.delays.append(self.throttle.delay())
         self.throttle.batch_started()
-        return self.outcome if self.interrupt_before == len(self.delays) else None
+        if self.interrupt_before == len(self.delays):
+            raise Stop(self.outcome)
 
-    def after_batch(self, counts: Counts, saved: Saved) -> Outcome | None:
+    def after_batch(self, counts: Counts, saved: Saved) -> None:
         self.calls.append("after batch")
         self.throttle.batch_ended(counts.read)
         self.totals += counts
         self.saves += 1
-        return self.outcome if self.interrupt_after == self.saves else None
+        if self.interrupt_after == self.saves:
+            raise Stop(self.outcome)
 
-    def interrupted(self) -> Outcome | None:
+    def check(self) -> None:
         if self.polls is None:
-            return None
+            return
         self.polls -= 1
-        return self.outcome if self.polls <= 0 else None
+        if self.polls <= 0:
+            raise Stop(self.outcome)

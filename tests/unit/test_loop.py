@@ -22,8 +22,8 @@ from tests.helpers.memory import (
 )
 from vitrine import failpoints
 from vitrine.errors import ConfigError, DataError, TransientError
-from vitrine.flow.loop import Moved, commit_unit, run_batches, run_plan
-from vitrine.flow.protocols import Interrupted, Outcome, Phase, Plan, Transformer
+from vitrine.flow.loop import commit_unit, run_batches, run_plan
+from vitrine.flow.protocols import Outcome, Phase, Plan, Stop, Transformer
 from vitrine.flow.rows import (
     START,
     Batch,
@@ -113,15 +113,18 @@ class Loop:
 
     def run(self) -> Outcome:
         """Runs the plan, and a new one if another pass must follow."""
-        if (outcome := self.run_once()) is not Outcome.AGAIN:
-            return outcome
-        self.describe()
-        return self.run_once()
+        try:
+            if self.run_once():
+                self.describe()
+                assert not self.run_once()
+        except Stop as stop:
+            return stop.outcome
+        return Outcome.FINISHED
 
-    def run_once(self) -> Outcome:
+    def run_once(self) -> bool:
         return run_plan(self.plan, self.checkpoint, self.control)
 
-    def move(self, after: Position = START, step: Step = Step.CHECKPOINT) -> Moved:
+    def move(self, after: Position = START, step: Step = Step.CHECKPOINT) -> int:
         read = Read(self.plan.lane, ORDER, after)
         return run_batches(self.plan, self.sink, read, step, self.checkpoint, self.control)
 
@@ -304,7 +307,8 @@ def test_reading_runs_ahead_of_writing_by_no_more_than_two_batches(loop: Loop) -
 def test_an_interrupted_source_is_cancelled_and_its_thread_joined(loop: Loop) -> None:
     loop.source.rows = rows(*range(100, 200))
     loop.control.interrupt_after = 1
-    loop.move()
+    with pytest.raises(Stop):
+        loop.move()
     assert loop.source.count < 50
     assert threads() == []
 
@@ -340,7 +344,9 @@ def test_an_interruption_does_not_wait_for_a_batch_that_takes_long(
     # without transforms the lane decides whether there is a second thread
     loop.change(source=SlowSource(rows(1, 2, 3)), transforms=transforms, lane=Lane.ROWS if transforms else Lane.COPY)
     loop.control.polls, loop.control.outcome = 2, outcome
-    assert loop.move().outcome is outcome
+    with pytest.raises(Stop) as stopped:
+        loop.move()
+    assert stopped.value.outcome is outcome
     assert loop.calls == BATCH
     assert threads() == []
 
@@ -360,12 +366,13 @@ def test_a_second_thread_prepares_what_is_not_sent_as_it_was_read(
     loop.change(source=slow, lane=lane, transforms=transforms)
     seen: list[str] = []
 
-    def noted() -> Outcome | None:
+    def noted() -> None:
         seen.extend(sorted(threads()))
-        return Outcome.PAUSED
+        raise Stop(Outcome.PAUSED)
 
-    loop.control.interrupted = noted
-    assert loop.move().outcome is Outcome.PAUSED
+    loop.control.check = noted
+    with pytest.raises(Stop):
+        loop.move()
     assert seen == names
 
 
@@ -405,10 +412,10 @@ def test_an_exception_in_a_transform_keeps_the_batches_before_it_and_leaves_no_t
 def test_an_exception_of_the_control_while_a_batch_is_awaited_ends_the_run(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost() -> Outcome | None:
+    def lost() -> None:
         raise ValueError("lost")
 
-    monkeypatch.setattr(loop.control, "interrupted", lost)
+    monkeypatch.setattr(loop.control, "check", lost)
     slow = SlowSource(rows(1, 2, 3))
     loop.change(source=slow)
     with pytest.raises(ValueError, match="lost"):
@@ -641,7 +648,7 @@ def test_a_resumed_first_load_keeps_the_watermark_of_its_first_snapshot(loop: Lo
     loop.run()
     loop.source.mark = mark(9)
     loop.claim()
-    assert loop.run_once() is Outcome.AGAIN
+    assert loop.run_once()
     read = loop.source.reads[-1][0]
     assert (read.after, read.start, read.watermark) == (Position(cursor(2)), Position(("2",)), mark(2))
     assert loop.position == Position(("2",))
@@ -909,7 +916,7 @@ def test_a_commit_without_an_answer_is_settled_by_the_store(
 
 def test_an_interruption_raised_by_the_sink_is_the_outcome(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(unit: MemoryUnit, batch: Batch) -> None:
-        raise Interrupted(Outcome.RELEASED)
+        raise Stop(Outcome.RELEASED)
 
     monkeypatch.setattr(MemoryUnit, "write", write)
     assert loop.run() is Outcome.RELEASED

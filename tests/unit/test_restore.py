@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.memory import Calls, MemoryCheckpoint, MemoryControl, MemorySink, MemoryStore
 from vitrine.errors import RequestRefused, TransientError
-from vitrine.flow.protocols import Interrupted, Outcome, Phase
+from vitrine.flow.protocols import Outcome, Phase, Stop
 from vitrine.flow.restore import generation_to_restore, restore
 from vitrine.flow.rows import Generation, KeptGeneration, LoadInfo, Position, State, Step
 
@@ -29,7 +29,7 @@ def world(
 
 def test_the_kept_rows_are_visible_again_and_their_checkpoint_is_saved_after_it() -> None:
     calls, sink, checkpoint, control = world()
-    assert restore(sink, KEPT, "mem:target", checkpoint, control) is Outcome.FINISHED
+    restore(sink, KEPT, "mem:target", checkpoint, control)
     assert sink.rows == [{"id": 1, "name": "old"}]
     assert sink.infos == [LoadInfo(rows=0, repeats=True, max_delete_ratio=None)]
     assert calls[-3:] == ["publish", "commit", "save"]
@@ -64,7 +64,7 @@ def test_a_failed_save_is_repeated_with_the_same_generation() -> None:
         restore(sink, KEPT, "mem:target", checkpoint, control)
     assert sink.published == 3
     checkpoint.error = None
-    assert restore(sink, KEPT, "mem:target", checkpoint, control) is Outcome.FINISHED
+    restore(sink, KEPT, "mem:target", checkpoint, control)
     assert sink.rows == [{"id": 1, "name": "old"}]
     assert checkpoint.store.state.position == KEPT.position
 
@@ -72,17 +72,21 @@ def test_a_failed_save_is_repeated_with_the_same_generation() -> None:
 def test_a_pause_or_a_stop_before_the_publish_ends_the_run() -> None:
     calls, sink, checkpoint, control = world()
     control.polls = 1
-    assert restore(sink, KEPT, "mem:target", checkpoint, control) is Outcome.PAUSED
+    with pytest.raises(Stop) as stopped:
+        restore(sink, KEPT, "mem:target", checkpoint, control)
+    assert stopped.value.outcome is Outcome.PAUSED
     assert calls == []
 
 
 def test_an_interrupted_wait_of_the_sink_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(*_: Any) -> None:
-        raise Interrupted(Outcome.RELEASED)
+        raise Stop(Outcome.RELEASED)
 
     _, sink, checkpoint, control = world()
     monkeypatch.setattr(MemorySink, "load", wait)
-    assert restore(sink, KEPT, "mem:target", checkpoint, control) is Outcome.RELEASED
+    with pytest.raises(Stop) as stopped:
+        restore(sink, KEPT, "mem:target", checkpoint, control)
+    assert stopped.value.outcome is Outcome.RELEASED
     assert checkpoint.entries == []
 
 

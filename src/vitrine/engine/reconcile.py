@@ -10,7 +10,7 @@ from vitrine.engine.sides import Sides, both, left_out, open_sides
 from vitrine.errors import ConfigError
 from vitrine.flow.background import interruptible
 from vitrine.flow.jobs import RunInfo
-from vitrine.flow.protocols import Interrupted, Outcome, Phase, RunControl
+from vitrine.flow.protocols import Phase, RunControl
 from vitrine.flow.rows import Digest
 from vitrine.model import Claim, Definition
 from vitrine.settings import Settings
@@ -111,24 +111,14 @@ def _compared(sides: Sides) -> Comparison:
     )
 
 
-def compare_claimed(
-    claim: Claim, settings: Settings, quarantined: Collection[str], control: RunControl
-) -> Comparison | Outcome:
-    """The comparison as a run: PAUSED or RELEASED if the run should end before its result."""
-    return compared_as_run(claim, settings, control, lambda checked: compare_checked(checked, quarantined))
-
-
 def compared_as_run(
     claim: Claim, settings: Settings, control: RunControl, compare: Callable[[CheckedDefinition], Result]
-) -> Result | Outcome:
-    """What `compare` returns for the claimed definition; PAUSED or RELEASED if the run should end before."""
+) -> Result:
+    """What `compare` returns for the claimed definition; Stop if the run should end before."""
     # without an id of the pipeline, so that the source reports what it leaves out, which a run does not ask for
     run = RunInfo(claim.session, log_fields=claim.log_fields())
     checked = plan.check(claim.definition, settings, lease=control, run=run)
     control.enter(Phase.COMPARE)
     if checked.tasks or claim.definition.reader is not None:
         control.enter(Phase.USER_CODE)
-    try:
-        return interruptible(lambda: compare(checked), control, checked.cancel)
-    except Interrupted as interrupted:
-        return interrupted.outcome
+    return interruptible(lambda: compare(checked), control, checked.cancel)

@@ -12,7 +12,7 @@ from vitrine.engine.sides import Sides, left_out, open_sides, skipped_keys
 from vitrine.errors import RequestRefused
 from vitrine.flow import keys
 from vitrine.flow.backfill import LOAD_OPEN
-from vitrine.flow.protocols import Checkpoint, Outcome, Plan, RunControl
+from vitrine.flow.protocols import Checkpoint, Plan, RunControl
 from vitrine.flow.repair import refuse_shrinking, run_repair
 from vitrine.flow.rows import Key, Position, Read
 from vitrine.model import KEYS_KEPT
@@ -144,14 +144,14 @@ def compare_keys(checked: CheckedDefinition, quarantined: Collection[str], state
         built.close()
 
 
-def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, control: RunControl) -> Outcome:
+def repair(built: Prepared, found: Reconciliation, checkpoint: Checkpoint, control: RunControl) -> None:
     """Write missing and different keys through the pipeline's own query and transforms, and delete extra ones."""
     refuse_made_keys(built)
     wrong = found.differences
     wanted, extra = _selectable((*wrong.missing, *wrong.different)), _selectable(wrong.extra)
     # guarantee: R5
     refuse_shrinking(built.plan.target_name, found.target_rows, len(extra), built.plan.max_delete_ratio)
-    return run_repair(built.plan, wanted, extra, checkpoint, control)
+    run_repair(built.plan, wanted, extra, checkpoint, control)
 
 
 def _selectable(found: Iterable[Key]) -> tuple[Key, ...]:

@@ -6,7 +6,7 @@ from vitrine.engine import plan, validation
 from vitrine.engine.plan import Known
 from vitrine.errors import RequestRefused, TransientError, TransitionRefused
 from vitrine.flow.jobs import RunInfo
-from vitrine.flow.protocols import Checkpoint, Outcome, RunControl, Sink
+from vitrine.flow.protocols import Checkpoint, RunControl, Sink
 from vitrine.flow.restore import generation_to_restore, kept_load, restore
 from vitrine.flow.rows import KeptGeneration
 from vitrine.model import Claim, Pipeline
@@ -29,7 +29,7 @@ def roll_back(
     checkpoint: Checkpoint,
     control: RunControl,
     watch: Watch = lambda sink: sink,
-) -> Outcome:
+) -> None:
     """Carry out a claimed rollback; RequestRefused if there is nothing to go back to. The source is not needed.
 
     `watch` may wrap the sink.
@@ -42,9 +42,9 @@ def roll_back(
         known_generations = generations.load(connection, claim.pipeline_id)
         # guarantee: I15
         if claim.request_id is not None and known_generations.restored_by == claim.request_id:
-            return Outcome.FINISHED  # an earlier attempt has saved it, and was not ended
+            return  # an earlier attempt has saved it, and was not ended
         kept = generation_to_restore(sink, known_generations.live, known_generations.previous, checkpoint)
-        return restore(sink, kept, claim.definition.target_table, checkpoint, control)
+        restore(sink, kept, claim.definition.target_table, checkpoint, control)
     finally:
         sink.close()
 

@@ -4,17 +4,16 @@ from dataclasses import replace
 
 from vitrine.errors import RequestRefused
 from vitrine.flow.loop import check_state, collect_marked, delete_marked, run_batches
-from vitrine.flow.protocols import Checkpoint, Interrupted, Outcome, Phase, Plan, RunControl
+from vitrine.flow.protocols import Checkpoint, Phase, Plan, RunControl
 from vitrine.flow.rows import CursorRange, Key, Position, Read, Step
 
 LOAD_OPEN = "LOAD_OPEN"
 """The code of a request beside a load that is not published."""
 
 
-def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, control: RunControl) -> Outcome:
+def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, control: RunControl) -> None:
     """Upsert the rows of the range, in batches; continues after the last one that an earlier attempt has written."""
-    if outcome := open_beside_no_load(plan, checkpoint, control, "backfill"):
-        return outcome
+    open_beside_no_load(plan, checkpoint, control, "backfill")
     start, continued = (wanted.start,), checkpoint.state.backfill
     # guarantee: D24
     after = Position(continued or start)
@@ -23,25 +22,18 @@ def run_backfill(plan: Plan, wanted: CursorRange, checkpoint: Checkpoint, contro
     # `$1` does not follow the batches: a query with `> $1` would skip rows that have the cursor of the last one
     read = Read(plan.lane, plan.order, after, skip_null=plan.skip_null, until=until, filter_at=wanted.below)
     marked: set[Key] = set()
-    try:
-        outcome = run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control, marked).outcome
-        if outcome is Outcome.FINISHED and continued and plan.marked_keys is not None:
-            # an earlier attempt has written a part of the range, and may have ended before the deletions
-            outcome = collect_marked(plan, replace(read, after=Position(start)), control, marked)
-        return delete_marked(plan, marked, checkpoint, control) if outcome is Outcome.FINISHED else outcome
-    except Interrupted as interrupted:
-        return interrupted.outcome
+    run_batches(plan, plan.sink, read, Step.BACKFILL, checkpoint, control, marked)
+    if continued and plan.marked_keys is not None:
+        # an earlier attempt has written a part of the range, and may have ended before the deletions
+        collect_marked(plan, replace(read, after=Position(start)), control, marked)
+    delete_marked(plan, marked, checkpoint, control)
 
 
-def open_beside_no_load(plan: Plan, checkpoint: Checkpoint, control: RunControl, work: str) -> Outcome | None:
-    """Open the state for work on the visible target; RequestRefused if a load would replace its rows by older ones.
-
-    PAUSED or RELEASED if the run should end here.
-    """
+def open_beside_no_load(plan: Plan, checkpoint: Checkpoint, control: RunControl, work: str) -> None:
+    """Open the state for work on the visible target; RequestRefused if a load would replace its rows by older ones."""
     state = checkpoint.open(plan.cursor_types)
     control.enter(Phase.READ, state.totals)
-    if outcome := control.interrupted():  # much time may have passed since the claim
-        return outcome
+    control.check()  # much time may have passed since the claim
     check_state(plan, state)
     if state.generation is not None:
         raise RequestRefused(
@@ -49,4 +41,3 @@ def open_beside_no_load(plan: Plan, checkpoint: Checkpoint, control: RunControl,
             " ones; run the pipeline first",
             code=LOAD_OPEN,
         )
-    return None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from vitrine.flow.protocols import Interrupted, RunControl
+from vitrine.flow.protocols import RunControl
 
 Result = TypeVar("Result")
 
@@ -15,7 +15,7 @@ CANCEL_SECONDS = 0.5
 
 
 def interruptible(work: Callable[[], Result], control: RunControl, cancel: Callable[[], None]) -> Result:
-    """The result of the work, which is done in another thread; Interrupted, or LeaseLost, if the run should end.
+    """The result of the work, which is done in another thread; Stop, or LeaseLost, if the run should end.
 
     Returns only after the work has ended: `cancel` is called until it has.
     """
@@ -32,9 +32,9 @@ def interruptible(work: Callable[[], Result], control: RunControl, cancel: Calla
     try:
         while worker.is_alive():
             worker.join(POLL_SECONDS)
-            if worker.is_alive() and (outcome := control.interrupted()):
+            if worker.is_alive():
                 # guarantee: D25
-                raise Interrupted(outcome)
+                control.check()
     finally:
         while worker.is_alive():
             cancel()

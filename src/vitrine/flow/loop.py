@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from vitrine.errors import ConfigError, DataError, RelationMissing
 from vitrine.failpoints import reach
@@ -11,14 +11,13 @@ from vitrine.flow.keys import chunks
 from vitrine.flow.prefetch import Prefetch
 from vitrine.flow.protocols import (
     Checkpoint,
-    Interrupted,
     Load,
     LoadState,
     MarkedKeys,
-    Outcome,
     Phase,
     Plan,
     RunControl,
+    Stop,
     Unit,
     Work,
     Writer,
@@ -84,13 +83,6 @@ def _with_result(entry: Entry, unit: Work) -> Entry:
     return replace(entry, written=replace(result, counts=counts, rejects=(*result.rejects, *entry.refused)))
 
 
-class Moved(NamedTuple):
-    """How a pass over the source ended."""
-
-    outcome: Outcome
-    snapshots: int = 1  # source snapshots that were read
-
-
 def run_batches(
     plan: Plan,
     writer: Writer,
@@ -99,13 +91,15 @@ def run_batches(
     checkpoint: Checkpoint,
     control: RunControl,
     marked: set[Key] | None = None,
-) -> Moved:
-    """Move every remaining batch; `marked` collects the keys of rows that are marked as deleted."""
+) -> int:
+    """Move every remaining batch; the number of source snapshots that were read.
+
+    `marked` collects the keys of rows that are marked as deleted.
+    """
     snapshots = 1
     with Prefetch(plan, read, control) as batches:
         for batch in batches:
-            if outcome := control.before_batch():
-                return Moved(outcome, snapshots)
+            control.before_batch()
             reach("after_read")
             started = control.batch_started
             entry = Entry(step, batch.end, batch.position, batch.read, started, refused=batch.refused)
@@ -116,9 +110,8 @@ def run_batches(
             snapshots = batch.snapshot
             if marked is not None:
                 marked.update(batch.deleted)
-            if outcome := control.after_batch(written.counts, saved):
-                return Moved(outcome, snapshots)
-    return Moved(batches.interrupted or Outcome.FINISHED, snapshots)
+            control.after_batch(written.counts, saved)
+    return snapshots
 
 
 def _apply(plan: Plan, unit: Unit, batch: Batch, step: Step) -> None:
@@ -131,27 +124,24 @@ def _apply(plan: Plan, unit: Unit, batch: Batch, step: Step) -> None:
         unit.delete(batch.deleted)
 
 
-def collect_marked(plan: Plan, read: Read, control: RunControl, marked: set[Key]) -> Outcome:
+def collect_marked(plan: Plan, read: Read, control: RunControl, marked: set[Key]) -> None:
     """Read batches for the keys of their marked rows only."""
     with Prefetch(plan, read, control) as batches:
         for batch in batches:
             marked.update(batch.deleted)
-    return batches.interrupted or Outcome.FINISHED
 
 
-def delete_marked(plan: Plan, marked: Collection[Key], checkpoint: Checkpoint, control: RunControl) -> Outcome:
+def delete_marked(plan: Plan, marked: Collection[Key], checkpoint: Checkpoint, control: RunControl) -> None:
     """Delete the keys of marked rows, except those that the source also returns without a mark."""
     if plan.marked_keys is None:
-        return Outcome.FINISHED  # the source cannot be asked, and each batch has deleted its own
+        return  # the source cannot be asked, and each batch has deleted its own
     for keys in chunks(sorted(marked), KEYS_AT_ONCE):
-        if outcome := _delete_marked(plan, plan.marked_keys, keys, checkpoint, control):
-            return outcome
-    return Outcome.FINISHED
+        _delete_marked(plan, plan.marked_keys, keys, checkpoint, control)
 
 
 def _delete_marked(
     plan: Plan, marked_keys: MarkedKeys, keys: Sequence[Key], checkpoint: Checkpoint, control: RunControl
-) -> Outcome | None:
+) -> None:
     returned: set[Key] = set()
 
     def collect(batch: Batch) -> Batch:
@@ -162,53 +152,48 @@ def _delete_marked(
     with Prefetch(asking, Read(plan.lane, plan.target.key, only=keys), control) as batches:
         for _ in batches:
             continue
-    if batches.interrupted is not None:
-        return batches.interrupted
     if not returned.issubset(keys):  # some keys are equal without the same text, for example 1.0 and 1.00
-        if len(keys) == 1:
-            return None
-        parts = chunks(keys, (len(keys) + 1) // 2)
-        outcomes = (_delete_marked(plan, marked_keys, part, checkpoint, control) for part in parts)
-        return next((outcome for outcome in outcomes if outcome), None)
-    gone = [key for key in keys if key not in returned]
-    return delete_keys(plan, gone, checkpoint, control) if gone else None
+        if len(keys) > 1:
+            for part in chunks(keys, (len(keys) + 1) // 2):
+                _delete_marked(plan, marked_keys, part, checkpoint, control)
+        return
+    if gone := [key for key in keys if key not in returned]:
+        delete_keys(plan, gone, checkpoint, control)
 
 
-def delete_keys(plan: Plan, keys: Sequence[Key], checkpoint: Checkpoint, control: RunControl) -> Outcome | None:
-    """Delete rows of the target; PAUSED or RELEASED if the run should end here."""
-    if outcome := control.before_batch():
-        return outcome
+def delete_keys(plan: Plan, keys: Sequence[Key], checkpoint: Checkpoint, control: RunControl) -> None:
+    """Delete rows of the target."""
+    control.before_batch()
     opened = plan.sink.unit(checkpoint.stamp())
     entry = Entry(Step.PROGRESS, started=control.batch_started)
     written, saved = commit_unit(opened, lambda unit: unit.delete(keys), checkpoint, entry)
-    return control.after_batch(written.counts, saved)
+    control.after_batch(written.counts, saved)
 
 
-def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> Outcome:
-    """Do all remaining work, up to the next interruption.
+def run_plan(plan: Plan, checkpoint: Checkpoint, control: RunControl) -> bool:
+    """Do all remaining work; whether one more pass must follow, with a new plan.
 
-    Called again after a transient failure and after AGAIN, with the same checkpoint: it continues from what is stored.
+    It must if the work began before the run was requested. Called again after a transient failure and for that pass,
+    with the same checkpoint: it continues from what is stored.
     """
     state = checkpoint.open(plan.cursor_types)
     control.enter(Phase.READ, state.totals)
     if state.published is not None and not state.published.outdated:
         if not plan.incremental:
-            return _catch_up(plan, state.published.bound, checkpoint, control)
+            _catch_up(plan, state.published.bound, checkpoint, control)
+            return False
         plan = replace(plan, full_run=False)  # its load is published: only changes remain
-    if outcome := control.interrupted():  # much time may have passed since the claim
-        return outcome
-    try:
-        # Read once, before the first snapshot: a later snapshot of the same run must not move it, or a row that
-        # committed between the two below the cursor would be skipped.
-        mark = _watermark(plan)
-        control.observe(mark if plan.incremental else None)
-        reach("after_horizon")
-        load = _resumable(plan, state)
-        if load is None and not plan.loads_everything and (plan.target.exists or mark is None or mark.bound is None):
-            return _run_changes(plan, state, mark, checkpoint, control)
-        return _run_load(plan, state, load, mark, checkpoint, control)
-    except Interrupted as interrupted:
-        return interrupted.outcome
+    control.check()  # much time may have passed since the claim
+    # Read once, before the first snapshot: a later snapshot of the same run must not move it, or a row that
+    # committed between the two below the cursor would be skipped.
+    mark = _watermark(plan)
+    control.observe(mark if plan.incremental else None)
+    reach("after_horizon")
+    load = _resumable(plan, state)
+    if load is None and not plan.loads_everything and (plan.target.exists or mark is None or mark.bound is None):
+        _run_changes(plan, state, mark, checkpoint, control)
+        return False
+    return _run_load(plan, state, load, mark, checkpoint, control)
 
 
 def _watermark(plan: Plan) -> Watermark | None:
@@ -245,9 +230,7 @@ def _resumable(plan: Plan, state: State) -> Load | None:
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 
-def _run_changes(
-    plan: Plan, state: State, mark: Watermark | None, checkpoint: Checkpoint, control: RunControl
-) -> Outcome:
+def _run_changes(plan: Plan, state: State, mark: Watermark | None, checkpoint: Checkpoint, control: RunControl) -> None:
     if not plan.target.exists and state.identity is None:
         # transforms have dropped every row so far: reading all of them again is safe whatever the checkpoint was
         state = replace(state, position=Position())
@@ -255,7 +238,7 @@ def _run_changes(
     if state.generation is not None:
         _discard(plan, state.generation, checkpoint)
     read = Read(plan.lane, plan.order, state.position, mark, skip_null=plan.skip_null)
-    return run_batches(plan, plan.sink, read, Step.CHECKPOINT, checkpoint, control).outcome
+    run_batches(plan, plan.sink, read, Step.CHECKPOINT, checkpoint, control)
 
 
 def check_state(plan: Plan, state: State) -> None:
@@ -289,7 +272,7 @@ def check_state(plan: Plan, state: State) -> None:
 
 def _run_load(
     plan: Plan, state: State, load: Load | None, mark: Watermark | None, checkpoint: Checkpoint, control: RunControl
-) -> Outcome:
+) -> bool:
     is_published = load is not None and load.state is LoadState.PUBLISHED
     if not (plan.loads_everything or is_published or state.position.is_start):
         check_state(plan, state)
@@ -297,22 +280,25 @@ def _run_load(
     if load is None or generation is None:
         load, generation = _open_load(plan, generation, mark, checkpoint)
     if load.state is not LoadState.PUBLISHED:
-        moved = _stage(plan, load, generation, mark, checkpoint, control)
-        if moved.outcome is not Outcome.FINISHED:
-            return moved.outcome
-        repeats = plan.last_wins or (plan.incremental and (generation.cursor is not None or moved.snapshots > 1))
+        snapshots = _stage(plan, load, generation, mark, checkpoint, control)
+        repeats = plan.last_wins or (plan.incremental and (generation.cursor is not None or snapshots > 1))
         generation = checkpoint.state.generation or generation
     else:
         repeats = True
-    interrupted = _publish(plan, load, generation, repeats, checkpoint, control)
-    if plan.incremental:
-        # a resumed load may lack rows that committed late, below its cursor; they are above the new checkpoint
-        return (interrupted or Outcome.AGAIN) if resumed else Outcome.FINISHED
+    written, saved = _publish(plan, load, generation, repeats, checkpoint, control)
+    # A resumed load of an incremental pipeline may lack rows that committed late, below its cursor; they are above the
+    # new checkpoint. Rows that changed or were deleted after they were staged are only found by another load.
     # guarantee: J38
-    if generation.outdated:
-        # rows that changed or were deleted after they were staged are only found by another load
-        return interrupted or Outcome.AGAIN
-    return _catch_up(plan, generation.bound, checkpoint, control)
+    again = resumed if plan.incremental else generation.outdated
+    try:
+        control.after_batch(written.counts, saved)
+    except Stop:
+        if again:
+            raise
+        # the mart is complete: a pause or a stop that arrives with the publication ends a finished run
+    if not again and not plan.incremental:
+        _catch_up(plan, generation.bound, checkpoint, control)
+    return again
 
 
 def _open_load(
@@ -331,8 +317,11 @@ def _stage(
     mark: Watermark | None,
     checkpoint: Checkpoint,
     control: RunControl,
-) -> Moved:
-    """Collect the rows. Positions stay behind the watermark of the load's first snapshot, even after a resume."""
+) -> int:
+    """Collect the rows; the number of source snapshots that were read.
+
+    Positions stay behind the watermark of the load's first snapshot, even after a resume.
+    """
     held = replace(mark, bound=generation.bound) if mark is not None and plan.incremental else None
     read = Read(
         plan.lane,
@@ -350,20 +339,19 @@ def _stage(
 
 def _publish(
     plan: Plan, load: Load, generation: Generation, repeats: bool, checkpoint: Checkpoint, control: RunControl
-) -> Outcome | None:
-    """Make the load visible; PAUSED or RELEASED if the run should end after it."""
+) -> tuple[Written, Saved]:
+    """Make the load visible."""
     control.enter(Phase.PUBLISH)
     info = LoadInfo(generation.rows, repeats, plan.max_delete_ratio, plan.checks)
     position = generation.position if plan.incremental else Position()
     try:
         opened = load.publish(checkpoint.stamp(), info)
-        written, saved = commit_unit(opened, write_nothing, checkpoint, Entry(Step.PUBLISHED, position=position))
+        return commit_unit(opened, write_nothing, checkpoint, Entry(Step.PUBLISHED, position=position))
     except DataError:
         # the staged rows would fail again: the next run reads from the start
         checkpoint.save(Entry(Step.DISCARDED), None)
         load.discard()
         raise
-    return control.after_batch(written.counts, saved)
 
 
 def write_nothing(work: Work) -> None:
@@ -375,19 +363,17 @@ def _discard(plan: Plan, generation: Generation, checkpoint: Checkpoint) -> None
     plan.sink.load(generation).discard()
 
 
-def _catch_up(plan: Plan, bound: str | None, checkpoint: Checkpoint, control: RunControl) -> Outcome:
+def _catch_up(plan: Plan, bound: str | None, checkpoint: Checkpoint, control: RunControl) -> None:
     """Read what changed during the full load, from the watermark of its first snapshot."""
     # guarantee: I7
     if plan.cursor_column is None or bound is None:
-        return Outcome.FINISHED
+        return
     control.enter(Phase.CATCH_UP)
     # the load contains the rows with NULL in the cursor; the whole key breaks ties, because this sets no checkpoint
     order = (plan.cursor_column, *plan.target.key)
     read = Read(plan.lane, order, Position((bound,)), skip_null=True)
     # the mart is complete as of the first snapshot, so a pause or a stop that arrives here ends a finished run
     marked: set[Key] = set()
-    with suppress(Interrupted):
-        moved = run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control, marked)
-        if moved.outcome is Outcome.FINISHED:
-            delete_marked(plan, marked, checkpoint, control)
-    return Outcome.FINISHED
+    with suppress(Stop):
+        run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control, marked)
+        delete_marked(plan, marked, checkpoint, control)

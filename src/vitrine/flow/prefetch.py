@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from vitrine.flow.protocols import Outcome, Phase, Plan, RunControl
+from vitrine.flow.protocols import Phase, Plan, RunControl
 from vitrine.flow.rows import Batch, Lane, Read
 
 POLL_SECONDS = 0.1
@@ -22,7 +22,6 @@ class Prefetch:
     """Reads in one thread, transforms and encodes in another."""
 
     def __init__(self, plan: Plan, read: Read, control: RunControl) -> None:
-        self.interrupted: Outcome | None = None  # why the batches ended early; None: the source is exhausted
         self._plan = plan
         self._read = read
         self._control = control
@@ -51,12 +50,12 @@ class Prefetch:
                 thread.join(0.05)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields until the source is exhausted or the run is interrupted; raises what a stage raised."""
-        return self._take(self._ready, self._is_interrupted)
+        """Yields until the source is exhausted; raises what a stage raised, and Stop when the run should end."""
+        return self._take(self._ready, self._never_over)
 
-    def _is_interrupted(self) -> bool:
-        self.interrupted = self._control.interrupted()
-        return self.interrupted is not None
+    def _never_over(self) -> bool:
+        self._control.check()
+        return False
 
     # -- in threads of their own ------------------------------------------------------------------------------------
 

@@ -38,8 +38,9 @@ Transformer = Callable[[Batch], Batch]
 
 
 class Outcome(StrEnum):
+    """How a run ended without an error."""
+
     FINISHED = "finished"
-    AGAIN = "again"  # the work began before the run was requested: one more pass must follow, with a new plan
     PAUSED = "paused"
     RELEASED = "released"
 
@@ -62,8 +63,8 @@ class LoadState(StrEnum):
     PUBLISHED = "published"
 
 
-class Interrupted(Exception):
-    """A wait was ended by a pause or a stop: the unit is not saved, and the run ends with this outcome."""
+class Stop(Exception):
+    """Ends a run early, PAUSED or RELEASED. A unit that is open is not saved."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome)
@@ -246,7 +247,7 @@ class Lease(Protocol):
         ...
 
     def wait(self, seconds: float) -> None:
-        """Sleep; a pause or a stop raises Interrupted."""
+        """Sleep; a pause or a stop raises Stop."""
         ...
 
 
@@ -269,16 +270,16 @@ class RunControl(Lease, Protocol):
         """Record how far the source is settled. Best effort: never fails a run."""
         ...
 
-    def before_batch(self) -> Outcome | None:
-        """Wait for the throttle, check the lease, start the batch timer."""
+    def before_batch(self) -> None:
+        """Wait for the throttle, check the lease, start the batch timer; Stop when the run should end here."""
         ...
 
-    def after_batch(self, counts: Counts, saved: Saved) -> Outcome | None:
-        """PAUSED or RELEASED when the run should end here."""
+    def after_batch(self, counts: Counts, saved: Saved) -> None:
+        """Count what was saved; Stop when the run should end here."""
         ...
 
-    def interrupted(self) -> Outcome | None:
-        """Polled while the loop waits for the next batch; LeaseLost if the lease is lost."""
+    def check(self) -> None:
+        """Stop when the run should end, LeaseLost if the lease is lost; polled while the loop waits for a batch."""
         ...
 
 

@@ -6,7 +6,7 @@ from vitrine.errors import DataError
 from vitrine.flow.backfill import open_beside_no_load
 from vitrine.flow.keys import chunks
 from vitrine.flow.loop import delete_keys, delete_marked, run_batches
-from vitrine.flow.protocols import Checkpoint, Interrupted, Outcome, Plan, RunControl
+from vitrine.flow.protocols import Checkpoint, Plan, RunControl
 from vitrine.flow.rows import Key, Read, Step
 
 KEYS_PER_READ = 1_000
@@ -15,24 +15,15 @@ KEYS_PER_DELETE = 1_000
 
 def run_repair(
     plan: Plan, wanted: Sequence[Key], extra: Sequence[Key], checkpoint: Checkpoint, control: RunControl
-) -> Outcome:
+) -> None:
     """Read the wanted keys and write them, then delete the extra ones, in batches. Can be repeated after a failure."""
-    if outcome := open_beside_no_load(plan, checkpoint, control, "repair"):
-        return outcome
-    try:
-        for keys in chunks(wanted, KEYS_PER_READ):
-            read, marked = Read(plan.lane, plan.target.key, only=keys), set[Key]()
-            outcome = run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control, marked).outcome
-            if outcome is Outcome.FINISHED:
-                outcome = delete_marked(plan, marked, checkpoint, control)
-            if outcome is not Outcome.FINISHED:
-                return outcome
-        for keys in chunks(extra, KEYS_PER_DELETE):
-            if outcome := delete_keys(plan, keys, checkpoint, control):
-                return outcome
-    except Interrupted as interrupted:
-        return interrupted.outcome
-    return Outcome.FINISHED
+    open_beside_no_load(plan, checkpoint, control, "repair")
+    for keys in chunks(wanted, KEYS_PER_READ):
+        read, marked = Read(plan.lane, plan.target.key, only=keys), set[Key]()
+        run_batches(plan, plan.sink, read, Step.PROGRESS, checkpoint, control, marked)
+        delete_marked(plan, marked, checkpoint, control)
+    for keys in chunks(extra, KEYS_PER_DELETE):
+        delete_keys(plan, keys, checkpoint, control)
 
 
 def refuse_shrinking(target: str, rows: int, extra: int, max_delete_ratio: float | None) -> None:

@@ -2,7 +2,7 @@
 
 from vitrine.errors import RequestRefused
 from vitrine.flow.loop import commit_unit, write_nothing
-from vitrine.flow.protocols import Checkpoint, Interrupted, Load, LoadState, Outcome, Phase, RunControl, Sink
+from vitrine.flow.protocols import Checkpoint, Load, LoadState, Phase, RunControl, Sink
 from vitrine.flow.rows import Entry, KeptGeneration, LoadInfo, Step
 
 NOTHING_TO_ROLL_BACK = "NOTHING_TO_ROLL_BACK"
@@ -25,27 +25,20 @@ def kept_load(sink: Sink, kept: KeptGeneration | None, target: str) -> Load:
     return load
 
 
-def restore(
-    sink: Sink, kept: KeptGeneration | None, target: str, checkpoint: Checkpoint, control: RunControl
-) -> Outcome:
+def restore(sink: Sink, kept: KeptGeneration | None, target: str, checkpoint: Checkpoint, control: RunControl) -> None:
     """Publish the generation once more, and store its checkpoint; a load under construction is discarded.
 
     Can be repeated after a failure at any point: a second publish of the same generation changes nothing.
     """
     abandoned = checkpoint.state.generation
-    try:
-        if outcome := control.interrupted():  # much time may have passed since the claim
-            return outcome
-        load = kept_load(sink, kept, target)
-        control.enter(Phase.PUBLISH, checkpoint.state.totals)
-        # it was counted and compared when it was published first, and it may have grown since
-        opened = load.publish(checkpoint.stamp(), LoadInfo(rows=0, repeats=True, max_delete_ratio=None))
-        commit_unit(opened, write_nothing, checkpoint, Entry(Step.RESTORED, restored=kept))
-        if abandoned is not None:  # removed after the save, which proves that this run owns it
-            sink.load(abandoned).discard()
-    except Interrupted as interrupted:
-        return interrupted.outcome
-    return Outcome.FINISHED
+    control.check()  # much time may have passed since the claim
+    load = kept_load(sink, kept, target)
+    control.enter(Phase.PUBLISH, checkpoint.state.totals)
+    # it was counted and compared when it was published first, and it may have grown since
+    opened = load.publish(checkpoint.stamp(), LoadInfo(rows=0, repeats=True, max_delete_ratio=None))
+    commit_unit(opened, write_nothing, checkpoint, Entry(Step.RESTORED, restored=kept))
+    if abandoned is not None:  # removed after the save, which proves that this run owns it
+        sink.load(abandoned).discard()
 
 
 def generation_to_restore(

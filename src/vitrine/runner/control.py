@@ -13,7 +13,7 @@ from vitrine.engine import plan
 from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.errors import TransientError, VitrineError
 from vitrine.failpoints import reach
-from vitrine.flow.protocols import Interrupted, Outcome, Phase
+from vitrine.flow.protocols import Outcome, Phase, Stop
 from vitrine.flow.rows import Counts, Lane, Saved, Watermark
 from vitrine.flow.throttle import Throttle
 from vitrine.model import Claim, with_throttle_of
@@ -164,8 +164,8 @@ class RunnerControl:
             yield
         except VitrineError:
             # whatever the cancelled call raised, the interruption is the reason
-            if self._was_cancelled and (outcome := self.interrupted()):
-                raise Interrupted(outcome) from None
+            if self._was_cancelled and (outcome := self._interruption()):
+                raise Stop(outcome) from None
             raise
         finally:
             self._preparing = None
@@ -198,25 +198,29 @@ class RunnerControl:
         except TransientError:
             self._store.drop()
 
-    def before_batch(self) -> Outcome | None:
+    def before_batch(self) -> None:
         """Waits in short intervals, so that a pause, a stop, a lost lease or a reload is noticed within a second."""
         while (seconds := self.throttle.delay()) > 0:
-            if outcome := self._wait_for_throttle(min(seconds, POLL_SECONDS)):
-                return outcome
+            self._wait_for_throttle(min(seconds, POLL_SECONDS))
             self._start_batch()  # the wait does not count as batch time
         self._lease.check()
         self.throttle.batch_started()
         self.progress.begin()
-        return None
 
-    def after_batch(self, counts: Counts, saved: Saved) -> Outcome | None:
+    def after_batch(self, counts: Counts, saved: Saved) -> None:
         self.throttle.batch_ended(counts.read)
         self.progress.add(counts, time.monotonic() - self.batch_started)
         self._start_batch()
         self._reload(saved.reload_version)
-        return Outcome.PAUSED if saved.pause_requested else self.interrupted()
+        if saved.pause_requested:
+            raise Stop(Outcome.PAUSED)
+        self.check()
 
-    def interrupted(self) -> Outcome | None:
+    def check(self) -> None:
+        if outcome := self._interruption():
+            raise Stop(outcome)
+
+    def _interruption(self) -> Outcome | None:
         self._lease.check()
         self._watchdog.check()
         if self._lease.pause_requested:
@@ -231,16 +235,15 @@ class RunnerControl:
     def wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while True:
-            if outcome := self.interrupted():
-                raise Interrupted(outcome)
+            self.check()
             if (remaining := until - time.monotonic()) <= 0:
                 return
             self._stop.wait(min(remaining, POLL_SECONDS))
 
     # -- called by the executor and the watchdog ------------------------------------------------------------------
 
-    def wait_for_retry(self, seconds: float) -> Outcome | None:
-        """Wait unless the run should end; polls the store for a pause, because heartbeats may be rare."""
+    def wait_for_retry(self, seconds: float) -> None:
+        """Wait unless the run should end (Stop); polls the store for a pause, because heartbeats may be rare."""
         self._store.drop()
         self._watchdog.stop_timing()
         until = time.monotonic() + seconds
@@ -250,10 +253,9 @@ class RunnerControl:
                 self._lease.beat(self._store.connection())
             except TransientError:
                 self._store.drop()  # still unavailable; the lease's own deadline decides
-            if outcome := self.interrupted():
-                return outcome
+            self.check()
             if (remaining := until - time.monotonic()) <= 0:
-                return None
+                return
             self._stop.wait(min(remaining, BACKOFF_POLL_SECONDS))
 
     def cancel_interrupted(self) -> None:
@@ -261,7 +263,7 @@ class RunnerControl:
         if checked is None:
             return  # batches are interrupted by the loop
         try:
-            ends = self.interrupted() is not None
+            ends = self._interruption() is not None
         except VitrineError:
             ends = True  # the lease is lost
         if ends:
@@ -287,16 +289,19 @@ class RunnerControl:
         self.batch_started = time.monotonic()
         self._watchdog.start_batch()
 
-    def _wait_for_throttle(self, seconds: float) -> Outcome | None:
-        """Wait outside any transaction, then poll the store: PAUSED, RELEASED or LeaseLost when the run should end."""
+    def _wait_for_throttle(self, seconds: float) -> None:
+        """Wait outside any transaction, then poll the store: Stop or LeaseLost when the run should end."""
         self._stop.wait(seconds)
         try:
             status, version = leases.poll_run(self._store.connection(), self._claim)
         except TransientError:
             self._store.drop()
-            return self.interrupted()  # the store is unavailable: the lease's own deadline decides
+            self.check()  # the store is unavailable: the lease's own deadline decides
+            return
         self._reload(version)
-        return Outcome.PAUSED if status is Status.PAUSE_REQUESTED else self.interrupted()
+        if status is Status.PAUSE_REQUESTED:
+            raise Stop(Outcome.PAUSED)
+        self.check()
 
     def _reload(self, version: int | None) -> None:
         """Use the stored throttle, if that was requested; everything else stays as it was claimed."""

@@ -27,6 +27,7 @@ from vitrine.model import RETURNING, Claim, RequestKind
 from vitrine.postgres import Connection
 from vitrine.runner.control import Watch
 from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.runner.jobs import JOBS
 from vitrine.runner.run_log import RunLogKeeper
 from vitrine.settings import Settings
 from vitrine.status import RETURNS, Event, RunStatus, Status
@@ -66,17 +67,6 @@ END_WAITS = (0.0, 1.0, 2.0, 4.0)
 LOST = ("LEASE_EXPIRED", "CRASH_LOOP")
 """Error codes of a run that another runner has ended."""
 
-FINISHES = {
-    RequestKind.RUN: Event.FINISH,
-    RequestKind.FULL: Event.FINISH,
-    RequestKind.ROLLBACK: Event.FINISH_PAUSED,
-    RequestKind.BACKFILL: Event.RETURN_IDLE,
-    RequestKind.RECONCILE: Event.RETURN_IDLE,
-    RequestKind.REPLAY: Event.RETURN_IDLE,
-    RequestKind.RESEND: Event.RETURN_IDLE,
-}
-"""The event that ends a successful request of each kind. No schedule may replace what a rollback has restored."""
-
 OUTCOMES = {
     Event.FINISH: "success",
     Event.FINISH_PAUSED: "success",
@@ -114,12 +104,12 @@ def judge(
     """
     match executed.outcome:
         case Outcome.FINISHED:
-            return Verdict(FINISHES[kind], RunStatus.SUCCESS, batch_seq=executed.batch_seq)
+            return Verdict(JOBS[kind].finishes, RunStatus.SUCCESS, batch_seq=executed.batch_seq)
         case Outcome.PAUSED:
             return Verdict(Event.PAUSED, RunStatus.PAUSED)
         case Outcome.RELEASED:
             return RELEASED
-        case Outcome.AGAIN | None:
+        case None:
             pass
     error = executed.error
     if error is None or isinstance(error, LeaseLost):

@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from vitrine import metrics
 from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, VitrineError, is_failure, is_final
 from vitrine.flow.check_results import CheckFailed, Results, combined
-from vitrine.flow.loop import run_plan
-from vitrine.flow.protocols import Interrupted, Outcome
+from vitrine.flow.protocols import Outcome, Stop
 from vitrine.flow.rows import Counts
-from vitrine.model import Claim, RequestKind
+from vitrine.model import Claim
+from vitrine.runner.context import RunContext
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
-from vitrine.runner.planning import planned
+from vitrine.runner.jobs import JOBS
 from vitrine.settings import Settings
 from vitrine.store.checkpoints import StoreCheckpoint, record_checks
 from vitrine.store.database import Link
@@ -74,89 +73,52 @@ class PipelineExecutor:
         started = time.monotonic()
         checkpoint = StoreCheckpoint(claim, store)
         with RunnerControl(claim, self._settings, store, self._stop, hangs, watch) as control:
-            ended = self._run(claim, store, checkpoint, control, can_queue=can_queue)
-            error = ended if isinstance(ended, VitrineError) else None
+            context = RunContext(claim, self._settings, store, checkpoint, control)
+            outcome: Outcome | None = None
+            error: VitrineError | None = None
+            try:
+                error = self._run(context, can_queue=can_queue)
+                outcome = Outcome.FINISHED if error is None else None
+            except Stop as stop:
+                outcome = stop.outcome
             # the timeout is the reason, whatever the cancelled call raised
             error = (control.overdue or error) if error is not None else None
             checks = _settle_checks(claim, store, checkpoint, error)
-        outcome = ended if isinstance(ended, Outcome) else None
         progress = control.progress
         seconds = time.monotonic() - started
         batch_seq = checkpoint.sequence if outcome is Outcome.FINISHED else None
         moved = checkpoint.moved > 0
         return Executed(outcome, error, progress.counts, progress.batches, seconds, moved, batch_seq, checks)
 
-    def _run(
-        self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl, *, can_queue: bool
-    ) -> Outcome | VitrineError:
-        """Repeat attempts, each from the stored state, while another one may help; progress resets their count."""
-        failures, fields = 0, claim.log_fields()
-        attempt = partial(self._attempt, claim, store, checkpoint, control)
+    def _run(self, context: RunContext, *, can_queue: bool) -> VitrineError | None:
+        """Repeat attempts, each from the stored state, while another one may help; progress resets their count.
+
+        Returns the error that ends the run, None if its work is done.
+        """
+        claim, checkpoint, failures = context.claim, context.checkpoint, 0
         while True:
             before = checkpoint.moved
-            ended = _capture_errors(attempt, claim)
-            if ended is Outcome.AGAIN:
-                log.info("one more pass: the load began before the request", extra={"action": "again", **fields})
-                failures = 0
-                continue
-            if not isinstance(ended, VitrineError):
-                return ended
+            error = _capture_errors(partial(_attempt, context), claim)
+            if error is None:
+                return None
             failures = 1 if checkpoint.moved > before else failures + 1
-            seconds = wait_before(failures, ended, self._waits, can_queue=can_queue)
+            seconds = wait_before(failures, error, self._waits, can_queue=can_queue)
             if seconds is None:
-                return ended
+                return error
             log.warning(
                 "attempt failed, retrying: %s",
-                ended,
-                extra={"action": "retry", "code": ended.code, "seconds": seconds, **fields},
+                error,
+                extra={"action": "retry", "code": error.code, "seconds": seconds, **claim.log_fields()},
             )
             metrics.retried(claim.definition.name)
-            interrupted = _capture_errors(partial(control.wait_for_retry, seconds), claim)
-            if interrupted is not None:
-                return interrupted
+            error = _capture_errors(partial(context.control.wait_for_retry, seconds), claim)
+            if error is not None:
+                return error
 
-    def _attempt(self, claim: Claim, store: Link, checkpoint: StoreCheckpoint, control: RunnerControl) -> Outcome:
-        """Do all remaining work, up to the next interruption. What only some requests need is imported for them."""
-        if outcome := control.interrupted():  # much time may have passed since the claim
-            return outcome
-        try:
-            match claim.kind:
-                case RequestKind.ROLLBACK:
-                    from vitrine.engine.rollback import roll_back
 
-                    return roll_back(claim, self._settings, store.connection(), checkpoint, control)
-                case RequestKind.RECONCILE:
-                    from vitrine.runner.reconciling import reconcile
-
-                    return reconcile(claim, self._settings, store, checkpoint, control)
-                case RequestKind.REPLAY:
-                    from vitrine.runner.reconciling import replay
-
-                    return replay(claim, self._settings, store, checkpoint, control)
-                case RequestKind.RESEND:
-                    from vitrine.runner.resending import resend
-
-                    return resend(claim, self._settings, store, checkpoint, control)
-                case RequestKind.BACKFILL:
-                    from vitrine.engine.backfill import range_of
-                    from vitrine.flow.backfill import run_backfill
-
-                    with planned(claim, self._settings, store, control) as prepared:
-                        options = claim.options
-                        wanted = range_of(prepared, claim.definition, options.backfill_from, options.backfill_to)
-                        return run_backfill(prepared.plan, wanted, checkpoint, control)
-                case RequestKind.RUN | RequestKind.FULL:
-                    with planned(claim, self._settings, store, control) as prepared:
-                        outcome = run_plan(prepared.plan, checkpoint, control)
-                    if outcome is not Outcome.FINISHED or claim.kind is RequestKind.FULL:
-                        return outcome  # a full run has deleted what vanished
-                    if claim.definition.options.delete_mode != "reconcile_keys":
-                        return outcome
-                    from vitrine.runner.deleting import delete_vanished
-
-                    return delete_vanished(claim, self._settings, store, checkpoint, control)
-        except Interrupted as interrupted:
-            return interrupted.outcome
+def _attempt(context: RunContext) -> None:
+    context.control.check()  # much time may have passed since the claim
+    JOBS[context.claim.kind].run(context)
 
 
 def _settle_checks(claim: Claim, store: Link, checkpoint: StoreCheckpoint, error: VitrineError | None) -> Results:
@@ -164,10 +126,10 @@ def _settle_checks(claim: Claim, store: Link, checkpoint: StoreCheckpoint, error
     results = checkpoint.state.checks
     if isinstance(error, CheckFailed):
         results = combined(results, error.results)
-        stored = _capture_errors(lambda: record_checks(store.connection(), claim, results), claim)
-        if isinstance(stored, VitrineError):  # best effort: the error of the run names them as well
+        failure = _capture_errors(lambda: record_checks(store.connection(), claim, results), claim)
+        if failure is not None:  # best effort: the error of the run names them as well
             log.warning(
-                "results of checks not stored: %s", stored, extra={"action": "checks_left", **claim.log_fields()}
+                "results of checks not stored: %s", failure, extra={"action": "checks_left", **claim.log_fields()}
             )
     for result in results:
         if not result.passed:
@@ -179,13 +141,12 @@ def _settle_checks(claim: Claim, store: Link, checkpoint: StoreCheckpoint, error
     return results
 
 
-Result = TypeVar("Result")
-
-
-def _capture_errors(step: Callable[[], Result], claim: Claim) -> Result | VitrineError:
+def _capture_errors(step: Callable[[], None], claim: Claim) -> VitrineError | None:
     """Runs a step; returns an exception as a VitrineError, because the run must be closed in any case."""
     try:
-        return step()
+        step()
+    except Stop:
+        raise  # not a failure
     except VitrineError as exc:
         return exc
     except BaseException as exc:  # user code and drivers may raise anything
@@ -193,3 +154,4 @@ def _capture_errors(step: Callable[[], Result], claim: Claim) -> Result | Vitrin
             raise
         log.exception("unexpected error", extra={"action": "unexpected_error", **claim.log_fields()})
         return VitrineError(f"unexpected {type(exc).__name__}; the runner's log has the details", code="UNEXPECTED")
+    return None

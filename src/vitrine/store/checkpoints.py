@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from vitrine.errors import CheckpointMoved, LeaseLost
 from vitrine.flow.check_results import Results, combined
-from vitrine.flow.protocols import Interrupted, Outcome, Transaction
+from vitrine.flow.protocols import Outcome, Stop, Transaction
 from vitrine.flow.rows import (
     UNITS_PER_TOKEN,
     Counts,
@@ -155,7 +155,7 @@ class StoreCheckpoint:
     def stamp(self) -> Stamp:
         self._units += 1
         if self._units >= UNITS_PER_TOKEN:
-            raise Interrupted(Outcome.RELEASED)  # the next claim has a new token, and with it new versions
+            raise Stop(Outcome.RELEASED)  # the next claim has a new token, and with it new versions
         token = self._claim.token
         # guarantee: A22
         return Stamp(token, self._sequence + 1, token * UNITS_PER_TOKEN + self._units)

@@ -3,7 +3,7 @@
 import time
 
 from vitrine.errors import LeaseLost
-from vitrine.flow.protocols import Interrupted, Outcome, Phase
+from vitrine.flow.protocols import Outcome, Phase, Stop
 from vitrine.flow.rows import Counts, Saved, Watermark
 from vitrine.flow.throttle import Limits, Throttle
 
@@ -34,21 +34,24 @@ class ScriptedControl:
     def observe(self, watermark: Watermark | None) -> None:
         self.watermark = watermark
 
-    def before_batch(self) -> Outcome | None:
+    def before_batch(self) -> None:
         self.seconds_left()
         self.batch_started = time.monotonic()
-        return None
 
-    def after_batch(self, counts: Counts, saved: Saved) -> Outcome | None:
+    def after_batch(self, counts: Counts, saved: Saved) -> None:
         self.counts += counts
         self.batches += 1 if counts.read else 0
         if saved.pause_requested:
-            return Outcome.PAUSED
-        return self._outcome if self._stop_after is not None and self.batches >= self._stop_after else self.stopped
+            raise Stop(Outcome.PAUSED)
+        if self._stop_after is not None and self.batches >= self._stop_after:
+            raise Stop(self._outcome)
+        if self.stopped is not None:
+            raise Stop(self.stopped)
 
-    def interrupted(self) -> Outcome | None:
+    def check(self) -> None:
         self.seconds_left()
-        return self.stopped
+        if self.stopped is not None:
+            raise Stop(self.stopped)
 
     def seconds_left(self) -> float:
         if self.deadline is None:
@@ -58,6 +61,5 @@ class ScriptedControl:
         return left
 
     def wait(self, seconds: float) -> None:
-        if outcome := self.interrupted():
-            raise Interrupted(outcome)
+        self.check()
         time.sleep(min(seconds, LONGEST_WAIT))

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Protocol, TypeVar
 
 from vitrine.errors import TransientError, VitrineError
-from vitrine.flow.protocols import Outcome
+from vitrine.flow.protocols import Outcome, Stop
 from vitrine.flow.rows import Key
 from vitrine_testing.cases import Texts
 from vitrine_testing.control import ScriptedControl
@@ -23,8 +23,16 @@ class Held(ABC):
     """One claim of a pipeline, and the attempts of its run."""
 
     @abstractmethod
-    def attempt(self, points: Points | None = None, control: ScriptedControl | None = None) -> Outcome:
-        """One attempt, from what is stored."""
+    def work(self, points: Points, control: ScriptedControl) -> bool:
+        """One attempt, from what is stored; whether one more pass must follow. Raises Stop if it is interrupted."""
+
+    def attempt(self, points: Points | None = None, control: ScriptedControl | None = None) -> Outcome | None:
+        """How one attempt ended; None: one more pass must follow."""
+        try:
+            again = self.work(points or Points(), control or ScriptedControl())
+        except Stop as stop:
+            return stop.outcome
+        return None if again else Outcome.FINISHED
 
     @abstractmethod
     def leave(self, ended: Outcome | VitrineError) -> None:
@@ -38,7 +46,7 @@ class Held(ABC):
         """Attempts until one needs no repetition; an error that forbids another one is raised."""
         for _ in range(ATTEMPTS):
             try:
-                if (outcome := self.attempt(points, control)) is not Outcome.AGAIN:
+                if (outcome := self.attempt(points, control)) is not None:
                     return outcome
             except TransientError:
                 self.drop()

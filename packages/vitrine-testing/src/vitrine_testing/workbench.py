@@ -15,7 +15,7 @@ from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Key
 from vitrine.model import Claim, Definition, Mode, RequestKind, RunOptions
 from vitrine.postgres import Connection
-from vitrine.runner.dispatcher import FINISHES
+from vitrine.runner.jobs import JOBS
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus
 from vitrine.store import claims, leases, pipelines, rejects, runs
@@ -47,16 +47,16 @@ class StoredRun(Held):
         self._store = Link(bench.settings.store_url, name="conformance")
         self.checkpoint = StoreCheckpoint(claim, self._store)
 
-    def attempt(self, points: Points | None = None, control: ScriptedControl | None = None) -> Outcome:
-        control, points = control or ScriptedControl(), points or Points()
+    def work(self, points: Points, control: ScriptedControl) -> bool:
         if self._claim.kind is RequestKind.ROLLBACK:
-            return self._roll_back(points, control)
+            self._roll_back(points, control)
+            return False
         with self.prepared(control) as prepared:
             return run_plan(points.watch(prepared.plan), points.watch_checkpoint(self.checkpoint), control)
 
-    def _roll_back(self, points: Points, control: ScriptedControl) -> Outcome:
+    def _roll_back(self, points: Points, control: ScriptedControl) -> None:
         connection, checkpoint = self._bench.connection, points.watch_checkpoint(self.checkpoint)
-        return roll_back(self._claim, self._bench.settings, connection, checkpoint, control, points.watch_sink)
+        roll_back(self._claim, self._bench.settings, connection, checkpoint, control, points.watch_sink)
 
     @contextmanager
     def prepared(self, control: ScriptedControl | None = None) -> Generator[Prepared]:
@@ -72,7 +72,7 @@ class StoredRun(Held):
     def leave(self, ended: Outcome | VitrineError) -> None:
         match ended:
             case Outcome.FINISHED:
-                event, status = FINISHES[self._claim.kind], RunStatus.SUCCESS
+                event, status = JOBS[self._claim.kind].finishes, RunStatus.SUCCESS
             case Outcome():
                 event, status = Event.RELEASE, RunStatus.ABANDONED
             case _:
