@@ -18,7 +18,7 @@ from bench.setup import Setup
 from bench.waiting import wait_until
 from vitrine.console.pages.overview import OUTCOMES, MartsPage, Query, read_marts
 from vitrine.console.poller import MAX_READS, Poller
-from vitrine.model import RETURNING
+from vitrine.requests import RETURNING
 from vitrine.service import overview
 from vitrine.service.bodies.overview import HealthBody, StateCounts
 from vitrine.service.context import Context

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 from vitrine import input_errors
 from vitrine.errors import ConfigError
-from vitrine.model import NAME, Cursor, Row
+from vitrine.ids import Cursor, Row
+from vitrine.model import NAME
 from vitrine.plugins import entry_points
 
 # An extra, and slow to import: imported only by functions that work on frames

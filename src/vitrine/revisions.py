@@ -12,7 +12,8 @@ from vitrine.documents import Document
 from vitrine.engine import plan
 from vitrine.errors import ConfigError, DataError, TransitionRefused
 from vitrine.flow.rows import bare_type
-from vitrine.model import Definition, Mode, Pipeline, StateChoice, with_throttle_of
+from vitrine.model import Definition, Mode, StateChoice, with_throttle_of
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED

@@ -19,7 +19,7 @@ from tests.helpers.processes import QUICK, environment, free_port, runner, start
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
 from vitrine import token_text
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.service.roles import Role
 from vitrine.settings import Settings

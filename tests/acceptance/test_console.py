@@ -22,7 +22,7 @@ from tests.helpers.running import create as create_checked
 from tests.helpers.running import run
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.service import access
 from vitrine.service.roles import Role

@@ -12,7 +12,7 @@ from tests.helpers.processes import environment, free_port, started
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
 from vitrine.api.permissions import PERMISSIONS, PREFIX
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import pipelines

@@ -13,7 +13,8 @@ from tests.helpers.events import EVENTS, create_target, events_are_right, fill_e
 from tests.helpers.processes import QUICK, Started, environment, runner, vitrine
 from tests.helpers.ratings import SLOW_QUERY
 from tests.helpers.waiting import wait_until
-from vitrine.model import Definition, Pipeline, Run
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline, Run
 from vitrine.postgres import Connection
 from vitrine.settings import parse_duration
 from vitrine.status import RunStatus, Status

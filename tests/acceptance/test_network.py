@@ -19,7 +19,7 @@ from tests.helpers.proxy import Proxy
 from tests.helpers.waiting import wait_until
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status

@@ -14,8 +14,9 @@ from tests.helpers.monitoring import answering, create_films, dashboard, panel_q
 from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
 from tests.helpers.scraping import Scraped, parse
 from tests.helpers.waiting import wait_until
-from vitrine.model import Pipeline, RequestKind, RunOptions
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import claims, pipelines

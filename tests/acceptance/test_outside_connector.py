@@ -18,8 +18,8 @@ from tests.helpers.processes import QUICK, Started, environment, started, vitrin
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
 from vitrine.flow.rows import Column
-from vitrine.model import RequestKind
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 from vitrine_testing import Texts

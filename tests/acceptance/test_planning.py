@@ -14,7 +14,7 @@ from tests.helpers.processes import QUICK, Started, environment, free_port, runn
 from tests.helpers.running import allowing, create
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status

@@ -8,8 +8,9 @@ from tests.helpers.events import create_filled, events_are_right
 from tests.helpers.processes import runner
 from tests.helpers.running import succeed
 from tests.helpers.waiting import wait_until
-from vitrine.model import Pipeline, RequestKind, RunOptions
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines, runs

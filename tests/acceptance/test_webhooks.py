@@ -9,7 +9,7 @@ from tests.helpers.processes import runner
 from tests.helpers.running import create
 from tests.helpers.waiting import wait_until
 from tests.helpers.webhooks import Receiver, receiver
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Status

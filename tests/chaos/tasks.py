@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vitrine.model import Row
+from vitrine.ids import Row
 from vitrine.registry import transforms
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from tests.helpers import pipelines as stored
-from vitrine.model import Claim, Pipeline
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection
 from vitrine.status import Event, RunStatus, Status
 from vitrine.store import chains, claims, leases, pipelines

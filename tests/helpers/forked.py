@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints
-from vitrine.model import Claim
+from vitrine.pipeline import Claim
 from vitrine.postgres import connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor

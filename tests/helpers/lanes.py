@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from vitrine import registry
-from vitrine.model import Row
+from vitrine.ids import Row
 
 if TYPE_CHECKING:
     import polars as pl

@@ -29,7 +29,10 @@ from vitrine.flow.rows import (
     TargetInfo,
     Written,
 )
-from vitrine.model import Claim, Definition, PipelineId, RunId, RunOptions
+from vitrine.ids import PipelineId, RunId
+from vitrine.model import Definition
+from vitrine.pipeline import Claim
+from vitrine.requests import RunOptions
 from vitrine.store import checkpoints
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link

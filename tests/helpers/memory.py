@@ -31,7 +31,7 @@ from vitrine.flow.rows import (
     Written,
 )
 from vitrine.flow.throttle import Limits, Throttle
-from vitrine.model import Cursor, Row
+from vitrine.ids import Cursor, Row
 from vitrine.store.checkpoints import advance
 
 Calls = list[str]

@@ -2,7 +2,7 @@
 
 from tests.helpers.processes import Started
 from tests.helpers.waiting import wait_until
-from vitrine.model import Pipeline, Run
+from vitrine.pipeline import Pipeline, Run
 from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import pipelines, runs

@@ -6,7 +6,8 @@ from typing import Any
 from tests.helpers.running import run
 from vitrine import revisions
 from vitrine.cli.backends.local import local_context
-from vitrine.model import Pipeline, StateChoice
+from vitrine.model import StateChoice
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.service import plans
 from vitrine.service.bodies.plans import PlanBody, RunPlanBody

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.tasks import register
 from vitrine.copytext import values
 from vitrine.flow.rows import Column, Kind, kind_of
-from vitrine.model import Cursor, Row
+from vitrine.ids import Cursor, Row
 from vitrine.registry import Kind as TaskKind
 from vitrine.registry import Task
 from vitrine_testing import SAMPLES, Fault, NotSimulated, Texts

@@ -3,8 +3,9 @@
 from typing import Any
 
 from tests.helpers.running import run
-from vitrine.model import Pipeline, RequestKind, RunOptions
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 from vitrine.status import RunStatus

@@ -5,7 +5,7 @@ from typing import Any
 from psycopg import sql
 
 from tests.helpers.running import create
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.store import runs

@@ -9,7 +9,7 @@ from typing import Any
 from tests.helpers.running import create
 from tests.helpers.search_case import Search
 from tests.helpers.search_proxy import SearchProxy
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import rejects

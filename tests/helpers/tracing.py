@@ -3,8 +3,9 @@
 from tests.helpers.running import run
 from vitrine.cli.backends.local import local_context
 from vitrine.flow import keys
-from vitrine.model import Pipeline, RequestKind, RunOptions
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.runner.executor import Executed
 from vitrine.service import tracing
 from vitrine.service.bodies.tracing import TraceBody

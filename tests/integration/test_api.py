@@ -21,8 +21,10 @@ from tests.helpers.access import bearer, issue
 from vitrine.api import connections, health, server
 from vitrine.api.app import create_app
 from vitrine.errors import ConfigError
-from vitrine.model import Claim, Definition, RequestKind
+from vitrine.model import Definition
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind
 from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status

@@ -13,9 +13,11 @@ from vitrine import failpoints, revisions
 from vitrine.engine import backfill
 from vitrine.errors import ConfigError
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Definition, Pipeline, RequestKind, RunOptions
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status

@@ -15,8 +15,10 @@ from vitrine import revisions
 from vitrine.api.app import create_app
 from vitrine.documents import Document
 from vitrine.errors import ConfigError, TransitionRefused
-from vitrine.model import Definition, Pipeline, RequestKind
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
+from vitrine.requests import RequestKind
 from vitrine.service import chain_findings
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status

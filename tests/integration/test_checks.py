@@ -13,9 +13,9 @@ from tests.helpers.events import create_filled
 from tests.helpers.running import create, run, succeed
 from tests.helpers.tasks import register
 from vitrine.api.app import create_app
-from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.service import check_slots
 from vitrine.settings import Settings
 from vitrine.store import pipelines, runs

@@ -11,7 +11,7 @@ from tests.helpers.pipelines import create
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import succeed
 from vitrine.errors import Forbidden
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.service import control, definitions, many, overview, sessions, timeline
 from vitrine.service.bodies.filters import Filters

@@ -24,7 +24,7 @@ from tests.helpers.running import sweep
 from tests.helpers.waiting import wait_until
 from vitrine.api.app import create_app
 from vitrine.connectors.postgres.sink import staging
-from vitrine.model import Claim, Pipeline
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status

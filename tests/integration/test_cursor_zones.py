@@ -11,7 +11,8 @@ from tests.helpers.ratings import create_ratings
 from tests.helpers.running import differences, succeed
 from vitrine.connectors.postgres.source import horizon
 from vitrine.engine.validation import validate
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 from vitrine.store import state as states

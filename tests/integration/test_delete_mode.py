@@ -9,8 +9,10 @@ from tests.helpers.reconciling import NOTHING, keys, last_result, report
 from tests.helpers.running import create, once_read, run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Definition, Pipeline, RequestKind, RunOptions
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
 from vitrine.store import pipelines, rejects
 from vitrine.store import state as states

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.running import create, run
 from vitrine import server_messages
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.store import runs

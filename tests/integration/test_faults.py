@@ -33,7 +33,9 @@ from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Definition, Pipeline, Row
+from vitrine.ids import Row
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 from vitrine.store import pipelines, rejects

@@ -12,7 +12,7 @@ from tests.helpers.running import differences, once_read, run, succeed
 from vitrine import failpoints, registry
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Row
+from vitrine.ids import Row
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import state as states

@@ -9,7 +9,7 @@ from tests.helpers.running import allowing, create, differences, run, run_one_ba
 from vitrine import revisions
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.store import pipelines

@@ -14,7 +14,7 @@ from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from vitrine import failpoints, revisions
 from vitrine.engine import reconcile, validation
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.status import Status

@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from tests.helpers.ratings import QUERY, TARGET, create_ratings, is_right, rate
 from tests.helpers.running import differences, run, succeed
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import state as states

@@ -16,7 +16,8 @@ from vitrine.connectors.postgres.sink.statements import TargetStatements
 from vitrine.engine import plan, validation
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Column, Stamp
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import TEXT_FORMAT, Connection, raw
 from vitrine.settings import Settings
 

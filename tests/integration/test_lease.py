@@ -21,7 +21,8 @@ from vitrine import failpoints, registry
 from vitrine.connectors.postgres.sink import session, staging
 from vitrine.errors import LeaseLost
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Claim, Pipeline, Row
+from vitrine.ids import Row
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner import watchdog
 from vitrine.runner.dispatcher import PipelineDispatcher

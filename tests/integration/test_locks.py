@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.events import both_modes, create_filled
 from tests.helpers.running import differences, run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers import processes
 from tests.helpers.pipelines import create
 from tests.helpers.waiting import wait_until
-from vitrine.model import Claim
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus

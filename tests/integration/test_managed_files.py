@@ -15,8 +15,9 @@ from tests.helpers.running import run, succeed
 from vitrine import pipeline_files
 from vitrine.documents import Document
 from vitrine.errors import Forbidden
-from vitrine.model import AppliedFile, RequestKind
+from vitrine.pipeline import AppliedFile
 from vitrine.postgres import Connection, connect
+from vitrine.requests import RequestKind
 from vitrine.service import audit, definitions, files
 from vitrine.service.bodies.files import AppliedBody, ApplyBody, DocumentBody
 from vitrine.service.context import Context

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.events import create_events, create_filled, create_target, events_are_right, fill_events
 from tests.helpers.running import run, succeed
 from vitrine.errors import VitrineError
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner import executor
 from vitrine.settings import Settings

@@ -16,7 +16,7 @@ from tests.helpers.chains import finish, start
 from tests.helpers.running import create, run, succeed
 from tests.helpers.webhooks import receiver
 from vitrine import revisions
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner import messages
 from vitrine.runner.notifier import DELAYS, Notifier

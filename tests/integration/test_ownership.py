@@ -17,7 +17,7 @@ from tests.helpers.waiting import wait_until
 from vitrine import failpoints, revisions
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, TransitionRefused
-from vitrine.model import Claim, Pipeline
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import Status

@@ -17,7 +17,7 @@ from vitrine import revisions
 from vitrine.api.app import create_app
 from vitrine.errors import LeaseLost
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor

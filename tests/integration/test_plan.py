@@ -14,7 +14,7 @@ from vitrine import revisions
 from vitrine.cli.backends.local import local_context
 from vitrine.engine import row_changes
 from vitrine.errors import Forbidden
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.service import plans

@@ -18,8 +18,9 @@ from tests.helpers.waiting import wait_until
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Claim, Pipeline, RequestKind
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.runner.manager import PipelineManager

@@ -19,7 +19,8 @@ from vitrine import failpoints
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Entry, Step
-from vitrine.model import Pipeline, RequestId
+from vitrine.ids import RequestId
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status

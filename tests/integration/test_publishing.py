@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.running import create, differences, run, run_one_batch, succeed
 from tests.helpers.waiting import wait_until
 from vitrine.flow.rows import Counts
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings

@@ -10,7 +10,8 @@ from psycopg import sql
 from tests.helpers.running import create, differences, run, succeed
 from vitrine import registry
 from vitrine.connectors.postgres.sink import numbering, quarantine
-from vitrine.model import Pipeline, Row
+from vitrine.ids import Row
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings

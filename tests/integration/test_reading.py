@@ -25,7 +25,7 @@ from vitrine.engine.validation import validate
 from vitrine.flow.rows import Lane as FlowLane
 from vitrine.flow.rows import Read
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store.migrate import migrate

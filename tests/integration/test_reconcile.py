@@ -9,7 +9,8 @@ from vitrine.demo.story import sample_documents
 from vitrine.documents import Document
 from vitrine.engine import reconcile
 from vitrine.errors import ConfigError
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

@@ -13,8 +13,9 @@ from tests.helpers.running import create, run, succeed
 from vitrine import revisions
 from vitrine.engine import differences
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline, RequestKind, RunOptions
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
 from vitrine.status import Status
 from vitrine.store import claims, pipelines, reconciliations, runs

@@ -9,8 +9,9 @@ from tests.helpers.events import create_filled
 from tests.helpers.running import run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline, RequestKind
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus, Status

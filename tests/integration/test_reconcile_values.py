@@ -12,7 +12,8 @@ from vitrine.embedded import EmbeddedPostgres
 from vitrine.engine import reconcile
 from vitrine.flow.keys import row_hash
 from vitrine.flow.rows import Column, Compare
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import STABLE_NAMES, Connection, raw
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings

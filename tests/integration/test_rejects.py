@@ -8,7 +8,8 @@ import pytest
 
 from tests.helpers.running import create, differences, run, succeed
 from vitrine import registry
-from vitrine.model import Pipeline, Row
+from vitrine.ids import Row
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings

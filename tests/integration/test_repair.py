@@ -13,9 +13,10 @@ from tests.helpers.reconciling import NOTHING, keys, last_result, reconcile, rep
 from tests.helpers.running import create, run, run_one_batch, succeed
 from tests.helpers.tasks import register
 from vitrine.flow import repair
-from vitrine.model import Pipeline, RequestKind
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.registry import Kind, Task
+from vitrine.requests import RequestKind
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines, rejects, runs

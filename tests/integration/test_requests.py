@@ -10,8 +10,11 @@ from tests.helpers.chains import complete_wave
 from tests.helpers.databases import copy_of
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import TransitionRefused
-from vitrine.model import RETURNING, Claim, Definition, Pipeline, RequestId, RequestKind, RunOptions
+from vitrine.ids import RequestId
+from vitrine.model import Definition
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
+from vitrine.requests import RETURNING, RequestKind, RunOptions
 from vitrine.status import LEASED, NEXT, RETURNS, STARTS_RERUN, Event, RunStatus, Status
 from vitrine.store import chains, claims, leases, pipelines, runs, schedules
 

@@ -19,7 +19,7 @@ from vitrine.connectors.postgres.sink import session
 from vitrine.errors import CheckpointMoved
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Pipeline, Run
+from vitrine.pipeline import Pipeline, Run
 from vitrine.postgres import Connection, connect, raw
 from vitrine.runner.control import Watch
 from vitrine.runner.dispatcher import PipelineDispatcher

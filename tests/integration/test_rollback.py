@@ -18,8 +18,9 @@ from vitrine.api.app import create_app
 from vitrine.errors import LeaseLost, RequestRefused, TransitionRefused
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Entry, KeptGeneration, Position, Step, Written
-from vitrine.model import Claim, Pipeline, RequestKind
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.settings import Settings

@@ -28,7 +28,8 @@ from vitrine import failpoints, revisions
 from vitrine.engine import validation
 from vitrine.errors import ConfigError, DataError, VitrineError
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings
@@ -429,7 +430,7 @@ def test_rows_in_quarantine_are_not_checked_and_the_others_are(
 def test_a_backfill_and_the_catch_up_of_a_full_load_are_checked_as_well(
     connection: Connection, settings: Settings
 ) -> None:
-    from vitrine.model import RequestKind, RunOptions
+    from vitrine.requests import RequestKind, RunOptions
 
     fill_scores(connection, 10)
     pipeline = create_scores(connection, settings, [RANGE], "incremental")

@@ -10,8 +10,9 @@ import pytest
 from tests.helpers.events import create_filled
 from tests.helpers.running import create, run, succeed
 from tests.helpers.tasks import register
+from vitrine.ids import RunId
 from vitrine.logs import OURS, Redactor
-from vitrine.model import Pipeline, RunId
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.runner import run_log

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from vitrine.demo import search, story
 from vitrine.errors import ConfigError
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines

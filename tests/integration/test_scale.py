@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from vitrine.model import Claim, Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor

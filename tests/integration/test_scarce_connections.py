@@ -15,7 +15,7 @@ from tests.helpers.running import create, differences
 from tests.helpers.waiting import wait_until
 from vitrine import postgres as connections
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner import dispatcher
 from vitrine.runner.dispatcher import PipelineDispatcher

@@ -10,7 +10,8 @@ from psycopg import sql
 
 from tests.helpers.waiting import wait_until
 from vitrine import revisions
-from vitrine.model import Claim, Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor

@@ -11,7 +11,8 @@ from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.tasks import register
 from vitrine import revisions
 from vitrine.engine import validation
-from vitrine.model import Pipeline, Row
+from vitrine.ids import Row
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings

@@ -11,7 +11,7 @@ from tests.helpers.running import create, succeed
 from tests.helpers.search_case import Search
 from vitrine.demo import search as demo
 from vitrine.engine import reconcile
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings

@@ -18,8 +18,10 @@ from vitrine import registry, revisions
 from vitrine.connectors.elasticsearch import sweeping
 from vitrine.engine import reconcile, validation
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline, RequestKind, Row
+from vitrine.ids import Row
+from vitrine.pipeline import Pipeline
 from vitrine.registry import Kind, Task
+from vitrine.requests import RequestKind
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.status import Status

@@ -9,7 +9,7 @@ from tests.helpers.running import succeed
 from tests.helpers.search_cluster import Cluster
 from vitrine import revisions
 from vitrine.connectors.elasticsearch import number_keys
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import raw
 
 PRICES = "SELECT price, shop, id FROM content.prices"

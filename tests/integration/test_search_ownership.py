@@ -10,7 +10,7 @@ from tests.helpers.search_proxy import Lost, Reply, Request
 from vitrine import revisions
 from vitrine.engine import validation
 from vitrine.errors import ConfigError
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.runner.executor import Executed
 from vitrine.store import pipelines
 from vitrine.store import state as states

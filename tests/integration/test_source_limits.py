@@ -16,7 +16,7 @@ from vitrine.connectors.postgres.role_limits import RoleLimits
 from vitrine.engine import validation
 from vitrine.errors import ConfigError, DataError, VitrineError
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings

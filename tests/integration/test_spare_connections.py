@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.events import create_events, fill_events
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import PipelineExecutor

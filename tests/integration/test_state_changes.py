@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from tests.helpers.pipelines import create
 from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import run, succeed
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import claims, pipelines

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from tests.helpers.pipelines import create
 from vitrine.api.app import create_app
-from vitrine.model import Claim
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
 from vitrine.service.bodies.many import MANY
 from vitrine.settings import Settings

@@ -24,7 +24,8 @@ from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts, Entry, Position, Reject, Step, Written
-from vitrine.model import Claim, Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor

@@ -12,7 +12,7 @@ from tests.helpers.events import (
     fill_events,
 )
 from tests.helpers.running import differences, once_read, run, succeed
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 from vitrine.status import RunStatus, Status

@@ -13,7 +13,8 @@ from tests.helpers.types import create_caseless
 from vitrine.engine import plan, validation
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Column
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 

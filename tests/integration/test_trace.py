@@ -12,7 +12,8 @@ from tests.helpers.running import create, run, run_one_batch, succeed
 from tests.helpers.tasks import register
 from tests.helpers.tracing import differing, resend, trace
 from vitrine.errors import ConfigError, TransientError
-from vitrine.model import Cursor, Pipeline, Row
+from vitrine.ids import Cursor, Row
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings

@@ -14,7 +14,7 @@ from tests.helpers.running import create, run, succeed
 from vitrine import registry
 from vitrine.engine import reconcile
 from vitrine.flow.protocols import Outcome
-from vitrine.model import Cursor, Row
+from vitrine.ids import Cursor, Row
 from vitrine.postgres import Connection
 from vitrine.registry import Kind, Task
 from vitrine.settings import Settings

@@ -18,7 +18,8 @@ from vitrine import metrics, registry
 from vitrine.api.app import create_app
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Pipeline, Row
+from vitrine.ids import Row
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import claims, pipelines, runs

@@ -15,7 +15,7 @@ from vitrine import revisions
 from vitrine.engine import reconcile
 from vitrine.errors import VitrineError
 from vitrine.flow.rows import Counts
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.runner.executor import Executed
 from vitrine.settings import Settings

@@ -32,7 +32,8 @@ from vitrine.connectors.postgres.source import horizon
 from vitrine.errors import TransitionRefused
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import Claim, Pipeline, PipelineId, Row
+from vitrine.ids import PipelineId, Row
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.runner.dispatcher import PipelineDispatcher
 from vitrine.runner.executor import Executed, PipelineExecutor

@@ -19,7 +19,7 @@ from vitrine.copytext import encoding, frames, rows, text_of, values
 from vitrine.copytext.values import Unreadable, UnreadableValue
 from vitrine.errors import DataError
 from vitrine.flow.rows import START, Batch, Column, FrameRows, PythonRows
-from vitrine.model import Row
+from vitrine.ids import Row
 
 COLUMNS = (Column("id", "integer"), Column("title", "text"), Column("doc", "jsonb"), Column("span", "interval"))
 LINE = b'7\ta\\tb\t{"a": 1.00}\t26:00:00\n'

@@ -19,7 +19,7 @@ from vitrine.errors import (
 )
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts
-from vitrine.model import RETURNING, RequestKind
+from vitrine.requests import RETURNING, RequestKind
 from vitrine.runner.dispatcher import DELAYS, Verdict, delay_before, judge
 from vitrine.runner.executor import WAITS, Executed, wait_before
 from vitrine.status import Event, RunStatus, Status, next_status

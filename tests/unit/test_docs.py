@@ -10,7 +10,8 @@ from pydantic import AliasChoices
 from tests.helpers import command_lines
 from vitrine import plugins
 from vitrine.api.app import STATUS_OF_CODE, STATUS_OF_GROUP
-from vitrine.model import Definition, Options, RequestKind
+from vitrine.model import Definition, Options
+from vitrine.requests import RequestKind
 from vitrine.settings import Settings
 from vitrine.status import diagram
 

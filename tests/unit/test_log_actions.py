@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitrine.model import RETURNING, RequestKind
+from vitrine.requests import RETURNING, RequestKind
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"claim.kind": sorted(RETURNING), "kind": sorted(RequestKind)}

@@ -40,7 +40,7 @@ from vitrine.flow.rows import (
     Written,
 )
 from vitrine.flow.throttle import Limits, Throttle
-from vitrine.model import Row
+from vitrine.ids import Row
 
 ORDER = ("modified", "id")
 TYPES = "modified integer, id integer"

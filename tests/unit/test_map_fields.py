@@ -9,7 +9,7 @@ import pytest
 
 from vitrine import registry
 from vitrine.errors import ConfigError
-from vitrine.model import Row
+from vitrine.ids import Row
 from vitrine.registry import FieldError
 from vitrine.transforms.map_fields import FieldMapping, map_fields
 

@@ -22,8 +22,11 @@ from vitrine.engine.plan import CheckedDefinition, Prepared
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import START, Batch, Column, Finding, FrameRows, Lane, TextRows
 from vitrine.flow.throttle import Limits
-from vitrine.model import Claim, Definition, PipelineId, Row, RunId, RunOptions
+from vitrine.ids import PipelineId, Row, RunId
+from vitrine.model import Definition
+from vitrine.pipeline import Claim
 from vitrine.registry import Kind, Task
+from vitrine.requests import RunOptions
 from vitrine.settings import Settings
 
 SETTINGS = Settings.model_validate(

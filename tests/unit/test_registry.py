@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from vitrine import registry
 from vitrine.errors import ConfigError
-from vitrine.model import Row
+from vitrine.ids import Row
 from vitrine.registry import Kind, Readers, Task, Transforms, describe_options
 
 

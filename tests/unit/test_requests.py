@@ -5,7 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from vitrine.model import RequestId, RequestKind, RunOptions, RunRequest
+from vitrine.ids import RequestId
+from vitrine.requests import RequestKind, RunOptions, RunRequest
 from vitrine.status import Status
 from vitrine.store.requests import Placed, Queue, place, resume
 

@@ -15,7 +15,7 @@ from vitrine.engine.steps import conversion, step_of
 from vitrine.errors import ConfigError, DataError
 from vitrine.flow.protocols import Transformer
 from vitrine.flow.rows import Batch, Column, FrameRows, Lane, Payload, Position, PythonRows, TextRows
-from vitrine.model import Row
+from vitrine.ids import Row
 from vitrine.registry import Kind, RowTransform, Task
 
 if TYPE_CHECKING:

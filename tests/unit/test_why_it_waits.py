@@ -6,7 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from vitrine.model import Definition, LastError, Pipeline, PipelineId, RequestId, RunRequest, Verification
+from vitrine.ids import PipelineId, RequestId
+from vitrine.model import Definition
+from vitrine.pipeline import LastError, Pipeline, Verification
+from vitrine.requests import RunRequest
 from vitrine.service.waiting import Surroundings, why_it_waits
 from vitrine.status import LEASED, Status
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from vitrine.model import PipelineId
+from vitrine.ids import PipelineId
 from vitrine.service.lateness import LateCause, Runners, why_late
 from vitrine.status import Status
 from vitrine.store.lateness import LateFacts

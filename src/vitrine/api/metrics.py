@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from vitrine.api.connections import Pool, Service, StorePool
 from vitrine.api.health import WAIT_SECONDS
 from vitrine.errors import VitrineError
-from vitrine.model import PipelineId
+from vitrine.ids import PipelineId
 from vitrine.service import lateness
 from vitrine.service.lateness import Lateness
 from vitrine.settings import Settings

@@ -9,7 +9,7 @@ from vitrine.cli import building, output, process
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from vitrine.model import Claim, Pipeline
+    from vitrine.pipeline import Claim, Pipeline
     from vitrine.postgres import Connection
     from vitrine.runner.executor import Executed
     from vitrine.service.bodies.control import RunRequestBody

@@ -10,7 +10,7 @@ from vitrine.copytext import values
 from vitrine.copytext.values import Formatter
 from vitrine.errors import DataError
 from vitrine.flow.rows import Column, PythonRows
-from vitrine.model import Row
+from vitrine.ids import Row
 
 UNREADABLE = (ValueError, ArithmeticError, RecursionError)
 """Raised by decoders for values that Python cannot represent: infinity, months, JSON a thousand levels deep."""

@@ -19,7 +19,8 @@ from vitrine.engine.plan import NoLease
 from vitrine.errors import VitrineError
 from vitrine.flow.jobs import RunInfo
 from vitrine.flow.rows import TargetInfo
-from vitrine.model import Definition, Pipeline
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.printable import markup
 from vitrine.service import definitions

@@ -21,7 +21,7 @@ from vitrine.embedded import EmbeddedPostgres
 from vitrine.engine import reconcile
 from vitrine.errors import ConfigError, VitrineError
 from vitrine.flow.rows import Counts
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.printable import markup, printable
 from vitrine.runner.dispatcher import PipelineDispatcher

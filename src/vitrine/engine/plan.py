@@ -14,9 +14,11 @@ from vitrine.flow.jobs import RejectPolicy, RunInfo, SinkJob, SourceJob
 from vitrine.flow.protocols import Lease, MarkedKeys, Plan, Sink, Source, Transformer
 from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
 from vitrine.flow.throttle import Limits
-from vitrine.model import Claim, Definition, Mode, Options, RequestKind, Step, TaskType
+from vitrine.model import Definition, Mode, Options, Step, TaskType
+from vitrine.pipeline import Claim
 from vitrine.plugins import Connector, Target
 from vitrine.registry import BoundTask, Kind
+from vitrine.requests import RequestKind
 from vitrine.settings import Settings
 
 Checked = TypeVar("Checked")

@@ -12,7 +12,8 @@ from vitrine.flow.background import interruptible
 from vitrine.flow.jobs import RunInfo
 from vitrine.flow.protocols import Phase, RunControl
 from vitrine.flow.rows import Digest
-from vitrine.model import Claim, Definition
+from vitrine.model import Definition
+from vitrine.pipeline import Claim
 from vitrine.settings import Settings
 
 Result = TypeVar("Result")

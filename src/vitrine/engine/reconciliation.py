@@ -15,7 +15,7 @@ from vitrine.flow.backfill import LOAD_OPEN
 from vitrine.flow.protocols import Checkpoint, Plan, RunControl
 from vitrine.flow.repair import refuse_shrinking, run_repair
 from vitrine.flow.rows import Key, Position, Read
-from vitrine.model import KEYS_KEPT
+from vitrine.pipeline import KEYS_KEPT
 from vitrine.store.state import StoredState
 
 

@@ -9,7 +9,7 @@ from vitrine.flow.jobs import RunInfo
 from vitrine.flow.protocols import Checkpoint, RunControl, Sink
 from vitrine.flow.restore import generation_to_restore, kept_load, restore
 from vitrine.flow.rows import KeptGeneration
-from vitrine.model import Claim, Pipeline
+from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.status import LEASED, Status

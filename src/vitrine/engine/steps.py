@@ -11,7 +11,7 @@ from vitrine.copytext import frame_of, frames, rows_of, text_of, values
 from vitrine.errors import ConfigError, DataError, is_failure
 from vitrine.flow.protocols import Transformer
 from vitrine.flow.rows import Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
-from vitrine.model import Row
+from vitrine.ids import Row
 from vitrine.registry import BoundTask, FieldError, Kind
 
 # Types of columns that a transform adds, used when the target is created

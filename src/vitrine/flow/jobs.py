@@ -9,7 +9,8 @@ from vitrine.errors import DataError
 from vitrine.flow import keys
 from vitrine.flow.protocols import Lease
 from vitrine.flow.rows import Reject
-from vitrine.model import Definition, Mode, Options, PipelineId
+from vitrine.ids import PipelineId
+from vitrine.model import Definition, Mode, Options
 from vitrine.plugins import Target
 
 OptionsOf = TypeVar("OptionsOf")

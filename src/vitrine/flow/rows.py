@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vitrine.checks import BaseCheck
 from vitrine.flow.check_results import CheckResult
-from vitrine.model import Cursor, Row
+from vitrine.ids import Cursor, Row
 from vitrine.places import Place
 
 Key = tuple[str, ...]

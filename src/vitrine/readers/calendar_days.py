@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, model_validator
 
-from vitrine.model import Cursor, Row
+from vitrine.ids import Cursor, Row
 from vitrine.registry import readers
 
 

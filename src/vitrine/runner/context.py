@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from vitrine.engine import plan
 from vitrine.engine.plan import CheckedDefinition, Known, Prepared
-from vitrine.model import Claim
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
 from vitrine.runner.control import RunnerControl
 from vitrine.settings import Settings

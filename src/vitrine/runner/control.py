@@ -16,7 +16,8 @@ from vitrine.failpoints import reach
 from vitrine.flow.protocols import Outcome, Phase, Stop
 from vitrine.flow.rows import Counts, Lane, Saved, Watermark
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Claim, with_throttle_of
+from vitrine.model import with_throttle_of
+from vitrine.pipeline import Claim
 from vitrine.runner.lease import HeartbeatLease
 from vitrine.runner.watchdog import Watchdog
 from vitrine.settings import Settings

@@ -23,8 +23,9 @@ from vitrine.errors import (
 from vitrine.failpoints import reach
 from vitrine.flow.protocols import Outcome
 from vitrine.logs import Redactor
-from vitrine.model import RETURNING, Claim, RequestKind
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
+from vitrine.requests import RETURNING, RequestKind
 from vitrine.runner.control import Watch
 from vitrine.runner.executor import Executed, PipelineExecutor
 from vitrine.runner.jobs import JOBS

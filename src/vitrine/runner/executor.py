@@ -12,7 +12,7 @@ from vitrine.errors import CONNECTION_LIMIT, CheckpointMoved, RelationMissing, V
 from vitrine.flow.check_results import CheckFailed, Results, combined
 from vitrine.flow.protocols import Outcome, Stop
 from vitrine.flow.rows import Counts
-from vitrine.model import Claim
+from vitrine.pipeline import Claim
 from vitrine.runner.context import RunContext
 from vitrine.runner.control import HangHandler, RunnerControl, Watch
 from vitrine.runner.jobs import JOBS

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from vitrine.errors import RequestRefused
 from vitrine.flow.loop import run_plan
-from vitrine.model import Claim, RequestKind
+from vitrine.pipeline import Claim
+from vitrine.requests import RequestKind
 from vitrine.runner.context import RunContext
 from vitrine.status import Event
 from vitrine.store import state as states

@@ -9,7 +9,7 @@ from typing import Self
 
 from vitrine.errors import CONNECTION_LIMIT, LeaseLost, VitrineError
 from vitrine.failpoints import reach
-from vitrine.model import Claim, suspended_clock
+from vitrine.pipeline import Claim, suspended_clock
 from vitrine.postgres import Connection, connect
 from vitrine.status import Status
 from vitrine.store import leases

@@ -10,7 +10,7 @@ import psycopg
 from vitrine import metrics
 from vitrine.engine.maintenance import sweep_sinks
 from vitrine.errors import CONNECTION_LIMIT, TransientError, VitrineError
-from vitrine.model import Claim
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection, connect
 from vitrine.runner.dispatcher import PipelineDispatcher, wait_for_connection
 from vitrine.settings import Settings

@@ -12,8 +12,8 @@ from typing import Any, Self
 from vitrine import logs
 from vitrine.errors import VitrineError
 from vitrine.flow.rows import Counts
+from vitrine.ids import RunId
 from vitrine.logs import Redactor
-from vitrine.model import RunId
 from vitrine.runner.control import Watch
 from vitrine.store import run_logs
 from vitrine.store.database import Link

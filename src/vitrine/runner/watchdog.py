@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from vitrine.errors import DataError, VitrineError
-from vitrine.model import Claim, format_duration
+from vitrine.model import format_duration
+from vitrine.pipeline import Claim
 
 CHECK_SECONDS = 0.2
 GRACE = timedelta(seconds=5)

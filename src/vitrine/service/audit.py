@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vitrine.failpoints import reach
-from vitrine.model import Pipeline, PipelineId
+from vitrine.ids import PipelineId
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed

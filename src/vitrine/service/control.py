@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from vitrine.model import RequestKind, RunOptions
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.service import audit
 from vitrine.service.bodies.control import (
     BackfillBody,

@@ -9,7 +9,8 @@ from typing import Any
 
 from vitrine.errors import ConfigError, WorkRefused
 from vitrine.flow.rows import Finding
-from vitrine.model import Definition, Pipeline, StateChoice, Step
+from vitrine.model import Definition, StateChoice, Step
+from vitrine.pipeline import Pipeline
 from vitrine.service import audit, check_slots, lateness
 from vitrine.service.bodies.filters import EVERY, Filters
 from vitrine.service.bodies.pipelines import (

@@ -6,7 +6,8 @@ from vitrine import revisions
 from vitrine.documents import Document
 from vitrine.engine import plan, validation
 from vitrine.errors import ConfigError
-from vitrine.model import Definition, Pipeline, StateChoice
+from vitrine.model import Definition, StateChoice
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.revisions import Applied
 from vitrine.service import audit

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from uuid import UUID
 
-from vitrine.model import RunId
+from vitrine.ids import RunId
 from vitrine.service import audit, lateness
 from vitrine.service.bodies.reconciliation import ReportPage, StoredReportBody
 from vitrine.service.bodies.runs import LogLineBody, RequestBody, RunBody, RunLogBody, RunPage, StatusBody

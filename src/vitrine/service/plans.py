@@ -11,8 +11,10 @@ from vitrine.engine.row_changes import Budget
 from vitrine.errors import NotFound
 from vitrine.flow.jobs import RunInfo
 from vitrine.flow.rows import Finding
-from vitrine.model import Definition, Mode, Pipeline, RequestKind, Run, StateChoice
+from vitrine.model import Definition, Mode, StateChoice
+from vitrine.pipeline import Pipeline, Run
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind
 from vitrine.revisions import StateEffect
 from vitrine.service import chain_findings
 from vitrine.service.bodies.pipelines import FindingBody

@@ -1,6 +1,6 @@
 """What the requests of a pipeline wait for, as the store has it."""
 
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.service.waiting import Surroundings
 from vitrine.settings import Settings

@@ -1,6 +1,7 @@
 """What happened to a pipeline: its runs, and what people and programs asked for, in one order."""
 
-from vitrine.model import Run, RunId
+from vitrine.ids import RunId
+from vitrine.pipeline import Run
 from vitrine.service.bodies.overview import TimelineChange, TimelineEntry, TimelinePage, TimelineRun
 from vitrine.service.context import Context
 from vitrine.service.permissions import allowed

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from vitrine.engine import tracing
 from vitrine.engine.standing import judge
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.service import checks
 from vitrine.service.bodies.checks import RejectBody
 from vitrine.service.bodies.tracing import TraceBody

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.status import Status
 from vitrine.store.chains import Upstream
 

@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from vitrine.errors import ConfigError, TransitionRefused
-from vitrine.model import PipelineId
+from vitrine.ids import PipelineId
 from vitrine.postgres import Connection
 from vitrine.status import STEPS
 from vitrine.store.database import execute, fetch_all, fetch_one

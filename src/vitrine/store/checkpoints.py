@@ -23,8 +23,10 @@ from vitrine.flow.rows import (
     Step,
     Written,
 )
-from vitrine.model import Claim, Cursor, RequestKind
+from vitrine.ids import Cursor
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind
 from vitrine.status import Status
 from vitrine.store import generations, rejects
 from vitrine.store import state as states

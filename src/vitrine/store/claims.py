@@ -9,8 +9,11 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from vitrine.errors import ConfigError, NotFound
-from vitrine.model import RETURNING, Claim, Definition, PipelineId, RequestKind, RunId, RunOptions, suspended_clock
+from vitrine.ids import PipelineId, RunId
+from vitrine.model import Definition
+from vitrine.pipeline import Claim, suspended_clock
 from vitrine.postgres import Connection
+from vitrine.requests import RETURNING, RequestKind, RunOptions
 from vitrine.status import STEPS, Event, RunStatus, Status
 from vitrine.store import leases, notifications
 from vitrine.store.database import fetch_all, fetch_one, transaction

@@ -4,7 +4,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from vitrine.model import Definition, Pipeline, PipelineId
+from vitrine.ids import PipelineId
+from vitrine.model import Definition
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.store.database import execute
 

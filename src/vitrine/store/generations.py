@@ -9,7 +9,8 @@ from psycopg.types.json import Jsonb
 
 from vitrine.errors import CheckpointMoved
 from vitrine.flow.rows import Generation, KeptGeneration, Position, State
-from vitrine.model import Claim, Cursor, PipelineId, RequestId
+from vitrine.ids import Cursor, PipelineId, RequestId
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_all, fetch_one
 

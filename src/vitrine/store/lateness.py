@@ -7,8 +7,9 @@ from typing import Any
 
 from psycopg.rows import DictRow
 
-from vitrine.model import RETURNING, PipelineId
+from vitrine.ids import PipelineId
 from vitrine.postgres import Connection
+from vitrine.requests import RETURNING
 from vitrine.status import Status
 from vitrine.store.database import fetch_all
 

@@ -6,8 +6,10 @@ from typing import NamedTuple
 from psycopg.rows import DictRow
 
 from vitrine.errors import CheckpointMoved
-from vitrine.model import RETURNING, Claim, PipelineId, RunId
+from vitrine.ids import PipelineId, RunId
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
+from vitrine.requests import RETURNING
 from vitrine.status import RETURNS, STEPS, Event, RunStatus, Status
 from vitrine.store import chains, checkpoints, notifications
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction

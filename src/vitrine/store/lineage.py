@@ -5,7 +5,7 @@ from datetime import datetime, tzinfo
 from decimal import Decimal
 from typing import NamedTuple
 
-from vitrine.model import PipelineId
+from vitrine.ids import PipelineId
 from vitrine.postgres import Connection
 from vitrine.status import Status
 from vitrine.store import selecting

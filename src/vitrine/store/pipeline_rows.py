@@ -12,18 +12,10 @@ from pydantic import ValidationError
 
 from vitrine import input_errors
 from vitrine.errors import StoredDefinitionInvalid
-from vitrine.model import (
-    AppliedFile,
-    Definition,
-    LastError,
-    Pipeline,
-    PipelineId,
-    RequestId,
-    RequestKind,
-    RunOptions,
-    RunRequest,
-    Verification,
-)
+from vitrine.ids import PipelineId, RequestId
+from vitrine.model import Definition
+from vitrine.pipeline import AppliedFile, LastError, Pipeline, Verification
+from vitrine.requests import RequestKind, RunOptions, RunRequest
 from vitrine.status import Status
 
 AUTO_BATCH_SIZE = 5000

@@ -12,18 +12,11 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
-from vitrine.model import (
-    NAME,
-    Definition,
-    Mode,
-    Pipeline,
-    PipelineId,
-    RequestId,
-    RequestKind,
-    RunOptions,
-    RunRequest,
-)
+from vitrine.ids import PipelineId, RequestId
+from vitrine.model import NAME, Definition, Mode
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions, RunRequest
 from vitrine.status import STEPS, Status
 from vitrine.store import chains, files, requests
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction

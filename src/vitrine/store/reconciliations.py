@@ -6,7 +6,8 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from vitrine.model import Claim, PipelineId, Verdict
+from vitrine.ids import PipelineId
+from vitrine.pipeline import Claim, Verdict
 from vitrine.postgres import Connection
 from vitrine.store.checkpoints import lease_lost
 from vitrine.store.database import execute, fetch_all, fetch_one

@@ -9,7 +9,8 @@ from psycopg.rows import DictRow
 
 from vitrine.flow import keys
 from vitrine.flow.rows import Reject
-from vitrine.model import Claim, PipelineId
+from vitrine.ids import PipelineId
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_all, fetch_one
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from vitrine.model import RETURNING, RequestKind, RunOptions, RunRequest
+from vitrine.requests import RETURNING, RequestKind, RunOptions, RunRequest
 from vitrine.status import Status
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from psycopg.types.json import Jsonb
 
-from vitrine.model import RunId
+from vitrine.ids import RunId
 from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_one
 

@@ -10,7 +10,9 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from vitrine.errors import NotFound
-from vitrine.model import Claim, Definition, Pipeline, PipelineId, RequestId, Run, RunId
+from vitrine.ids import PipelineId, RequestId, RunId
+from vitrine.model import Definition
+from vitrine.pipeline import Claim, Pipeline, Run
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store.checkpoints import lease_lost

@@ -7,8 +7,9 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from vitrine import schedule
-from vitrine.model import Definition, RequestKind, RunOptions
+from vitrine.model import Definition
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.status import STEPS, Status
 from vitrine.store.database import execute, fetch_all, fetch_one
 

@@ -9,7 +9,8 @@ from uuid import UUID
 from psycopg.rows import DictRow
 
 from vitrine import schedule
-from vitrine.model import Pipeline, PipelineId, RunId
+from vitrine.ids import PipelineId, RunId
+from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.status import RunStatus, Status
 from vitrine.store import pipeline_rows

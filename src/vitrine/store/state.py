@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from psycopg.rows import DictRow
 
 from vitrine.flow.rows import START, Position
-from vitrine.model import Claim, Cursor, PipelineId
+from vitrine.ids import Cursor, PipelineId
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_all, fetch_one
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vitrine.model import Row
+from vitrine.ids import Row
 from vitrine.registry import transforms
 
 NEWCOMER_EVENTS = 10

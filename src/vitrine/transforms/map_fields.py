@@ -10,7 +10,8 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vitrine.copytext import values
-from vitrine.model import Column, Row
+from vitrine.ids import Row
+from vitrine.model import Column
 from vitrine.registry import FieldError, transforms
 
 CastType = Literal["text", "integer", "bigint", "numeric", "double precision", "boolean", "date", "timestamptz", "uuid"]

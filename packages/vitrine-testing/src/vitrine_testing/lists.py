@@ -30,7 +30,7 @@ from vitrine.flow.rows import (
     Watermark,
 )
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Cursor
+from vitrine.ids import Cursor
 from vitrine.plugins import Connector, NoOptions, SourceSpec
 from vitrine.postgres import Connection, connect
 from vitrine_testing.binary import to_binary

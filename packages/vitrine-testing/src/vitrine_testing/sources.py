@@ -18,7 +18,8 @@ from vitrine.errors import DataError, TransientError, VitrineError
 from vitrine.flow.protocols import Source
 from vitrine.flow.rows import START, Batch, Column, Compare, KeyRange, Lane, Position, Read
 from vitrine.flow.throttle import Limits, Throttle
-from vitrine.model import Cursor, Definition
+from vitrine.ids import Cursor
+from vitrine.model import Definition
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine_testing import data

@@ -13,8 +13,10 @@ from vitrine.errors import LeaseLost, VitrineError
 from vitrine.flow.loop import run_plan
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Key
-from vitrine.model import Claim, Definition, Mode, RequestKind, RunOptions
+from vitrine.model import Definition, Mode
+from vitrine.pipeline import Claim
 from vitrine.postgres import Connection
+from vitrine.requests import RequestKind, RunOptions
 from vitrine.runner.jobs import JOBS
 from vitrine.settings import Settings
 from vitrine.status import Event, RunStatus

@@ -22,7 +22,7 @@ from vitrine.flow.rows import (
     Watermark,
 )
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Cursor, Row
+from vitrine.ids import Cursor, Row
 from vitrine.plugins import NoOptions
 
 

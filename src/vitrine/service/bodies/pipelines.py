@@ -7,7 +7,8 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 
 from vitrine.flow.rows import Finding
-from vitrine.model import AppliedFile, Definition, FreshnessCovers, LastError, Pipeline, Verdict
+from vitrine.model import Definition
+from vitrine.pipeline import AppliedFile, FreshnessCovers, LastError, Pipeline, Verdict
 from vitrine.places import Place
 from vitrine.service.bodies.examples import (
     FINDING_EXAMPLE,

@@ -5,7 +5,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from vitrine.model import KEYS_KEPT, RunOptions, Verdict
+from vitrine.pipeline import KEYS_KEPT, Verdict
+from vitrine.requests import RunOptions
 from vitrine.service.bodies.examples import example
 from vitrine.store.reconciliations import StoredReport
 

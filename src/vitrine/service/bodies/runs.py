@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 
 from vitrine.checks import Severity
-from vitrine.model import FreshnessCovers, Pipeline, Run, Verdict
+from vitrine.pipeline import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.service.bodies.checks import ComparisonBody
 from vitrine.service.bodies.examples import CHECK_EXAMPLE, ID, MANAGED_BY_EXAMPLE, REQUEST_ID, RUN_EXAMPLE, example
 from vitrine.service.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT

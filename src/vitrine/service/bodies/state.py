@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.service.bodies.examples import example
 from vitrine.store.state import StoredState
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
-from vitrine.model import Pipeline
+from vitrine.pipeline import Pipeline
 from vitrine.service.bodies.checks import REJECT_EXAMPLE, RejectBody
 from vitrine.service.bodies.examples import example
 from vitrine.service.bodies.pipelines import printable

@@ -10,7 +10,7 @@ from vitrine.errors import DataError, RequestRefused, TransientError, VitrineErr
 from vitrine.flow.jobs import SweepJob
 from vitrine.flow.protocols import LoadState, Outcome
 from vitrine.flow.rows import Key
-from vitrine.model import PipelineId
+from vitrine.ids import PipelineId
 from vitrine.store import runs
 from vitrine_testing import data, scenarios
 from vitrine_testing.cases import Texts

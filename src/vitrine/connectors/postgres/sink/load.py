@@ -21,7 +21,8 @@ from vitrine.failpoints import reach
 from vitrine.flow.check_results import Results
 from vitrine.flow.protocols import LoadState
 from vitrine.flow.rows import Column, Counts, Generation, LoadInfo, Reject, Stamp, Written
-from vitrine.model import Definition, Mode, PipelineId
+from vitrine.ids import PipelineId
+from vitrine.model import Definition, Mode
 from vitrine.postgres import Connection
 
 if TYPE_CHECKING:

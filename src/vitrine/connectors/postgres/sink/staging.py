@@ -7,7 +7,7 @@ from psycopg import sql
 
 from vitrine.connectors.postgres import PostgresSettings
 from vitrine.flow.jobs import SweepJob
-from vitrine.model import PipelineId
+from vitrine.ids import PipelineId
 from vitrine.postgres import Connection, connect, translated
 
 SCHEMA = "etl"

@@ -10,7 +10,7 @@ from vitrine.connectors.postgres.source.query import SourceColumn, SourceQuery
 from vitrine.connectors.postgres.types import Operator
 from vitrine.errors import ConfigError
 from vitrine.flow.rows import Column, Finding, Lane, Read
-from vitrine.model import Cursor
+from vitrine.ids import Cursor
 from vitrine.postgres import Connection, raw
 
 _EQUAL = Operator("pg_catalog", "=")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from vitrine.connectors.postgres.source import cursor_codec as codec
 from vitrine.flow.rows import Position, Watermark
-from vitrine.model import Cursor
+from vitrine.ids import Cursor
 
 
 class Tracker(Protocol):

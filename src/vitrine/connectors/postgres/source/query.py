@@ -19,7 +19,7 @@ from vitrine.connectors.postgres.source.session import SourceSession
 from vitrine.connectors.postgres.types import TypeFacts
 from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine.flow.rows import Column, Finding
-from vitrine.model import Cursor
+from vitrine.ids import Cursor
 from vitrine.policy import ReadOnlySql
 from vitrine.postgres import Connection, fetch_extended, raw, translated
 

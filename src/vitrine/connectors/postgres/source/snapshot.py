@@ -18,7 +18,7 @@ from vitrine.copytext import values
 from vitrine.errors import DataError
 from vitrine.flow.rows import BinaryRows, Bytes, TextRows
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Cursor
+from vitrine.ids import Cursor
 from vitrine.postgres import translated
 
 SORT_MEMORY = "16MB"

@@ -13,7 +13,8 @@ from vitrine.errors import DataError, TransientError, VitrineError
 from vitrine.flow import keys
 from vitrine.flow.jobs import RejectPolicy
 from vitrine.flow.rows import Finding, Lane, Reject
-from vitrine.model import Cursor, Definition, Mode
+from vitrine.ids import Cursor
+from vitrine.model import Definition, Mode
 from vitrine.postgres import fetch_extended
 from vitrine.settings import format_bytes
 

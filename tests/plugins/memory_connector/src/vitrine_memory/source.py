@@ -26,7 +26,7 @@ from vitrine.flow.rows import (
     Watermark,
 )
 from vitrine.flow.throttle import Throttle
-from vitrine.model import Cursor
+from vitrine.ids import Cursor
 from vitrine.plugins import NoOptions
 from vitrine_memory import MemorySettings
 
