@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
 
 from vitrine.api.connections import Service
 from vitrine.api.parameters import Limit

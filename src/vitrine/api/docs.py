@@ -5,7 +5,8 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import NamedTuple
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 router = APIRouter()

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 
 import psycopg
+from fastapi.responses import Response
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vitrine.api import binding, permissions, problems

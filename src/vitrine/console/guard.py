@@ -5,8 +5,8 @@ from typing import Protocol
 from urllib.parse import parse_qs, quote, urlsplit
 
 import psycopg
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import Headers
-from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
