@@ -33,8 +33,8 @@ else
 endif
 
 .PHONY: help
-help: ## Show what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+help: ## Show what can be made; ALL=1 shows every target
+	@grep -hE '^[a-z-]+:.* #[#$(if $(ALL),+)] ' $(MAKEFILE_LIST) | sed -E 's/:.* #[#+] /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(RUNTIME): requirements/runtime.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Vitrine needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
@@ -103,7 +103,7 @@ down: docker ## Stop the containers of `make up`; the data stays. `make down DAT
 	$(if $(filter delete,$(DATA)),rm -rf infra/local)
 
 .PHONY: migrate-db
-migrate-db: docker ## Bring the store of `make up` to the present release, with its roles
+migrate-db: docker #+ Bring the store of `make up` to the present release, with its roles
 	@infra/new-secrets.sh
 	$(COMPOSE) run --rm --build etl_migrate
 
@@ -117,14 +117,14 @@ docker:
 	@docker compose version >/dev/null 2>&1 || { echo "this needs Docker with its plugin compose; without Docker, use make serve" >&2; exit 1; }
 
 .PHONY: check
-check: $(DEV) ## Format, lint, types, import contracts, unit tests
+check: $(DEV) ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	.ci/beside '$(BIN)/python -m pytest -q tests/unit' $(BIN)/basedpyright
+	$(BIN)/basedpyright
 
 .PHONY: tools
-tools: ## Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
+tools: #+ Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
 	@.ci/install_tools
 
 # service, control plane, console, Elasticsearch and the memory of a runner do not depend on the version; every stored
@@ -140,15 +140,15 @@ SAME_ON_16 := $(foreach name,search_* api apply access audit attacks backfill ch
 MAKE_BESIDE := $(MAKE) --no-print-directory
 
 .PHONY: test
-test: $(DEV) tools ## Every test but those of `make check`, on embedded PostgreSQL 18; beside them test-airflow, test-versions
-	.ci/beside '$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore tests/unit' '$(MAKE_BESIDE) test-airflow test-versions'
+test: $(DEV) tools ## Every test, on embedded PostgreSQL 18; the data path on 16 too, the Airflow provider under a real Airflow
+	.ci/beside '$(BIN)/python -m pytest -q $(PARALLEL) tests' '$(MAKE_BESIDE) test-airflow test-versions'
 
 .PHONY: test-versions
-test-versions: $(DEV) ## The tests of store and data path on embedded PostgreSQL 16
+test-versions: $(DEV) #+ The tests of store and data path on embedded PostgreSQL 16
 	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16)
 
 .PHONY: test-airflow
-test-airflow: $(DEV) $(AIRFLOW) ## The Airflow provider: its types, and its tests under a real Airflow
+test-airflow: $(DEV) $(AIRFLOW) #+ The Airflow provider: its types, and its tests under a real Airflow
 	$(BIN)/basedpyright --project $(AIRFLOW_FOLDER) --pythonpath $(AIRFLOW_VENV)/bin/python
 	$(BIN)/python -m pytest -q $(AIRFLOW_FOLDER)/tests
 
@@ -162,32 +162,32 @@ mutants: $(DEV) ## Remove each protection in a scratch copy; the test that the t
 	$(BIN)/python -m tests.mutants.run
 
 .PHONY: guarantees
-guarantees: $(DEV) ## Write docs/guarantees-tests.md, the tests behind each promise, from the marks in the tests
+guarantees: $(DEV) #+ Write docs/guarantees-tests.md, the tests behind each promise, from the marks in the tests
 	$(BIN)/python -m tests.guarantees
 
 .PHONY: api-table
-api-table: $(DEV) ## Write the table of routes in docs/api.md
+api-table: $(DEV) #+ Write the table of routes in docs/api.md
 	$(BIN)/python -m tests.api_table
 
 .PHONY: fuzz
-fuzz: $(DEV) ## schemathesis against the running API, SECONDS=600 SEED=1: no error of the server, no answer that the OpenAPI document does not allow
+fuzz: $(DEV) #+ schemathesis against the running API, SECONDS=600 SEED=1: no error of the server, no answer that the OpenAPI document does not allow
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 .PHONY: schema
-schema: $(DEV) ## Write docs/pipeline.schema.json, the JSON Schema of a pipeline's YAML file
+schema: $(DEV) #+ Write docs/pipeline.schema.json, the JSON Schema of a pipeline's YAML file
 	$(BIN)/vitrine schema > docs/pipeline.schema.json
 
 .PHONY: types
-types: $(DEV) ## Write docs/types.md, how every type is carried, from runs on the embedded PostgreSQL
+types: $(DEV) #+ Write docs/types.md, how every type is carried, from runs on the embedded PostgreSQL
 	$(BIN)/python -m tests.type_matrix
 
 .PHONY: property
-property: $(DEV) ## Tables of any shape under changes and crashes, STEPS=10000: every mart equals its query, or the run is refused; SEED=1 repeats one round
+property: $(DEV) #+ Tables of any shape under changes and crashes, STEPS=10000: every mart equals its query, or the run is refused; SEED=1 repeats one round
 	VITRINE_TEST_STEPS=$(or $(STEPS),10000) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_any_table.py
 	VITRINE_TEST_STEPS=$$(($(or $(STEPS),10000) / 10)) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/property/test_mart_equals_source.py
 
 .PHONY: reconcile
-reconcile: $(DEV) ## Random damage to a mart and its source under writers, STEPS=10000 SEED=1: every key is found, none is invented
+reconcile: $(DEV) #+ Random damage to a mart and its source under writers, STEPS=10000 SEED=1: every key is found, none is invented
 	VITRINE_TEST_STEPS=$(or $(STEPS),10000) $(if $(SEED),VITRINE_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -q tests/integration/test_reconcile_random.py
 
 .PHONY: chaos
@@ -205,12 +205,12 @@ nightly: ## The long forms of the tests: chaos, schedules, property, crashes, mu
 	$(MAKE) bench-peers
 
 .PHONY: crashes
-crashes: $(DEV) ## A crash, a failure and a takeover at every point of a run; `make test` takes every third, for Elasticsearch every twelfth
+crashes: $(DEV) #+ A crash, a failure and a takeover at every point of a run; `make test` takes every third, for Elasticsearch every twelfth
 	VITRINE_TEST_STRIDE=1 $(BIN)/python -m pytest -q $(PARALLEL) tests/conformance -k any_point
 
 .PHONY: schedules
 schedules: SECONDS ?= 120
-schedules: $(DEV) ## A scheduled pipeline under three runners, SECONDS=120: no due time missed, none run twice
+schedules: $(DEV) #+ A scheduled pipeline under three runners, SECONDS=120: no due time missed, none run twice
 	VITRINE_TEST_SCHEDULE_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q tests/acceptance/test_schedules.py
 
 .PHONY: bench
@@ -218,7 +218,7 @@ bench: $(DEV) ## Measure Vitrine beside psql doing the same work by hand
 	$(BIN)/python -m bench
 
 .PHONY: bench-peers
-bench-peers: $(DEV) ## The same, and dlt, ingestr, Sling and reladiff from their packages
+bench-peers: $(DEV) #+ The same, and dlt, ingestr, Sling and reladiff from their packages
 	$(BIN)/python -m bench --peers
 
 .PHONY: bench-compare
@@ -235,7 +235,7 @@ requirements: $(DEV) ## Compile the pinned requirements with their hashes again 
 	$(COMPILE) --output-file requirements/airflow.txt $(AIRFLOW_FOLDER)/pyproject.toml requirements/build.in
 
 .PHONY: sample-sql
-sample-sql: $(DEV) ## Write sql/init_demo_data.sql, the sample cinema as one script for psql
+sample-sql: $(DEV) #+ Write sql/init_demo_data.sql, the sample cinema as one script for psql
 	$(BIN)/python -m tests.sample_sql
 
 .PHONY: screenshots
@@ -243,7 +243,7 @@ screenshots: $(DEV) tools ## Pictures of every page of the console in screenshot
 	$(BIN)/python -m tests.screenshots
 
 .PHONY: licenses
-licenses: $(DEV) ## Write docs/licenses.md, the licences of all that is installed, from the metadata of the packages
+licenses: $(DEV) #+ Write docs/licenses.md, the licences of all that is installed, from the metadata of the packages
 	$(BIN)/python -m tests.licenses
 
 .PHONY: clean

@@ -29,8 +29,26 @@ def test_nightly_runs_every_long_form() -> None:
 
 def test_the_tests_of_a_change_are_all_there() -> None:
     recipe = MAKEFILE.partition("\ntest:")[2].partition("\n\n")[0]
-    assert "pytest -q $(PARALLEL) tests --ignore tests/unit" in recipe
+    assert "pytest -q $(PARALLEL) tests'" in recipe
     assert "test-airflow test-versions" in recipe
+
+
+def shown(*arguments: str) -> set[str]:
+    done = subprocess.run(["make", "help", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(re.findall(r"^  make ([a-z-]+) ", done.stdout, flags=re.MULTILINE))
+
+
+def test_help_fits_on_a_screen_and_shows_every_target_when_asked() -> None:
+    phony = set(re.findall(r"^\.PHONY: ([a-z-]+)$", MAKEFILE, flags=re.MULTILINE))
+    assert len(shown()) < 20
+    assert {"demo", "check", "test"} <= shown() < shown("ALL=1")
+    assert shown("ALL=1") == phony - {"docker"}
+
+
+def test_the_first_screen_of_the_readme_runs_the_product_and_its_tests() -> None:
+    for name in ("README.md", "README.ru.md"):
+        first_screen = (ROOT / name).read_text("utf-8").splitlines()[:30]
+        assert {"make demo", "make test"} <= {line.partition("#")[0].strip() for line in first_screen}
 
 
 def test_ci_runs_the_checks_and_the_tests() -> None:
