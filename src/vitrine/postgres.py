@@ -60,10 +60,10 @@ def connect_and_ask(
     kind: type[Opened], url: str, question: LiteralString, *, name: str, side: str, own_times: bool = False
 ) -> tuple[Opened, DictRow]:
     """A connection of this kind, and the row that answers a question sent with its first message."""
-    conninfo = _conninfo(url, side)
+    target = conninfo(url, side)
     with translated(side, known=None):
         connection = kind.connect(
-            conninfo,
+            target,
             application_name=name,
             autocommit=True,
             prepare_threshold=None,
@@ -81,7 +81,7 @@ def connect_and_ask(
 
 
 @lru_cache(maxsize=64)
-def _conninfo(url: str, side: str) -> str:
+def conninfo(url: str, side: str) -> str:
     """What the driver connects with; kept, because every run connects to the same databases."""
     return make_conninfo(
         **check_url(url, side).keywords()

@@ -12,16 +12,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
 from psycopg import sql
 
+from tests.helpers import databases
 from tests.helpers.chains import complete_wave
 from tests.helpers.journal import assert_legal, start
-from tests.helpers.processes import environment
+from tests.helpers.processes import environment, free_port
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.errors import LeaseLost, NotFound, TransitionRefused, VitrineError
+from vitrine.errors import ConfigError, LeaseLost, NotFound, TransientError, TransitionRefused, VitrineError
 from vitrine.flow.protocols import Outcome
 from vitrine.flow.rows import Counts, Entry, Position, Reject, Step, Written
 from vitrine.model import Definition
@@ -35,7 +34,7 @@ from vitrine.store import chains, claims, database, leases, pipelines, rejects, 
 from vitrine.store import state as states
 from vitrine.store.checkpoints import StoreCheckpoint
 from vitrine.store.database import Link
-from vitrine.store.migrate import migrate
+from vitrine.store.migrate import LOCK, migrate, newest_revision, present_revision, revisions
 
 TTL = timedelta(seconds=30)
 RUN_STATUS_AFTER = {
@@ -898,21 +897,17 @@ def test_migrating_twice_changes_nothing(database_url: str, connection: Connecti
 
 
 @pytest.fixture
-def url_at_0006(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def empty_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A database without a store."""
+    with databases.copy_of(postgres, "template1", "without_a_store") as name:
+        yield postgres.tcp_url(name)
+
+
+@pytest.fixture
+def url_at_0006(empty_url: str) -> str:
     """A database at migration 0006, the last one before connectors."""
-    postgres.ensure_database("migration_0006")
-    url = postgres.tcp_url("migration_0006")
-    upgrade = command.upgrade
-
-    def upgrade_to_0006(config: Config, revision: str) -> None:
-        upgrade(config, "0006")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", upgrade_to_0006)
-        assert migrate(url) == "0006"
-    yield url
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute("DROP DATABASE migration_0006 WITH (FORCE)")
+    assert migrate(empty_url, to="0006") == "0006"
+    return empty_url
 
 
 ROWS_AT_0006 = """
@@ -972,20 +967,196 @@ def test_a_batch_size_of_5000_of_an_older_release_is_read_as_auto_and_an_explici
     assert pipelines.update(connection, explicit.id, auto).definition.batch_size == "auto"
 
 
-def test_two_processes_may_migrate_a_new_database_at_once(postgres: EmbeddedPostgres) -> None:
-    postgres.ensure_database("brand_new")
-    url = postgres.tcp_url("brand_new")
+def test_two_processes_may_migrate_a_new_database_at_once(empty_url: str) -> None:
     arguments = [sys.executable, "-m", "vitrine", "migrate"]
     processes = [
-        subprocess.Popen(arguments, env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            arguments, env=environment(empty_url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         for _ in range(2)
     ]
     outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    with connect(url, name="tests") as new:
+    assert outputs == [f"The store is at revision {newest_revision()}.\n"] * 2
+    with connect(empty_url, name="tests") as new:
         create(new)
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute("DROP DATABASE brand_new WITH (FORCE)")
+
+
+WAITING = """
+    SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+def test_a_migration_that_had_to_wait_sees_what_the_other_one_has_done(empty_url: str) -> None:
+    migrate(empty_url, to="0006")
+    with connect(empty_url, name="tests") as other, ThreadPoolExecutor(1) as threads:
+        databases.set_for_database(other, default_transaction_isolation="serializable")
+        with other.transaction():
+            other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+            waiting = threads.submit(migrate, empty_url)
+            wait_until(lambda: other.execute(WAITING).rowcount == 1)
+            other.execute("UPDATE etl.alembic_version SET version_num = %s", [newest_revision()])
+        assert waiting.result() == newest_revision()
+        # it had nothing left to do
+        assert present_column(other, "etl.etl_pipelines", "tags") is False
+
+
+def present_column(connection: Connection, table: str, name: str) -> bool:
+    found = connection.execute(
+        "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s", [table, name]
+    ).fetchone()
+    return found is not None
+
+
+CATALOG = """
+    SELECT 'relation', c.relname::text, concat_ws(' ', c.relkind, c.relacl, obj_description(c.oid))
+      FROM pg_class c WHERE c.relnamespace = 'etl'::regnamespace
+    UNION ALL
+    SELECT 'column', c.relname || '.' || a.attname,
+           concat_ws(' ', a.attnum, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated,
+                     pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum))
+      FROM pg_class c
+      JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+      LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+     WHERE c.relnamespace = 'etl'::regnamespace
+    UNION ALL
+    SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname = 'etl'
+    UNION ALL
+    SELECT 'constraint', conrelid::regclass || '.' || conname, pg_get_constraintdef(oid)
+      FROM pg_constraint WHERE connamespace = 'etl'::regnamespace
+    UNION ALL
+    SELECT 'function', oid::regprocedure::text, pg_get_functiondef(oid)
+      FROM pg_proc WHERE pronamespace = 'etl'::regnamespace
+    UNION ALL
+    SELECT 'trigger', tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL
+    SELECT 'revision', version_num, NULL FROM etl.alembic_version
+"""
+
+
+def catalog(url: str) -> set[tuple[str, str, str | None]]:
+    """Everything in the schema of the store, with the revision, but no rows."""
+    with psycopg.connect(url) as connection:
+        return {(kind, name, text) for kind, name, text in connection.execute(CATALOG)}
+
+
+@pytest.fixture(scope="module")
+def fresh(postgres: EmbeddedPostgres) -> set[tuple[str, str, str | None]]:
+    """What a new store has, which was created at once."""
+    with databases.copy_of(postgres, "template1", "fresh_store") as name:
+        migrate(postgres.tcp_url(name))
+        return catalog(postgres.tcp_url(name))
+
+
+@pytest.mark.parametrize("older", revisions()[:0:-1])
+def test_an_upgraded_store_has_the_schema_of_a_new_one(
+    empty_url: str, fresh: set[tuple[str, str, str | None]], older: str
+) -> None:
+    assert migrate(empty_url, to=older) == older
+    assert ("revision", older, None) in catalog(empty_url)
+    assert migrate(empty_url) == newest_revision()
+    assert catalog(empty_url) == fresh
+
+
+# the statements of Alembic, with which earlier releases kept the revision
+TABLE_OF_ALEMBIC = """
+    DROP TABLE etl.alembic_version;
+    CREATE TABLE etl.alembic_version (
+        version_num VARCHAR(32) NOT NULL,
+        CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+    );
+    INSERT INTO etl.alembic_version (version_num) VALUES ('0006') RETURNING etl.alembic_version.version_num
+"""
+
+
+def test_the_revision_that_an_earlier_release_has_recorded_is_continued(
+    url_at_0006: str, fresh: set[tuple[str, str, str | None]]
+) -> None:
+    with connect(url_at_0006, name="tests") as old:
+        old.execute(TABLE_OF_ALEMBIC)
+        assert present_revision(old) == "0006"
+        assert migrate(url_at_0006) == present_revision(old) == newest_revision()
+    assert catalog(url_at_0006) == fresh
+
+
+def test_a_failed_migration_of_a_new_database_leaves_nothing_behind(empty_url: str) -> None:
+    with connect(empty_url, name="tests") as own:
+        # a table of the same name stands in the way of one of the last migrations
+        own.execute("CREATE SCHEMA etl; CREATE TABLE etl.etl_sessions (mine text)")
+        with pytest.raises(ConfigError, match=r'cannot migrate: relation "etl_sessions" already exists') as refused:
+            migrate(empty_url)
+        assert refused.value.code == "MIGRATION"
+        left = own.execute("SELECT relname FROM pg_class WHERE relnamespace = 'etl'::regnamespace AND relkind = 'r'")
+        assert left.fetchall() == [{"relname": "etl_sessions"}]
+        assert own.execute("SELECT to_regnamespace('analytics') AS found").fetchone() == {"found": None}
+        own.execute("DROP TABLE etl.etl_sessions")
+        assert migrate(empty_url) == newest_revision()
+
+
+DISABLED_BUT_RUNNING = """
+    INSERT INTO etl.etl_pipelines (name, target_table, enabled, status, lease_token, lease_owner, lease_expires_at)
+    VALUES ('old', 'analytics.genres', false, 'RUNNING', 1, 'runner-1', now()),
+           ('new', 'analytics.genres', true, 'IDLE', NULL, NULL, NULL)
+"""
+
+
+def test_a_failed_upgrade_leaves_the_store_as_it_was(url_at_0006: str) -> None:
+    before = catalog(url_at_0006)
+    with connect(url_at_0006, name="tests") as old:
+        old.execute(DISABLED_BUT_RUNNING)
+        with pytest.raises(ConfigError, match="cannot migrate: ") as refused:
+            migrate(url_at_0006)
+        assert refused.value.code == "MIGRATION"
+        assert "pipeline old is disabled but still runs" in str(refused.value.__cause__)
+        assert catalog(url_at_0006) == before
+        old.execute("DELETE FROM etl.etl_pipelines WHERE name = 'old'")
+        assert migrate(url_at_0006) == newest_revision()
+
+
+def test_a_store_of_a_newer_release_is_refused_and_not_changed(database_url: str, connection: Connection) -> None:
+    connection.execute("UPDATE etl.alembic_version SET version_num = '9999'")
+    before = catalog(database_url)
+    with pytest.raises(ConfigError) as refused:
+        migrate(database_url)
+    assert refused.value.code == "MIGRATION"
+    assert str(refused.value) == (
+        "cannot migrate: the store is at revision 9999, which this release does not know: its newest is"
+        f" {newest_revision()}; install the release that has migrated the store"
+    )
+    assert catalog(database_url) == before
+
+
+def test_an_older_revision_than_that_of_the_store_changes_nothing(database_url: str) -> None:
+    before = catalog(database_url)
+    assert migrate(database_url, to="0006") == newest_revision()
+    assert catalog(database_url) == before
+
+
+def test_an_account_without_rights_learns_what_the_owner_of_the_database_must_run(
+    empty_url: str,
+) -> None:
+    with connect(empty_url, name="tests") as admin:
+        admin.execute("CREATE ROLE no_owner LOGIN")
+        try:
+            with pytest.raises(ConfigError, match="CREATE SCHEMA etl AUTHORIZATION <this account>") as refused:
+                migrate(empty_url.replace("postgres@", "no_owner@"))
+            assert refused.value.code == "DATABASE_RIGHTS"
+            admin.execute("CREATE SCHEMA etl AUTHORIZATION no_owner; CREATE SCHEMA analytics AUTHORIZATION no_owner")
+            assert migrate(empty_url.replace("postgres@", "no_owner@")) == newest_revision()
+        finally:
+            admin.execute("DROP OWNED BY no_owner CASCADE; DROP ROLE no_owner")
+
+
+def test_a_server_that_is_down_is_a_transient_error() -> None:
+    with pytest.raises(TransientError, match=r"cannot migrate: .*; start the server") as refused:
+        migrate(f"postgresql://vitrine@127.0.0.1:{free_port()}/cinema")
+    assert refused.value.code == "DATABASE_DOWN"
+
+
+def test_a_database_without_an_encoding_is_migrated_twice(postgres: EmbeddedPostgres) -> None:
+    with databases.database(postgres, encoding="SQL_ASCII") as url:
+        assert migrate(url) == migrate(url) == newest_revision()
 
 
 def test_the_error_of_a_store_that_was_never_migrated_names_the_remedy(postgres: EmbeddedPostgres) -> None:

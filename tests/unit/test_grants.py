@@ -6,7 +6,7 @@ from pathlib import Path
 from vitrine.accounts.grants import CHECKPOINT, DEFINITION, FILE, FIXED, LEASE, OUTCOME, REQUEST, TABLES
 from vitrine.model import Definition
 
-MIGRATIONS = Path(__file__).parents[2] / "src" / "vitrine" / "store" / "migrations" / "versions"
+MIGRATIONS = Path(__file__).parents[2] / "src" / "vitrine" / "store" / "migrations"
 SCRIPTS = "\n".join(path.read_text("utf-8") for path in sorted(MIGRATIONS.glob("*.sql")))
 
 
