@@ -17,8 +17,7 @@ from bench.setup import Setup
 from bench.tree import Installation, this_tree
 from bench.waiting import wait_until
 from vitrine.api.connections import make_context, make_pool
-from vitrine.service.context import Caller, Context
-from vitrine.service.roles import Role
+from vitrine.operations.context import Caller, Context, Role
 from vitrine.settings import Settings
 from vitrine.store.database import statement
 

@@ -7,9 +7,9 @@ from bench.console_store import LATE, Bare, ConsoleStore
 from bench.measuring import Result, seconds_of, turns
 from bench.overview import REFRESHES, beside_queries, late_crons
 from bench.setup import Setup
-from vitrine.service import lineage
-from vitrine.service.bodies.lineage import Graph
-from vitrine.service.context import Context
+from vitrine.operations import overview
+from vitrine.operations.bodies.overview import Graph
+from vitrine.operations.context import Context
 
 
 def refreshed(setup: Setup) -> Result:
@@ -23,10 +23,10 @@ def refreshed(setup: Setup) -> Result:
 
 
 def _measure(setup: Setup, store: ConsoleStore, context: Context, bare: Bare) -> Result:
-    memory = lineage.Memory()
+    memory = overview.Memory()
 
     def refresh() -> Graph:
-        return lineage.graph(context, memory=memory)
+        return overview.read_lineage(context, memory=memory)
 
     parsing = [seconds_of(refresh)]
     while memory.kept is None or memory.kept.graph.topology.unread:
@@ -51,8 +51,8 @@ def _measure(setup: Setup, store: ConsoleStore, context: Context, bare: Bare) ->
 
 
 def _bare_states(bare: Bare) -> None:
-    bare.rows("get_lineage_version", limit=lineage.MAX_PIPELINES + 1)
-    bare.rows("list_lineage_states", stale_crons=late_crons(bare), limit=lineage.MAX_PIPELINES)
+    bare.rows("get_lineage_version", limit=overview.MAX_PIPELINES + 1)
+    bare.rows("list_lineage_states", stale_crons=late_crons(bare), limit=overview.MAX_PIPELINES)
 
 
 def _is_right(store: ConsoleStore, found: Graph) -> bool:

@@ -18,10 +18,10 @@ from bench.setup import Setup
 from bench.waiting import wait_until
 from vitrine.console.pages.overview import OUTCOMES, MartsPage, Query, read_marts
 from vitrine.console.poller import MAX_READS, Poller
-from vitrine.requests import RETURNING
-from vitrine.service import overview
-from vitrine.service.bodies.overview import HealthBody, StateCounts
-from vitrine.service.context import Context
+from vitrine.core.status import RETURNING
+from vitrine.operations import overview
+from vitrine.operations.bodies.overview import HealthBody, StateCounts
+from vitrine.operations.context import Context
 
 BAR = 3.0
 REFRESHES = 30

@@ -19,7 +19,7 @@ from bench.tree import Definition, Installation, Measurement
 from vitrine.connectors.elasticsearch import ElasticsearchOptions
 from vitrine.connectors.elasticsearch.bulk import Action, Limits, Operations, cut
 from vitrine.connectors.elasticsearch.documents import DocumentEncoder
-from vitrine.flow.rows import START, Batch, Column, TextRows
+from vitrine.core.rows import START, Batch, Column, TextRows
 from vitrine.postgres import TEXT_FORMAT
 from vitrine_devserver import DevServer
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vitrine.registry import transforms
+from vitrine.definition.registry import transforms
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from vitrine import token_text
+from vitrine import text
 from vitrine.errors import VitrineError
-from vitrine.printable import printable, printable_json
+from vitrine.text import printable, printable_json
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
@@ -96,7 +96,7 @@ class Redactor:
 
     def __call__(self, line: str) -> str:
         # guarantee: H3
-        redacted = token_text.redact(_PASSWORD.sub(r"\1\2***", _ACCOUNT.sub("", line)))
+        redacted = text.redact(_PASSWORD.sub(r"\1\2***", _ACCOUNT.sub("", line)))
         return self._secrets.sub("***", redacted) if self._secrets else redacted
 
 

@@ -1,4 +1,9 @@
-"""Connections to PostgreSQL, and the translation of its errors into our groups."""
+"""Connections to PostgreSQL, and its errors in our groups, without the values that its messages quote.
+
+A message may quote a row in nearly every class of errors: a cast to tsquery raises a syntax error with the value, a
+cast to regclass a missing relation, a trigger whatever its author wrote. So only known texts are shown. Everything else
+is described by its code, table, column and constraint.
+"""
 
 import itertools
 import os
@@ -6,10 +11,10 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache
-from typing import LiteralString, TypeVar, cast
+from functools import cache, lru_cache
+from typing import LiteralString, NamedTuple, TypeVar, cast
 
 import psycopg
 from psycopg import sql
@@ -17,18 +22,103 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 
-from vitrine import server_messages
 from vitrine.errors import (
     ACCESS_REFUSED,
     CONNECTION_LIMIT,
     ConfigError,
     DataError,
+    Place,
     TransientError,
     VitrineError,
     group_of,
 )
-from vitrine.places import Place
 from vitrine.urls import PostgresUrl, UrlError, mask, parse_postgres
+
+_NAME = r'("[^"]+"|[\w.$]+)'
+
+# fmt: off
+_WITHOUT_NAMES = (
+    r"canceling statement due to (statement timeout|lock timeout|user request|conflict with recovery)",
+    r"canceling autovacuum task",
+    r"terminating connection due to (administrator command|idle-session timeout|idle-in-transaction timeout"
+    r"|transaction timeout|unexpected postmaster exit|conflict with recovery)",
+    r"terminating connection because of crash of another server process",
+    r"the database system is (starting up|shutting down|in recovery mode|not yet accepting connections)",
+    r"deadlock detected",
+    r"could not serialize access due to (concurrent update|concurrent delete"
+    r"|read/write dependencies among transactions)",
+    r"sorry, too many clients already",
+    r"remaining connection slots are reserved for .*",
+    r"out of (memory|shared memory)",
+    r"could not (extend|write|write to|create|open|read|fsync) file \"(base|global|pg_[a-z]+)/[\w./]+\"(: [\w ]+)?",
+    r"could not write to (file|temporary file)(: [\w ]+)?",
+    r"temporary file size exceeds \"?temp_file_limit\"? \([0-9]+kB\)",
+    r"cannot execute [A-Z ]+ in a read-only transaction",
+    r"cannot insert multiple commands into a prepared statement",
+    r"current transaction is aborted, commands ignored until end of transaction block",
+    r"stack depth limit exceeded",
+    r"invalid memory alloc request size [0-9]+",
+    r"row is too big: size [0-9]+, maximum size [0-9]+",
+    r"(tables|target lists) can have at most [0-9]+ (columns|entries)",
+    r"each (UNION|INTERSECT|EXCEPT) query must have the same number of columns",
+    r"aggregate functions are not allowed in [A-Z ]+",
+    r"unsupported XML feature",
+)
+_WITH_NAMES = (
+    rf"(relation|schema|view|type|column|constraint|index|role|database|collation|sequence) {_NAME} does not exist",
+    rf"(relation|schema|type|column|constraint|index) {_NAME}( of relation {_NAME})? already exists",
+    rf"column {_NAME} of relation {_NAME} does not exist",
+    rf"column {_NAME} (must appear in the GROUP BY clause or be used in an aggregate function)",
+    rf"column reference {_NAME} is ambiguous",
+    rf"column {_NAME} is of type [\w ().\"\[\],]+ but expression is of type [\w ().\"\[\],]+",
+    rf"(subquery uses ungrouped column) {_NAME} from outer query",
+    rf"(missing|invalid reference to) FROM-clause entry for table {_NAME}",
+    r"function [\w.\"]+\([\w ().\"\[\],]*\) does not exist",
+    r"operator does not exist: [\w ().\"\[\],<>=!@#%^&|~*/+-]+",
+    r"could not identify an (equality|ordering) operator for type [\w ().\"\[\],]+",
+    r"cannot cast type [\w ().\"\[\],]+ to [\w ().\"\[\],]+",
+    r"[A-Z/ ]+ types [\w ().\"\[\],]+ and [\w ().\"\[\],]+ cannot be matched",
+    rf"permission denied for (table|schema|view|relation|function|sequence|materialized view|foreign table|column"
+    rf"|database|type|language|foreign server) {_NAME}(\([\w ().\",]*\))?",
+    r"permission denied to create [\w \"]+",
+    rf"must be owner of (table|schema|view|relation|materialized view|function|type) {_NAME}",
+    rf"query would be affected by row-level security policy for table {_NAME}",
+    rf"materialized view {_NAME} has not been populated",
+    rf"could not obtain lock on relation {_NAME}",
+    rf"too many connections for (role|database) {_NAME}",
+    rf"index row size [0-9]+ exceeds [\w ]+ for index {_NAME}",
+    rf"cannot (drop|alter) [\w ]+ {_NAME}( of [\w ]+ {_NAME})?( because other objects depend on it)?",
+    rf"{_NAME} is not a (table|view|sequence|table or view|table, view, or foreign table)",
+    r"there is no unique or exclusion constraint matching the ON CONFLICT specification",
+    rf"syntax error at (or near {_NAME}|end of input)",
+)
+# fmt: on
+
+
+@cache
+def _known() -> re.Pattern[str]:
+    """Compiled on first use: that takes longer than most imports, and most commands meet no error of the server."""
+    return re.compile("|".join(f"(?:{text})" for text in (*_WITHOUT_NAMES, *_WITH_NAMES)))
+
+
+_RAISED_FOR_VALUES = frozenset({"42P01", "3F000", "42704", "42883", "42601", "42602", "42703"})
+"""States of errors about names that PostgreSQL also raises for a value: 'x'::regclass, 'x'::tsquery."""
+
+
+def shown(sqlstate: str, message: str, known: str | None) -> str | None:
+    """The message, if it cannot quote the value of a row.
+
+    `known` is the text of the configuration: a name that stands in it is no secret. None: no row was being read.
+    """
+    if not _known().fullmatch(message):
+        # guarantee: K6
+        return None
+    if known is None or sqlstate not in _RAISED_FOR_VALUES:
+        return message
+    names = re.findall(r'"([^"]+)"|(\S+) does not exist', message)
+    parts = [part for quoted, plain in names for part in (quoted or plain).strip('"').split(".")]
+    return message if parts and all(part in known for part in parts) else None
+
 
 Connection = psycopg.Connection[DictRow]
 
@@ -219,7 +309,7 @@ def safe_message(exc: BaseException | None, known: str | None = "") -> str:
         # guarantee: H4
         if group_of(exc.sqlstate) is DataError:
             return " ".join([exc.sqlstate, type(exc).__name__, *names])
-        text = server_messages.shown(exc.sqlstate, exc.diag.message_primary or "", known)
+        text = shown(exc.sqlstate, exc.diag.message_primary or "", known)
         return " ".join([text or type(exc).__name__, f"({exc.sqlstate})", *([] if text else names)])
     if isinstance(exc, psycopg.Error) and not isinstance(exc, psycopg.OperationalError):
         return type(exc).__name__  # raised by the driver, which quotes the value that it cannot read
@@ -338,3 +428,77 @@ def fetch_extended(connection: Connection, statement: sql.Composed) -> DictRow |
     """One row by the extended protocol, where the server refuses a second statement: binary results force it."""
     with connection.cursor(binary=True) as cursor:
         return cursor.execute(statement).fetchone()
+
+
+QUESTION: LiteralString = """
+    ; SELECT session_user::text AS role, current_setting('statement_timeout') AS statement_timeout,
+             current_setting('lock_timeout') AS lock_timeout,
+             current_setting('idle_in_transaction_session_timeout') AS idle_in_transaction_session_timeout,
+             current_setting('transaction_timeout', true) AS transaction_timeout,
+             current_setting('temp_file_limit') AS temp_file_limit,
+             has_parameter_privilege('temp_file_limit', 'SET') AS may_limit_files,
+             (SELECT string_agg(setconfig::text, ' ') FROM pg_db_role_setting WHERE setrole = session_user::regrole)
+                 AS chosen,
+             current_setting('TimeZone') AS "TimeZone", current_setting('DateStyle') AS "DateStyle",
+             current_setting('IntervalStyle') AS "IntervalStyle"
+"""
+"""Asked with the first message of a connection, because a question of its own would cost a round trip."""
+
+TIMES = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout")
+
+_MILLISECONDS = {"": 1, "us": 0.001, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_KILOBYTES = {"": 1, "B": 1 / 1024, "kB": 1, "MB": 1024, "GB": 1024**2, "TB": 1024**3}
+
+
+class RoleLimits(NamedTuple):
+    """What applies to the account unless a transaction sets something else."""
+
+    role: str
+    shown: Mapping[str, str]  # the values as the server shows them, by the name of the setting
+    milliseconds: Mapping[str, int]  # 0: no limit
+    temp_file_limit: int  # in kB; -1: no limit
+    may_limit_files: bool  # whether the account may set temp_file_limit
+    chosen: str  # settings of the role by ALTER ROLE
+
+    @classmethod
+    def of(cls, row: DictRow) -> "RoleLimits":
+        shown = {name: row[name] or "0" for name in (*TIMES, "temp_file_limit")}
+        return cls(
+            row["role"],
+            shown,
+            {name: int(_number(shown[name], _MILLISECONDS)) for name in TIMES},
+            int(_number(shown["temp_file_limit"], _KILOBYTES)),
+            row["may_limit_files"],
+            (row["chosen"] or "").lower(),
+        )
+
+    def stricter(self, name: str, milliseconds: int) -> int:
+        """The stricter of ours and the role's; 0 is no limit."""
+        own = self.milliseconds[name]
+        return min(own or milliseconds, milliseconds or own)
+
+    def is_stricter(self, name: str, milliseconds: int) -> bool:
+        """Whether the role's own limit is the one that applies."""
+        return 0 < self.stricter(name, milliseconds) == self.milliseconds[name]
+
+    def file_limit(self, kilobytes: int) -> int | None:
+        """temp_file_limit to set; None: the account may not set it, or has a stricter one."""
+        return kilobytes if self.may_limit_files and not 0 <= self.temp_file_limit <= kilobytes else None
+
+    def chose(self, name: str) -> bool:
+        return f"{name}=" in self.chosen
+
+    def kept(self, times: Mapping[str, int], memory: Iterable[LiteralString]) -> sql.Composed:
+        """What must follow our own SET LOCAL: the role's limits where they are stricter, and memory that it chose."""
+        stricter = [
+            sql.SQL("; SET LOCAL {} = {}").format(sql.Identifier(name), sql.Literal(self.milliseconds[name]))
+            for name, ours in times.items()
+            if self.is_stricter(name, ours)
+        ]
+        own = [sql.SQL("; SET LOCAL {} TO DEFAULT").format(sql.Identifier(name)) for name in memory if self.chose(name)]
+        return sql.SQL("").join([*stricter, *own])
+
+
+def _number(shown: str, units: Mapping[str, float]) -> float:
+    found = re.fullmatch(r"(-?\d+)\s*([A-Za-z]*)", shown)
+    return int(found[1]) * units[found[2]] if found else 0

@@ -1,8 +1,9 @@
-"""One frozen Settings: the only place that reads the environment."""
+"""One frozen Settings: the only place that reads the environment, `.env` files and files of secrets."""
 
 import os
 import re
-from collections.abc import Iterable
+import stat
+from collections.abc import Collection, Iterable, MutableMapping
 from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_network
@@ -32,9 +33,98 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from vitrine import env_files, input_errors, urls
+from vitrine import input_errors, urls
 from vitrine.errors import ConfigError
 from vitrine.input_errors import InputError
+
+DEFAULT = ".env"
+"""In the working folder; read without being named, so a part of it is not trusted."""
+
+MARKER = ".vitrine-project"
+"""A file of this name marks the folder of a project, whose `.env` is trusted."""
+
+NAMES_CODE = frozenset(
+    {"vitrine_transform_modules", "vitrine_testing", "vitrine_failpoints", "vitrine_devserver_cache", "java_home"}
+)
+"""Settings that choose what code is executed; standing in a folder must not be enough to execute its code."""
+
+SUFFIX = "_file"
+MAX_SECRET_BYTES = 64 * 1024
+
+
+def check_regular(path: Path, what: str) -> None:
+    """ConfigError unless the file is a regular one: reading a pipe or a device could take for ever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as exc:
+        raise ConfigError(f"cannot read {what} '{path}': {exc.strerror}", code="NO_FILE") from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        raise ConfigError(f"cannot read {what} '{path}': it is {kind}", code="NO_FILE")
+
+
+def is_project(folder: Path) -> bool:
+    """Whether the folder is a project of this user, whose marker and `.env` no other user may write to."""
+    return all(_is_own(folder / name) for name in (MARKER, DEFAULT))
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    writable_by_others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & writable_by_others
+
+
+def refuse_code(variables: Iterable[str], folder: Path) -> None:
+    """ConfigError if the `.env` of a folder that is no project names code to execute."""
+    named = sorted(name.upper() for name in variables if name.lower() in NAMES_CODE)
+    # guarantee: K13
+    if named and not is_project(folder):
+        raise ConfigError(
+            f"{', '.join(named)} in {DEFAULT} chooses code that is executed, and this folder is no project of yours:"
+            f" give the file as `vitrine --env-file {DEFAULT} …`, set it in the environment, or run `vitrine init`",
+            code="ENV_NOT_TRUSTED",
+        )
+
+
+def read_secrets(variables: MutableMapping[str, str | None], names: Collection[str], nested: Collection[str]) -> None:
+    """Replace each `NAME_FILE` of a secret by `NAME` with the content of that file.
+
+    `nested`: beginnings of names that belong to secrets, such as those of sources.
+    """
+    for variable, given in list(variables.items()):
+        name = variable.removesuffix(SUFFIX)
+        is_secret = name in names or any(name.startswith(one) and name != one for one in nested)
+        # a source may be named `…_file`: then its value is a URL
+        if name == variable or not is_secret or not given or "://" in given:
+            continue
+        if variables.get(name):
+            raise ConfigError(
+                f"{name.upper()} and {variable.upper()} are both set; remove one of them", code="SETTINGS"
+            )
+        del variables[variable]
+        variables[name] = _read_secret(variable.upper(), Path(given))
+
+
+def _read_secret(variable: str, path: Path) -> str:
+    check_regular(path, f"the file of {variable}")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+        text = content.decode("utf-8").rstrip("\r\n")
+    except OSError as exc:
+        raise ConfigError(f"cannot read the file of {variable} '{path}': {exc.strerror}", code="NO_FILE") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the file of {variable} '{path}' is not UTF-8 text", code="SETTINGS") from None
+    if not text or len(content) > MAX_SECRET_BYTES or "\0" in text:
+        raise ConfigError(
+            f"the file of {variable} '{path}' must hold one value, of at most {MAX_SECRET_BYTES // 1024} KB",
+            code="SETTINGS",
+        )
+    return text
+
 
 _PREFIX = "VITRINE_"
 
@@ -167,7 +257,7 @@ WebhookEvents = Annotated[tuple[WebhookEvent, ...], NoDecode, BeforeValidator(sp
 
 
 _SOURCES = SettingsConfigDict(
-    env_file=env_files.DEFAULT,
+    env_file=DEFAULT,
     env_file_encoding="utf-8",
     env_ignore_empty=True,
     frozen=True,
@@ -193,9 +283,9 @@ class _FromFiles(BaseSettings):
         for source in (env_settings, dotenv_settings):
             if isinstance(source, EnvSettingsSource):
                 variables = dict(source.env_vars)
-                if isinstance(source, DotEnvSettingsSource) and source.env_file == env_files.DEFAULT:
-                    env_files.refuse_code(variables, Path())
-                env_files.read_secrets(variables, *_secret_names(settings_cls, source.env_prefix))
+                if isinstance(source, DotEnvSettingsSource) and source.env_file == DEFAULT:
+                    refuse_code(variables, Path())
+                read_secrets(variables, *_secret_names(settings_cls, source.env_prefix))
                 source.env_vars = variables
         return init_settings, env_settings, dotenv_settings
 
@@ -384,7 +474,7 @@ def load(**overrides: Any) -> Settings:
 
 def choose_env_file(path: Path) -> None:
     """Read this file instead of `.env` in the working folder, in the whole process; the user has named it."""
-    env_files.check_regular(path, "the file of --env-file")
+    check_regular(path, "the file of --env-file")
     Settings.model_config["env_file"] = path
 
 
@@ -397,7 +487,7 @@ def chosen_env_file() -> Path | None:
 def _check_env_file() -> None:
     chosen = Settings.model_config.get("env_file")
     if isinstance(chosen, str | Path) and (path := Path(chosen)).exists():
-        env_files.check_regular(path, "the settings in")
+        check_regular(path, "the settings in")
         try:
             path.read_text("utf-8")
         except OSError as exc:

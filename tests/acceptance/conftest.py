@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.running import create
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

@@ -18,13 +18,13 @@ from tests.helpers.access import issue
 from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
-from vitrine import token_text
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
 from vitrine.store import pipelines
+from vitrine.text import TOKEN_PATTERN
 
 SOCKETS = 1000
 START_SECONDS = 60  # on a busy machine
@@ -271,7 +271,7 @@ def test_a_token_appears_nowhere_but_where_it_is_created(
     )
     made = vitrine("token", "create", "canary", "--role", "admin", "--ttl", "1h", folder=tmp_path, env=env)
     token = made.stdout.strip()
-    assert token_text.PATTERN.fullmatch(token)
+    assert TOKEN_PATTERN.fullmatch(token)
     assert (made.returncode, token in made.stderr) == (0, False)
     texts: list[str] = []
     with started(["api"], tmp_path, env, new=True) as api, started(["runner"], tmp_path, env, new=True) as work:
@@ -322,7 +322,7 @@ def test_tokens_and_audit_on_the_command_line(database_url: str, connection: Con
         return done.stdout if code == 0 else done.stderr
 
     assert "There are no tokens" in said("token", "list")
-    assert re.fullmatch(rf"{token_text.PATTERN.pattern}\n", said("token", "create", "ci", "--role", "viewer"))
+    assert re.fullmatch(rf"{TOKEN_PATTERN.pattern}\n", said("token", "create", "ci", "--role", "viewer"))
     assert "already a token 'ci'" in said("token", "create", "ci", "--role", "viewer", code=1)
     assert "give one of viewer, operator, admin" in said("token", "create", "x", "--role", "root", code=1)
     assert "ttl" in said("token", "create", "x", "--role", "viewer", "--ttl", "soon", code=1)

@@ -9,10 +9,10 @@ from tests.helpers.observing import history, status, wait_for
 from tests.helpers.processes import environment, runner, vitrine
 from tests.helpers.running import create
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 
 WAVES = 3

@@ -14,9 +14,9 @@ import pytest
 from tests.helpers.processes import QUICK, answered, environment, free_port, started, vitrine
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import Event, RunStatus, Status
 from vitrine.postgres import Connection
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs, schedules
+from vitrine.store import history, pipelines, queue, schedules
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -217,7 +217,7 @@ def test_prune_refuses_to_delete_a_running_pipeline_and_one_file_as_folder(
     one_file = command("apply", "--prune", str(files / "genres.yaml"))
     assert (one_file.returncode, "--prune needs the folder" in one_file.stderr) == (2, True)
     pipelines.request_run(connection, "ratings", trigger="api")
-    assert claims.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
+    assert queue.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
     (files / "ratings.yaml").unlink()
     (files / "films.yaml").write_text(GENRES.replace("genres", "films"))
     text = refused(command("apply", "--prune", "--yes", str(files)))
@@ -280,7 +280,7 @@ def test_a_successful_run_ends_with_0_and_a_correct_mart(command: Command, files
     assert "26 rows read, 26 written, 0 deleted" in ok(command("run", "genres"))
     assert differences(connection, QUERY, "analytics.genres", "id") == []
     assert "26 rows read, 0 written, 0 deleted" in ok(command("run", "genres"))
-    (last, first) = runs.list_page(connection, pipelines.get(connection, "genres").id)
+    (last, first) = history.list_runs(connection, pipelines.get(connection, "genres").id)
     assert (first.status, last.status, last.trigger) == (RunStatus.SUCCESS, RunStatus.SUCCESS, "cli")
 
 
@@ -315,12 +315,12 @@ def test_a_run_that_is_paused_ends_with_3_and_the_next_one_continues(
     ok(command("apply", str(files)))
     with started(["run", "ratings"], tmp_path, environment(database_url)) as one:
         ratings = pipelines.get(connection, "ratings")
-        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        wait_until(lambda: [run for run in history.list_runs(connection, ratings.id) if run.rows_read])
         assert ok(command("pause", "ratings")) == "ratings: PAUSE_REQUESTED\n"
         assert one.process.wait(20) == 3
     assert pipelines.get(connection, "ratings").status is Status.PAUSED
     ok(command("run", "ratings"))
-    second, first = runs.list_page(connection, ratings.id)
+    second, first = history.list_runs(connection, ratings.id)
     assert (first.status, second.status) == (RunStatus.PAUSED, RunStatus.SUCCESS)
     assert first.rows_read + second.rows_read == 900 + 900  # `run` adds a load that began after it
 
@@ -331,7 +331,7 @@ def test_a_run_that_is_interrupted_ends_with_3_and_releases_the_pipeline(
     ok(command("apply", str(files)))
     with started(["run", "ratings"], tmp_path, environment(database_url)) as one:
         ratings = pipelines.get(connection, "ratings")
-        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        wait_until(lambda: [run for run in history.list_runs(connection, ratings.id) if run.rows_read])
         assert one.stop(signal.SIGINT) == 3
     assert "its next run continues where this one stopped" in one.output()
     assert pipelines.get(connection, "ratings").status is Status.RUN_REQUESTED
@@ -345,7 +345,7 @@ def test_a_run_of_a_pipeline_that_another_runner_holds_ends_with_4(
         wait_until(lambda: pipelines.get(connection, "ratings").status is Status.RUNNING)
         assert ":cli" in refused(command("run", "ratings"), 4)
         assert one.process.wait(20) == 0
-    assert len(runs.list_page(connection, pipelines.get(connection, "ratings").id)) == 1
+    assert len(history.list_runs(connection, pipelines.get(connection, "ratings").id)) == 1
 
 
 @pytest.mark.promise("D22")
@@ -361,7 +361,10 @@ def test_all_failed_pipelines_are_run_with_one_line_each(command: Command, files
     genres, ratings = done.stdout.splitlines()
     assert genres.startswith("genres: failed (TARGET_SCHEMA): target analytics.genres has no column 'modified'")
     assert ratings.startswith("ratings: finished, 900 rows read, 900 written, 0 deleted")
-    assert [runs.list_page(connection, pipelines.get(connection, name).id) for name in ("idle", "disabled")] == [[], []]
+    assert [history.list_runs(connection, pipelines.get(connection, name).id) for name in ("idle", "disabled")] == [
+        [],
+        [],
+    ]
     listed = ok(command("list"))
     assert f"genres: {genres.partition('): ')[2]} [TARGET_SCHEMA]" in listed
     assert "last error, at " in ok(command("status", "genres"))
@@ -391,7 +394,7 @@ def test_an_interrupt_releases_the_failed_pipeline_that_runs_and_names_those_tha
     connection.execute("UPDATE etl.etl_pipelines SET status = 'FAILED' WHERE name <> 'genres'")
     ratings = pipelines.get(connection, "ratings")
     with started(["run", "--failed"], tmp_path, environment(database_url)) as one:
-        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        wait_until(lambda: [run for run in history.list_runs(connection, ratings.id) if run.rows_read])
         assert one.stop(signal.SIGINT) == 3
     *_, first, second = one.output().splitlines()
     assert first.startswith("ratings: released, ")
@@ -412,9 +415,9 @@ def test_a_postponed_pipeline_is_shown_with_its_error(command: Command, files: P
     ok(command("apply", str(files)))
     connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now() WHERE name = 'genres'")
     schedules.fire_schedules(connection)
-    held = claims.claim_next(connection, runner="tests", ttl=timedelta(minutes=1))
+    held = queue.claim_next(connection, runner="tests", ttl=timedelta(minutes=1))
     assert held is not None
-    leases.end_run(
+    queue.end_run(
         connection,
         held,
         Event.POSTPONE,
@@ -439,12 +442,12 @@ def test_a_dead_runners_pipeline_can_be_run_in_the_foreground(
     longer = QUICK | {"VITRINE_LEASE_TTL": "60s"}  # than a command takes to start on a busy machine
     with started(["run", "ratings"], tmp_path, environment(database_url, **longer)) as one:
         ratings = pipelines.get(connection, "ratings")
-        wait_until(lambda: [run for run in runs.list_page(connection, ratings.id) if run.rows_read])
+        wait_until(lambda: [run for run in history.list_runs(connection, ratings.id) if run.rows_read])
         one.stop(signal.SIGKILL)
     refused(command("run", "ratings"), 4)
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() WHERE name = 'ratings'")
     ok(command("run", "ratings"))
-    second, first = runs.list_page(connection, ratings.id)
+    second, first = history.list_runs(connection, ratings.id)
     assert (first.status, second.status) == (RunStatus.ABANDONED, RunStatus.SUCCESS)
     assert first.rows_read + second.rows_read == 900 + 900  # `run` adds a load that began after it
 
@@ -573,7 +576,7 @@ def test_a_reload_reports_when_a_change_takes_effect(command: Command, files: Pa
     ok(command("apply", str(files)))
     assert ok(command("reload", "genres")) == "genres is IDLE; the next run uses the stored configuration\n"
     pipelines.request_run(connection, "ratings", trigger="api")
-    assert claims.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
+    assert queue.claim_next(connection, runner="another", ttl=timedelta(seconds=30)) is not None
     (files / "ratings.yaml").write_text(RATINGS.replace("batch_size: 1", "batch_size: 9") + "description: new\n")
     ok(command("apply", str(files)))
     expected = "ratings: the run uses the stored throttle from its next batch\nfor the next run: description\n"

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.processes import QUICK, environment, free_port, started, vitrine
 from tests.helpers.waiting import wait_until
 from vitrine.postgres import Connection
-from vitrine.store import state as states
+from vitrine.store import state
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -133,9 +133,9 @@ def test_apply_replaces_it_and_its_checkpoint_stays_where_the_work_is_the_same(
     changed = "genres: changed\n  options.speed: high → default\nratings: unchanged\n"
     dry = ok(command("apply", "--dry-run", str(files)))
     assert dry == f"{changed}nothing was changed: this was a dry run\n"
-    before = states.load(connection, _id(connection))
+    before = state.load_state(connection, _id(connection))
     assert ok(command("apply", str(files))) == changed
-    assert states.load(connection, _id(connection)) == before
+    assert state.load_state(connection, _id(connection)) == before
     assert ok(command("apply", str(files))) == "genres: unchanged\nratings: unchanged\n"
     assert _audited(connection, "pipelines.change") == [({"options.speed": "high"}, {"options.speed": None})]
 
@@ -148,7 +148,7 @@ def test_apply_asks_about_its_checkpoint_where_the_work_is_another(
         command("apply", str(files))
     )
     assert "genres: changed" in ok(command("apply", "--state", "reset", str(files)))
-    assert not states.load(connection, _id(connection)).has_checkpoint
+    assert not state.load_state(connection, _id(connection)).has_checkpoint
 
 
 def test_prune_deletes_it(command: Command, files: Path, connection: Connection) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.helpers.processes import QUICK, environment, free_port, started, vitrine
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import Status
 from vitrine.postgres import Connection
-from vitrine.status import Status
 from vitrine.store import pipelines
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

@@ -21,14 +21,14 @@ from tests.helpers.processes import free_port, runner
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import run
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.pipeline import Pipeline
+from vitrine.operations import access
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection, connect
-from vitrine.service import access
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import claims, pipelines
+from vitrine.store import pipelines, queue
 from vitrine.store.migrate import migrate
 
 __all__ = ["browser", "connection", "database_url", "settings"]
@@ -92,7 +92,7 @@ def test_the_first_visit_of_an_empty_store_says_what_to_do_first(tab: Tab, site:
     # the open page shows it with its history as soon as there is one
     pipeline = create(connection, "none")
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    assert claims.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
+    assert queue.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
     expect(page.locator(".v-timeline")).to_contain_text("Running")
 
 

@@ -13,13 +13,12 @@ from tests.helpers.folders import server_folder
 from tests.helpers.processes import runner
 from tests.helpers.running import succeed
 from tests.helpers.waiting import wait_until
-from vitrine.model import Definition
+from vitrine.definition.model import Definition
+from vitrine.operations import definitions
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection
-from vitrine.service import definitions
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
@@ -169,7 +168,7 @@ def test_a_changed_query_asks_what_happens_to_the_checkpoint(
     button(page, "Keep the checkpoint").click()
     expect(page).to_have_url(f"{site.console}/pipelines/cursor_mart")
     assert pipelines.get(connection, "cursor_mart").config_version == pipeline.config_version + 1
-    assert states.load(connection, pipeline.id).has_checkpoint
+    assert state.load_state(connection, pipeline.id).has_checkpoint
 
 
 def test_text_of_a_source_is_shown_as_text(page: Page, site: Site) -> None:

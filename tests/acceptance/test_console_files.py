@@ -11,12 +11,11 @@ from tests.helpers.console import Site, enter, served
 from tests.helpers.console_fixtures import browser, connection, database_url, settings
 from tests.helpers.folders import server_folder
 from tests.helpers.running import succeed
-from vitrine.model import Definition
+from vitrine.definition.model import Definition
+from vitrine.operations import definitions, plans
+from vitrine.operations.bodies.plans import ApplyBody, DocumentBody
+from vitrine.operations.context import Context, Role, list_audit_log
 from vitrine.postgres import Connection
-from vitrine.service import audit, definitions, files
-from vitrine.service.bodies.files import ApplyBody, DocumentBody
-from vitrine.service.context import Context
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.store import pipelines
 
@@ -71,7 +70,7 @@ def fields(name: str, **others: object) -> dict[str, object]:
 
 def apply(admin: Context, name: str, **others: object) -> None:
     document = DocumentBody(origin=f"{name}.yaml", fields=fields(name, **others))
-    files.apply(admin, ApplyBody(documents=[document], ask=False))
+    plans.apply_documents(admin, ApplyBody(documents=[document], ask=False))
 
 
 def create(admin: Context, name: str, **others: object) -> None:
@@ -110,7 +109,7 @@ def test_a_definition_of_a_file_is_read_only_until_it_is_detached(page: Page, si
     dialog.get_by_role("button", name="Edit here all the same").click()
     expect(button(page, "Save")).to_be_visible()
     expect(card).to_have_count(0)
-    newest = audit.list_page(admin).items[0]
+    newest = list_audit_log(admin).items[0]
     assert (newest.operation, newest.via, newest.actor) == ("pipelines.detach_file", "console", "the-admin")
     page.get_by_label("Owner").fill("day-shift")
     button(page, "Save").click()

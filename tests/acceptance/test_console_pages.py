@@ -20,14 +20,14 @@ from tests.helpers.pipelines import create
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import succeed
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import Status
 from vitrine.demo import story
 from vitrine.embedded import EmbeddedPostgres
+from vitrine.operations import access
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection
-from vitrine.service import access
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import claims, pipelines, runs
+from vitrine.store import history, pipelines, queue
 
 __all__ = ["browser", "connection", "database_url", "settings"]
 
@@ -130,13 +130,13 @@ def test_every_control_has_a_name_and_enough_contrast(page: Page, site: Site, th
 
 def test_runners_show_who_is_alive_and_what_they_run(page: Page, site: Site, connection: Connection) -> None:
     pipeline = create(connection, "held")
-    runs.register_runner(connection, "host:17")
-    runs.register_runner(connection, "host:16")
+    history.register_runner(connection, "host:17")
+    history.register_runner(connection, "host:16")
     connection.execute("UPDATE etl.etl_runners SET seen_at = now() - interval '2 min' WHERE name = 'host:16'")
     # however long the page takes: a runner is alive for 15 seconds
     connection.execute("UPDATE etl.etl_runners SET seen_at = now() + interval '1 h' WHERE name = 'host:17'")
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    assert claims.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
+    assert queue.claim_next(connection, runner="host:17", ttl=timedelta(minutes=5), only=pipeline.id)
     page.goto(f"{site.console}/runners")
     expect(page.locator('tr[data-key="host:17"]')).to_contain_text("Alive")
     expect(page.locator('tr[data-key="host:16"]')).to_contain_text("Not seen")

@@ -18,9 +18,9 @@ from tests.helpers.databases import copy_of
 from tests.helpers.folders import server_folder
 from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
+from vitrine.operations import access
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection
-from vitrine.service import access
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
 
 __all__ = ["connection", "database_url", "settings"]

@@ -11,10 +11,11 @@ from tests.helpers.folders import server_folder
 from tests.helpers.processes import environment, free_port, started
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
-from vitrine.api.permissions import PERMISSIONS, PREFIX
-from vitrine.pipeline import Pipeline
+from vitrine.api.parameters import PREFIX
+from vitrine.api.permissions import PERMISSIONS
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.status import Status
 from vitrine.store import pipelines
 
 __all__ = ["browser", "connection", "database_url", "settings"]

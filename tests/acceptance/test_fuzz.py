@@ -8,8 +8,8 @@ import pytest
 
 from tests.fuzz import running
 from tests.helpers.access import issue
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
 
 SECONDS = int(os.environ.get("VITRINE_TEST_FUZZ_SECONDS", "12"))

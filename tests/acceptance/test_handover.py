@@ -13,20 +13,20 @@ from tests.helpers.events import EVENTS, create_target, events_are_right, fill_e
 from tests.helpers.processes import QUICK, Started, environment, runner, vitrine
 from tests.helpers.ratings import SLOW_QUERY
 from tests.helpers.waiting import wait_until
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline, Run
+from vitrine.core.status import RunStatus, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline, Run
 from vitrine.postgres import Connection
 from vitrine.settings import parse_duration
-from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
+from vitrine.store.history import list_runs
 
 TTL, POLL = (parse_duration(QUICK[name]) for name in ("VITRINE_LEASE_TTL", "VITRINE_POLL_INTERVAL"))
 TOLERANCE = timedelta(milliseconds=800)
 """Time that a busy machine may add."""
 
 HANGING = """
-from vitrine import registry
+from vitrine.definition import registry
 
 @registry.transforms.register("hanging")
 def hanging(rows):
@@ -60,7 +60,7 @@ def requested_events(connection: Connection, **fields: Any) -> Pipeline:
 
 
 def history(connection: Connection, pipeline: Pipeline) -> list[Run]:
-    return list(reversed(runs.list_page(connection, pipeline.id)))
+    return list(reversed(list_runs(connection, pipeline.id)))
 
 
 def wait_for(connection: Connection, pipeline: Pipeline, wanted: Status) -> None:
@@ -139,7 +139,7 @@ def test_a_runner_killed_during_its_shutdown_leaves_nothing_of_its_batch(
         stubborn.process.terminate()
         stubborn.stop(signal.SIGKILL)
     counted = connection.execute("SELECT count(*) AS n FROM analytics.events").fetchone()
-    cursor = states.load(connection, events.id).position.cursor
+    cursor = state.load_state(connection, events.id).position.cursor
     assert (counted, cursor and cursor[1]) == ({"n": 10}, "10")
     with runner(database_url, tmp_path):
         wait_for(connection, events, Status.IDLE)

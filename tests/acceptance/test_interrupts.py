@@ -13,9 +13,9 @@ import pytest
 
 from tests.helpers.processes import GRACE_SECONDS, environment, free_port, started, vitrine
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import Status
 from vitrine.postgres import Connection
-from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import history, pipelines
 
 RATINGS = """\
 name: ratings
@@ -129,7 +129,7 @@ def ratings(database_url: str, connection: Connection, tmp_path: Path) -> Connec
 
 def has_rows(connection: Connection) -> bool:
     pipeline = pipelines.get(connection, "ratings")
-    return any(run.rows_read for run in runs.list_page(connection, pipeline.id))
+    return any(run.rows_read for run in history.list_runs(connection, pipeline.id))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "vitrine.cli.app", "vitrine.postgres", "vitrine.service.definitions"])
+@pytest.mark.parametrize("module", ["typer", "vitrine.cli.app", "vitrine.postgres", "vitrine.operations.definitions"])
 def test_ctrl_c_ends_a_command_without_a_traceback_while_it_starts(
     database_url: str, tmp_path: Path, module: str
 ) -> None:

@@ -17,12 +17,12 @@ from tests.helpers.observing import has_ticked, history, status, wait_for
 from tests.helpers.processes import environment, free_port, runner
 from tests.helpers.proxy import Proxy
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 from vitrine.store.migrate import migrate
 

@@ -14,12 +14,11 @@ from tests.helpers.monitoring import answering, create_films, dashboard, panel_q
 from tests.helpers.processes import QUICK, environment, free_port, runner, started, vitrine
 from tests.helpers.scraping import Scraped, parse
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import RequestKind, RunOptions, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import claims, pipelines
+from vitrine.store import pipelines, queue
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS_ADDS = {"job", "instance", "le"}
@@ -41,7 +40,7 @@ def exposed(database_url: str, settings: Settings, connection: Connection, tmp_p
     """Metrics of a real API and a real runner after one run and its proof, while another runner holds a pipeline."""
     late = {"freshness": "1s"}
     held = create_films(connection, settings, name="held", target_table="analytics.held", options=late)
-    assert claims.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
+    assert queue.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
     films = create_films(connection, settings)
     failed = (
         "UPDATE etl.etl_pipelines SET last_error_code = 'TRANSIENT', last_error_message = '', last_error_at = now(),"

@@ -17,10 +17,9 @@ from tests.helpers.observing import history, wait_for
 from tests.helpers.processes import QUICK, Started, environment, started, vitrine
 from tests.helpers.running import differences
 from tests.helpers.waiting import wait_until
-from vitrine.flow.rows import Column
+from vitrine.core.rows import Column
+from vitrine.core.status import RequestKind, RunStatus, Status
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind
-from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 from vitrine_testing import Texts
 

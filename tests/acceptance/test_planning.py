@@ -14,10 +14,10 @@ from tests.helpers.processes import QUICK, Started, environment, free_port, runn
 from tests.helpers.running import allowing, create
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
 from vitrine.store import pipelines
 
 PROMISED_SECONDS = 3.0

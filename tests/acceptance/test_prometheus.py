@@ -15,7 +15,7 @@ from tests.helpers.scraping import parse
 from tests.helpers.waiting import wait_until
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import claims, pipelines
+from vitrine.store import pipelines, queue
 
 RULE_TESTS = Path(__file__).parents[1] / "prometheus" / "alerts_test.yml"
 
@@ -47,7 +47,7 @@ def test_every_alert_has_a_unit_test_that_expects_silence_then_the_alert_then_si
 def watched(database_url: str, settings: Settings, connection: Connection, tmp_path: Path):
     """A Prometheus that scrapes a real API and a real runner, after one run, while another runner holds a pipeline."""
     held = create_films(connection, settings, name="held", target_table="analytics.held")
-    assert claims.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
+    assert queue.claim_next(connection, runner="tests", ttl=timedelta(hours=1), only=held.id) is not None
     create_films(connection, settings)
     cron = create_films(connection, settings, name="cron", target_table="analytics.cron", schedule_interval="0 6 * * *")
     pipelines.request_pause(connection, cron.id)

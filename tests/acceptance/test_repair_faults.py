@@ -8,13 +8,11 @@ from tests.helpers.events import create_filled, events_are_right
 from tests.helpers.processes import runner
 from tests.helpers.running import succeed
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import RequestKind, RunOptions, RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, state
 
 REPAIR = RunOptions(deep=True, repair=True)
 
@@ -50,17 +48,17 @@ def test_a_repair_whose_runner_is_killed_is_ended_by_another(
 ) -> None:
     if before is Status.PAUSED:
         pipelines.request_pause(connection, damaged.id)
-    position = states.load(connection, damaged.id).position
+    position = state.load_state(connection, damaged.id).position
     pipelines.request_run(connection, damaged.id, trigger="api", kind=RequestKind.RECONCILE, options=REPAIR)
     with runner(database_url, tmp_path, VITRINE_TESTING="true", VITRINE_FAILPOINTS=point) as dying:
         assert dying.process.wait(60) < 0
     with runner(database_url, tmp_path):
         wait_until(lambda: pipelines.get(connection, damaged.id).request is None, what="the end of the repair")
-    second, first, _ = runs.list_page(connection, damaged.id)
+    second, first, _ = history.list_runs(connection, damaged.id)
     assert (first.status, first.error_code) == (RunStatus.ABANDONED, "LEASE_EXPIRED")
     assert (first.rows_written, first.rows_deleted) == done
     assert (second.status, second.rows_written + done[0], second.rows_deleted + done[1]) == (RunStatus.SUCCESS, 4, 1)
     stored = pipelines.get(connection, damaged.id)
     assert (stored.status, stored.verification.verdict, stored.last_error) == (before, "equal", None)
-    assert states.load(connection, damaged.id).position == position
+    assert state.load_state(connection, damaged.id).position == position
     assert events_are_right(connection)

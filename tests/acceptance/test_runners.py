@@ -18,15 +18,14 @@ from tests.helpers.proxy import Proxy
 from tests.helpers.running import create, differences
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
-from vitrine.connectors.postgres.sink import staging
+from vitrine.connectors.postgres.sink import session
+from vitrine.core.status import RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 RATINGS = 200_000
 QUERY = "SELECT id, user_id, film_id, rating, created, modified FROM ugc.ratings"
@@ -79,7 +78,7 @@ def ratings(connection: Connection) -> Pipeline:
 def held_in_the_middle(connection: Connection, pipeline: Pipeline) -> Generator[None]:
     """Inside, the run has committed some batches and waits for a lock on its staging table; it continues afterwards."""
     wait_until(lambda: [one for one in history(connection, pipeline) if one.rows_read > 0], what="the first batch")
-    collecting = staging.name_of(pipeline.id, states.load(connection, pipeline.id).generation)
+    collecting = session.staging_name(pipeline.id, state.load_state(connection, pipeline.id).generation)
     waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with connect(url_of(connection), name="tests:hold") as other, other.transaction():
         other.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier("etl", collecting)))

@@ -14,10 +14,11 @@ from tests.helpers import journal
 from tests.helpers.processes import runner
 from tests.helpers.running import create
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import RunStatus, Status
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
+from vitrine.store import pipelines
+from vitrine.store.history import list_runs
 
 SECONDS = int(os.environ.get("VITRINE_TEST_SCHEDULE_SECONDS", "10"))
 EVERY = timedelta(seconds=1)
@@ -68,7 +69,7 @@ def test_three_runners_miss_no_due_time_and_run_none_twice(
         pipelines.update(connection, pipeline.id, pipeline.definition.model_copy(update={"schedule_interval": None}))
         wait_until(lambda: pipelines.get(connection, pipeline.id).status is Status.IDLE, what="the end of the last run")
     taken = consumed(connection)
-    history = runs.list_page(connection, pipeline.id, limit=10 * SECONDS)
+    history = list_runs(connection, pipeline.id, limit=10 * SECONDS)
     assert taken == rhythm(taken[0], taken[-1]), "no due time was missed, and the rhythm was kept"
     assert sorted(one.due_at for one in history if one.due_at) == taken, "one run for each due time"
     assert {one.trigger for one in history} == {"schedule"}

@@ -9,10 +9,10 @@ from tests.helpers.processes import runner
 from tests.helpers.running import create
 from tests.helpers.waiting import wait_until
 from tests.helpers.webhooks import Receiver, receiver
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.status import Status
 from vitrine.store import pipelines
 
 

@@ -23,13 +23,13 @@ from tests.helpers.folders import open_folder
 from tests.helpers.processes import free_port
 from tests.helpers.proxy import Proxy
 from tests.helpers.waiting import wait_until
+from vitrine.core.status import LEASED
 from vitrine.demo import cinema
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import VitrineError
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import LEASED
-from vitrine.store import pipelines, runs
+from vitrine.store import history, pipelines
 from vitrine.store.migrate import migrate
 
 RUNNERS, WRITERS = 3, 6
@@ -151,7 +151,7 @@ def settle(connection: Connection) -> None:
 
 def ended(connection: Connection, request: UUID) -> str:
     def over() -> str | None:
-        state = runs.get_request(connection, request).state
+        state = history.get_request(connection, request).state
         return state if state in ("succeeded", "failed") else None
 
     return wait_until(over, 90, "the last run")

@@ -6,7 +6,7 @@ from typing import Any
 from psycopg import sql
 
 from tests.helpers.running import create, differences
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vitrine.ids import Row
-from vitrine.registry import transforms
+from vitrine.core.status import Row
+from vitrine.definition.registry import transforms
 
 if TYPE_CHECKING:
     import polars as pl

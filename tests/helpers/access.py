@@ -4,11 +4,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 
+from vitrine.operations import access
+from vitrine.operations.bodies.access import NewToken
+from vitrine.operations.context import Caller, Context, Role
 from vitrine.postgres import Connection
-from vitrine.service import access
-from vitrine.service.bodies.access import NewToken
-from vitrine.service.context import Caller, Context
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
 
 

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 from psycopg import sql
 from pydantic import SecretStr
 
-from vitrine.accounts.roles import Places, Roles, apply
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
+from vitrine.store.roles import Places, Roles, apply_roles
 
 PLACES = Places(sources=("content", "ugc"))
 _numbers = itertools.count(1)
@@ -50,7 +50,7 @@ def accounts(connection: Connection, url: str, *, places: Places = PLACES) -> Ge
     """Create roles with a login each in this database, and drop them at the end; roles belong to the whole server."""
     prefix = f"acc{next(_numbers)}"
     roles = Roles.of(prefix)
-    apply(connection, roles, places)
+    apply_roles(connection, roles, places)
     for role in roles:
         statement = sql.SQL("CREATE ROLE {0} LOGIN IN ROLE {1}; ALTER ROLE {0} SET search_path = pg_catalog")
         connection.execute(statement.format(sql.Identifier(f"{role}_1"), sql.Identifier(role)))

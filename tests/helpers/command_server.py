@@ -29,13 +29,13 @@ INTERPRETER = ("PYTHON", "LC_", "LANG", "LANGUAGE", "MALLOC_", "LD_")
 MODULES = (
     "vitrine.cli.app",
     "vitrine.cli.running",
-    "vitrine.cli.listing",
+    "vitrine.cli.inspection",
     "vitrine.cli.files",
     "vitrine.cli.backends.local",
     "vitrine.cli.backends.remote",
     "vitrine.connectors.postgres.sink",
     "vitrine.connectors.postgres.source",
-    "vitrine.runner.manager",
+    "vitrine.runner.worker",
 )
 """What most commands import. None of these starts a thread, which a fork would not have."""
 

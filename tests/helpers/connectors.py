@@ -6,10 +6,10 @@ import pytest
 from pydantic import BaseModel
 
 from tests.helpers.memory import MemorySink, MemorySource
-from vitrine import plugins
-from vitrine.flow.jobs import SinkJob, SourceJob
-from vitrine.flow.rows import Column, Finding, Lane, SourceInfo, TargetInfo
-from vitrine.plugins import Connector, SinkSpec, SourceSpec
+from vitrine.core.rows import Column, Finding, Lane, SourceInfo, TargetInfo
+from vitrine.definition import connectors as plugins
+from vitrine.definition.connectors import Connector, SinkSpec, SourceSpec
+from vitrine.definition.pipeline import SinkJob, SourceJob
 
 INDEX = r"[a-z0-9][a-z0-9_-]{0,99}"
 

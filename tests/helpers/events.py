@@ -6,7 +6,7 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.running import create, differences
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 

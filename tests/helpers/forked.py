@@ -11,12 +11,11 @@ from typing import Any
 
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints
-from vitrine.pipeline import Claim
+from vitrine.definition.pipeline import Claim
 from vitrine.postgres import connect
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import PipelineExecutor
+from vitrine.runner.run import PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.store import claims
+from vitrine.store import queue
 
 
 @dataclass
@@ -83,6 +82,6 @@ def dispatched(settings: Settings, claim: Claim) -> list[str | None]:
 def claimed(settings: Settings, runner: str = "forked") -> Claim:
     """Claims the next pipeline, through a separate connection."""
     with connect(settings.store_url, name="tests:claim") as store:
-        claim = claims.claim_next(store, runner=runner, ttl=settings.lease_ttl)
+        claim = queue.claim_next(store, runner=runner, ttl=settings.lease_ttl)
     assert claim is not None
     return claim

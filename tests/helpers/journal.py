@@ -1,7 +1,7 @@
 """A journal of every status change, written by a trigger in the database."""
 
+from vitrine.core.status import NEXT, Event, Status, next_status
 from vitrine.postgres import Connection
-from vitrine.status import NEXT, Event, Status, next_status
 
 LEGAL = frozenset(
     [(old, new) for (old, _), new in NEXT.items() if old is not new]

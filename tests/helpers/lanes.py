@@ -4,8 +4,8 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from vitrine import registry
-from vitrine.ids import Row
+from vitrine.core.status import Row
+from vitrine.definition import registry
 
 if TYPE_CHECKING:
     import polars as pl

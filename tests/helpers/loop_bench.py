@@ -10,10 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from vitrine.errors import LeaseLost, TransientError, VitrineError
-from vitrine.flow.loop import run_plan
-from vitrine.flow.protocols import LoadState, Outcome, Plan
-from vitrine.flow.rows import (
+from vitrine.core.loop import run_plan
+from vitrine.core.protocols import LoadState, Outcome, Plan
+from vitrine.core.rows import (
     NOTHING_WRITTEN,
     Batch,
     Column,
@@ -29,12 +28,12 @@ from vitrine.flow.rows import (
     TargetInfo,
     Written,
 )
-from vitrine.ids import PipelineId, RunId
-from vitrine.model import Definition
-from vitrine.pipeline import Claim
-from vitrine.requests import RunOptions
-from vitrine.store import checkpoints
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.core.status import PipelineId, RunId, RunOptions
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Claim
+from vitrine.errors import LeaseLost, TransientError, VitrineError
+from vitrine.store import checkpoint, state
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
 from vitrine_testing.cases import Texts
 from vitrine_testing.control import ScriptedControl
@@ -135,10 +134,10 @@ def answer_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             opened.end()
 
-    monkeypatch.setattr(checkpoints, "fetch_one", fetch_one)
-    monkeypatch.setattr(checkpoints, "store_transaction", transaction)
-    monkeypatch.setattr(checkpoints.rejects, "store_rejects", _store_nothing)
-    monkeypatch.setattr(checkpoints.generations, "record", _store_nothing)
+    monkeypatch.setattr(checkpoint, "fetch_one", fetch_one)
+    monkeypatch.setattr(checkpoint, "store_transaction", transaction)
+    monkeypatch.setattr(checkpoint, "store_rejects", _store_nothing)
+    monkeypatch.setattr(state, "record_generation", _store_nothing)
 
 
 def _store_nothing(*arguments: Any) -> None:

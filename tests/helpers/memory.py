@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vitrine.errors import DataError
-from vitrine.flow.protocols import LoadState, Outcome, Phase, Stop, Transaction
-from vitrine.flow.rows import (
+from vitrine.core.protocols import Limits, LoadState, Outcome, Phase, Stop, Throttle, Transaction
+from vitrine.core.rows import (
     Batch,
     Column,
     Compare,
@@ -30,9 +29,9 @@ from vitrine.flow.rows import (
     Watermark,
     Written,
 )
-from vitrine.flow.throttle import Limits, Throttle
-from vitrine.ids import Cursor, Row
-from vitrine.store.checkpoints import advance
+from vitrine.core.status import Cursor, Row
+from vitrine.errors import DataError
+from vitrine.store.checkpoint import advance
 
 Calls = list[str]
 """What was called on any of the parts, in order."""

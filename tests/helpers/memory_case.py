@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
+from vitrine.core.rows import Column, Key, Kind, kind_of
 from vitrine.errors import TransientError
-from vitrine.flow.rows import Column, Key, Kind, kind_of
 from vitrine_testing import REFUSED, SAMPLES, Fault, NotSimulated, Texts
 
 SETTLED = "2999-12-31 00:00:00+00"

@@ -16,7 +16,7 @@ from tests.helpers.processes import GRACE_SECONDS, free_port
 from tests.helpers.running import create
 from tests.helpers.scraping import get
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines

@@ -2,14 +2,15 @@
 
 from tests.helpers.processes import Started
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Pipeline, Run
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline, Run
 from vitrine.postgres import Connection
-from vitrine.status import Status
-from vitrine.store import pipelines, runs
+from vitrine.store import pipelines
+from vitrine.store.history import list_runs
 
 
 def history(connection: Connection, pipeline: Pipeline) -> list[Run]:
-    return list(reversed(runs.list_page(connection, pipeline.id)))
+    return list(reversed(list_runs(connection, pipeline.id)))
 
 
 def status(connection: Connection, pipeline: Pipeline) -> Status:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.store import pipelines
 

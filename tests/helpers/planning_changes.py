@@ -4,15 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.helpers.running import run
-from vitrine import revisions
 from vitrine.cli.backends.local import local_context
-from vitrine.model import StateChoice
-from vitrine.pipeline import Pipeline
+from vitrine.definition.model import StateChoice
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import changes, plans
+from vitrine.operations.bodies.plans import PlanBody, RunPlanBody
 from vitrine.postgres import Connection, raw
-from vitrine.service import plans
-from vitrine.service.bodies.plans import PlanBody, RunPlanBody
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import history
 
 Figures = tuple[int | None, int | None, int | None]
 
@@ -56,8 +55,8 @@ def carry_out(
     **fields: Any,
 ) -> tuple[int, int]:
     """Change the pipeline, run it, and return `rows_written` and `rows_deleted` of the run."""
-    changed = revisions.change(connection, settings, pipeline.id, fields, state=state)
+    changed = changes.change(connection, settings, pipeline.id, fields, state=state)
     executed = run(connection, settings, changed, full=full)
     assert executed.error is None, executed.error
-    (newest, *_) = runs.list_page(connection, pipeline.id)
+    (newest, *_) = history.list_runs(connection, pipeline.id)
     return newest.rows_written, newest.rows_deleted

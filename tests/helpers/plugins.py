@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vitrine import plugins
+from vitrine.definition import connectors
 
 MEMORY_CONNECTOR = Path(__file__).parents[1] / "plugins" / "memory_connector"
 
@@ -39,5 +39,5 @@ def installed(folder: Path) -> Generator[None]:
 
 def _look_again() -> None:
     importlib.invalidate_caches()
-    plugins.installed.cache_clear()
-    plugins.every_option.cache_clear()
+    connectors.installed.cache_clear()
+    connectors.every_option.cache_clear()

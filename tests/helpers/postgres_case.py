@@ -9,8 +9,8 @@ from typing import Any
 from psycopg import sql
 
 from tests.helpers.proxy import Proxy
-from vitrine.copytext import values
-from vitrine.flow.rows import Column, Key
+from vitrine.core.copytext import values
+from vitrine.core.rows import Column, Key
 from vitrine.postgres import TEXT_FORMAT, Connection, connect, raw
 from vitrine_testing import REFUSED, SAMPLES, Fault, NotSimulated, Texts
 

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tests.helpers.running import create, differences
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

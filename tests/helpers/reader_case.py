@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.helpers.tasks import register
-from vitrine.copytext import values
-from vitrine.flow.rows import Column, Kind, kind_of
-from vitrine.ids import Cursor, Row
-from vitrine.registry import Kind as TaskKind
-from vitrine.registry import Task
+from vitrine.core.copytext import values
+from vitrine.core.rows import Column, Kind, kind_of
+from vitrine.core.status import Cursor, Row
+from vitrine.definition.registry import Kind as TaskKind
+from vitrine.definition.registry import Task
 from vitrine_testing import SAMPLES, Fault, NotSimulated, Texts
 
 HELD = frozenset({Kind.BOOLEAN, Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL, Kind.TEXT, Kind.BYTES, Kind.UUID, Kind.TIME})

@@ -3,13 +3,12 @@
 from typing import Any
 
 from tests.helpers.running import run
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import RequestKind, RunOptions, RunStatus
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind, RunOptions
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
-from vitrine.status import RunStatus
-from vitrine.store import runs
+from vitrine.store import history
 
 Report = dict[str, Any]
 
@@ -35,7 +34,7 @@ def report(connection: Connection, settings: Settings, pipeline: Pipeline, **opt
 
 
 def last_result(connection: Connection, pipeline: Pipeline) -> Report:
-    (newest, *_) = runs.list_page(connection, pipeline.id)
+    (newest, *_) = history.list_runs(connection, pipeline.id)
     assert newest.status is RunStatus.SUCCESS, newest
     assert newest.result is not None
     return newest.result

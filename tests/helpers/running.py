@@ -7,27 +7,25 @@ from typing import Any
 
 from psycopg import sql
 
-from vitrine import revisions
-from vitrine.engine import maintenance
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import RequestKind, RunOptions
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind, RunOptions
+from vitrine.runner import worker
 from vitrine.runner.control import Watch
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.store import claims, pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, queue, state
 
 AT_ONCE = (timedelta(0), timedelta(0))
 
 
 def create(connection: Connection, settings: Settings, **fields: Any) -> Pipeline:
     """Create a pipeline, with defaults for the fields that the test does not set."""
-    return revisions.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
+    return changes.create(connection, settings, Definition.model_validate({"name": "under_test", **fields}))
 
 
 def allowing(settings: Settings, *relations: str) -> Settings:
@@ -57,7 +55,7 @@ def run(
     """
     kind, options = RequestKind.FULL if full else kind, options or RunOptions(allow_shrink=allow_shrink)
     pipelines.request_run(connection, pipeline.id, trigger="cli", kind=kind, options=options, resume=resume)
-    claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
+    claim = queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
     assert claim is not None
     executor = PipelineExecutor(settings, stop or threading.Event(), waits=waits)
     dispatcher = PipelineDispatcher(settings, executor, delays=AT_ONCE)
@@ -118,5 +116,5 @@ def _columns(connection: Connection, query: str) -> list[str]:
 
 def sweep(connection: Connection, settings: Settings) -> list[str]:
     """What a runner's maintenance removes from the targets."""
-    installation = runs.installation(connection)
-    return list(maintenance.sweep_sinks(settings, installation, lambda: states.known_generations(connection)))
+    installation = history.installation_id(connection)
+    return list(worker.sweep_sinks(settings, installation, lambda: state.known_generations(connection)))

@@ -5,10 +5,10 @@ from typing import Any
 from psycopg import sql
 
 from tests.helpers.running import create
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import history
 
 SCORES = "SELECT id, title, kind, score, ratio, day, modified FROM ugc.scores"
 TARGET = "analytics.scores"
@@ -71,7 +71,7 @@ def visible(connection: Connection) -> dict[int, dict[str, Any]] | None:
 
 def results(connection: Connection, pipeline: Pipeline) -> dict[str, dict[str, Any]]:
     """What the checks have found in the newest run, by name."""
-    newest = runs.list_page(connection, pipeline.id, limit=1)[0]
+    newest = history.list_runs(connection, pipeline.id, limit=1)[0]
     return {one["name"]: one for one in newest.checks or ()}
 
 

@@ -11,10 +11,9 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 
 from tests.helpers.search_proxy import SearchProxy
-from vitrine.connectors.elasticsearch.decoding import MISSING, text_of_value
-from vitrine.connectors.elasticsearch.exact_json import NumberText
-from vitrine.connectors.elasticsearch.ids import id_of
-from vitrine.flow.rows import Column, Key
+from vitrine.connectors.elasticsearch.documents import id_of
+from vitrine.connectors.elasticsearch.encoding import MISSING, NumberText, text_of_value
+from vitrine.core.rows import Column, Key
 from vitrine_testing import REFUSED, SAMPLES, Fault, Texts
 
 _numbers = itertools.count(1)

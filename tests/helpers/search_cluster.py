@@ -9,10 +9,10 @@ from typing import Any
 from tests.helpers.running import create
 from tests.helpers.search_case import Search
 from tests.helpers.search_proxy import SearchProxy
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import rejects
+from vitrine.store import checkpoint
 
 NUMBERS = "SELECT id, note, modified FROM content.numbers"
 INCREMENTAL: dict[str, Any] = {
@@ -56,7 +56,7 @@ class Cluster:
         return {key: document["note"] for key, document in self.search.documents(self.name).items()}
 
     def rejected(self, pipeline: Pipeline) -> dict[str, str]:
-        return {one["key"]: one["reason"] for one in rejects.list_open(self.connection, pipeline.id, limit=100)}
+        return {one["key"]: one["reason"] for one in checkpoint.list_open(self.connection, pipeline.id, limit=100)}
 
 
 @contextmanager

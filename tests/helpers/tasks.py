@@ -2,8 +2,8 @@
 
 import pytest
 
-from vitrine import registry
-from vitrine.registry import Kind, Task
+from vitrine.definition import registry
+from vitrine.definition.registry import Kind, Task
 
 
 def register(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:

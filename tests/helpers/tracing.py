@@ -2,18 +2,18 @@
 
 from tests.helpers.running import run
 from vitrine.cli.backends.local import local_context
-from vitrine.flow import keys
-from vitrine.pipeline import Pipeline
+from vitrine.core import keys
+from vitrine.core.status import RequestKind, RunOptions
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import checks
+from vitrine.operations.bodies.checks import TraceBody
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind, RunOptions
-from vitrine.runner.executor import Executed
-from vitrine.service import tracing
-from vitrine.service.bodies.tracing import TraceBody
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
 
 
 def trace(settings: Settings, pipeline: Pipeline, *key: str) -> TraceBody:
-    return tracing.trace(local_context(settings), pipeline.name, key)
+    return checks.trace(local_context(settings), pipeline.name, key)
 
 
 def resend(connection: Connection, settings: Settings, pipeline: Pipeline, *key: str, delete: bool = False) -> Executed:

@@ -2,14 +2,14 @@
 
 from functools import cache
 
-from vitrine import plugins
+from vitrine.definition import connectors
 from vitrine.settings import Settings, known_variables
 
 
 @cache
 def known() -> frozenset[str]:
     """Names of settings; of one with several parts, its beginning."""
-    return frozenset(known_variables(plugins.variables()))
+    return frozenset(known_variables(connectors.variables()))
 
 
 def is_known(name: str) -> bool:

@@ -18,18 +18,18 @@ from tests.helpers.access import bearer, context, issue
 from tests.helpers.hosts import ALLOWED, BAD_HOSTS, GOOD_HOSTS
 from tests.helpers.running import create
 from tests.helpers.waiting import wait_until
-from vitrine import token_text
-from vitrine.api import binding, failed_logins, request_limits
+from vitrine.api import access, addresses, problems
 from vitrine.api.app import create_app
 from vitrine.api.permissions import OPERATIONS, PERMISSIONS, Permission
+from vitrine.core.status import Status
 from vitrine.errors import ConfigError, Forbidden
+from vitrine.operations.access import revoke_token
+from vitrine.operations.context import Role, role_of
 from vitrine.postgres import Connection
-from vitrine.service import access
-from vitrine.service.permissions import role_of
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import pipelines, tokens
+from vitrine.store import pipelines
+from vitrine.store.access import insert_token
+from vitrine.text import TOKEN_PATTERN, new_token, token_hash
 
 REVOKED_WITHIN_SECONDS = 5.0
 
@@ -53,11 +53,11 @@ def call(client: TestClient, permission: Permission, headers: dict[str, str] | N
 def test_every_wrong_token_gets_the_same_answer_at_every_route(
     client: TestClient, settings: Settings, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failed_logins, "FREE_ATTEMPTS", 1_000_000)
+    monkeypatch.setattr(access, "FREE_ATTEMPTS", 1_000_000)
     good = issue(settings, connection, Role.ADMIN)
     expired = issue(settings, connection, Role.ADMIN, "expired", ttl=timedelta(milliseconds=1))
     revoked = issue(settings, connection, Role.ADMIN, "revoked")
-    access.revoke_token(context(settings, connection), "revoked")
+    revoke_token(context(settings, connection), "revoked")
     other_end = "a" if good[-1] != "a" else "b"
     wrong: dict[str, dict[str, str]] = {
         "none": {},
@@ -72,11 +72,11 @@ def test_every_wrong_token_gets_the_same_answer_at_every_route(
         "checksum": bearer(good[:-1] + other_end),
         "case": bearer(good.swapcase()),
         "comma": bearer(f"{good},{good}"),
-        "unknown": bearer(token_text.create()),
+        "unknown": bearer(new_token()),
         "expired": bearer(expired),
         "revoked": bearer(revoked),
     }
-    wait_until(lambda: client.get("/whoami").status_code == 401, what="the first token")
+    wait_until(lambda: client.get("/whoami", headers=bearer(revoked)).status_code == 401, what="the revocation")
     bodies: set[bytes] = set()
     for permission in PERMISSIONS:
         for kind, headers in wrong.items():
@@ -138,7 +138,7 @@ def test_a_token_is_shown_once_and_stored_as_a_hash(
         created = client.post("/api/v1/tokens", json={"name": "airflow", "role": "operator", "ttl": "2h"})
         assert (created.status_code, created.headers["cache-control"]) == (201, "no-store")
         token = created.json()["token"]
-        assert token_text.PATTERN.fullmatch(token)
+        assert TOKEN_PATTERN.fullmatch(token)
         admin = bearer(issue_admin(client, token))
     shown = client.get("/tokens", headers=admin)
     assert [(one["name"], one["role"], one["created_by"]) for one in shown.json()["items"]] == [
@@ -158,14 +158,14 @@ def issue_admin(client: TestClient, operator: str) -> str:
     """An administrator's token, which only the database can give once there is a first token."""
     assert client.post("/tokens", json={"name": "x", "role": "admin"}, headers=bearer(operator)).status_code == 403
     assert client.post("/tokens", json={"name": "x", "role": "admin"}).status_code == 401
-    token = token_text.create()
+    token = new_token()
     app: Any = client.app
     with app.state.pool.connection() as connection:
-        tokens.insert(
+        insert_token(
             connection,
             name="root",
             role="admin",
-            hash=token_text.hash_of(token) or b"",
+            hash=token_hash(token) or b"",
             prefix=token[:8],
             created_by="test",
             ttl=timedelta(hours=1),
@@ -216,7 +216,7 @@ def test_a_revoked_token_loses_its_rights_within_five_seconds(
 ) -> None:
     headers = bearer(issue(settings, connection, Role.OPERATOR))
     wait_until(lambda: client.get("/whoami", headers=headers).json().get("name") == "the-operator", what="the token")
-    access.revoke_token(context(settings, connection), "the-operator")
+    revoke_token(context(settings, connection), "the-operator")
     revoked_at = time.monotonic()
     wait_until(lambda: client.get("/pipelines", headers=headers).status_code == 401, what="the end of the token")
     assert time.monotonic() - revoked_at < REVOKED_WITHIN_SECONDS
@@ -270,7 +270,7 @@ def test_revoked_and_expired_tokens_do_not_open_the_api_again(
 ) -> None:
     issue(settings, connection, Role.ADMIN)
     wait_until(lambda: client.get("/pipelines").status_code == 401, what="the first token")
-    access.revoke_token(context(settings, connection), "the-admin")
+    revoke_token(context(settings, connection), "the-admin")
     issue(settings, connection, Role.ADMIN, "short", ttl=timedelta(milliseconds=1))
     app: Any = client.app
     app.state.tokens.forget()
@@ -301,7 +301,7 @@ def test_another_address_needs_tokens_and_encryption(
     if tokens_exist:
         issue(settings, connection, Role.ADMIN)
     with pytest.raises(ConfigError) as refusal:
-        binding.listen(exposed(settings, **fields))
+        addresses.listen(exposed(settings, **fields))
     assert refusal.value.code == code
 
 
@@ -431,7 +431,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_starts_nothing(
 
 @pytest.mark.promise("K8")
 def test_a_body_that_does_not_arrive_in_time_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_limits, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(problems, "MAX_SECONDS", 0.1)
     half: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}]
     status, body = asked(settings, method="POST", path="/pipelines", received=half)
     assert (status, b"BODY_TOO_SLOW" in body) == (408, True)
@@ -580,10 +580,10 @@ def test_wrong_tokens_are_slowed_down_and_valid_ones_are_not(
         return time.monotonic() - begin
 
     with caplog.at_level(logging.WARNING):
-        for _ in range(failed_logins.FREE_ATTEMPTS + 1):
-            client.get("/whoami", headers=bearer(token_text.create()))
-        slow = seconds(bearer(token_text.create()), 401)
-    assert slow >= failed_logins.STEP_SECONDS
+        for _ in range(access.FREE_ATTEMPTS + 1):
+            client.get("/whoami", headers=bearer(new_token()))
+        slow = seconds(bearer(new_token()), 401)
+    assert slow >= access.STEP_SECONDS
     assert seconds(good, 200) < slow
     # waiting for the token may have failed several times, too
     logged = [vars(record)["failures"] for record in caplog.records if record.message == "wrong access token"]
@@ -591,12 +591,12 @@ def test_wrong_tokens_are_slowed_down_and_valid_ones_are_not(
 
 
 def test_the_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failed_logins, "STEP_SECONDS", 0.001)
-    monkeypatch.setattr(failed_logins, "MAX_DELAY_SECONDS", 0.01)
-    monkeypatch.setattr(failed_logins, "MAX_ADDRESSES", 100)
+    monkeypatch.setattr(access, "STEP_SECONDS", 0.001)
+    monkeypatch.setattr(access, "MAX_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(access, "MAX_ADDRESSES", 100)
 
     async def attack() -> tuple[int, list[bool]]:
-        failures = failed_logins.FailedLogins()
+        failures = access.FailedLogins()
         for number in range(1000):
             await failures.slow_down(f"10.0.{number >> 8 & 255}.{number & 255}")
         for number in range(300):
@@ -605,5 +605,5 @@ def test_the_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         return len(failures._failures), at_once  # pyright: ignore[reportPrivateUsage]
 
     remembered, at_once = asyncio.run(attack())
-    assert remembered == failed_logins.MAX_ADDRESSES
-    assert at_once.count(True) == failed_logins.FREE_ATTEMPTS + failed_logins.MAX_WAITING_OF_ADDRESS
+    assert remembered == access.MAX_ADDRESSES
+    assert at_once.count(True) == access.FREE_ATTEMPTS + access.MAX_WAITING_OF_ADDRESS

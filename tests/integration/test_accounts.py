@@ -15,21 +15,21 @@ from tests.helpers.accounts import PLACES, Accounts, accounts, as_user
 from tests.helpers.chains import start
 from tests.helpers.databases import database as database_beside
 from tests.helpers.running import differences, succeed
-from vitrine import revisions
-from vitrine.accounts import horizon as shown
-from vitrine.accounts import roles as creating
-from vitrine.accounts.findings import check_accounts
-from vitrine.accounts.grants import DEFINITION, TABLES
-from vitrine.connectors.postgres.source import horizon
+from vitrine import horizon
+from vitrine.compare import reconcile
+from vitrine.connectors.postgres.source import watermark
+from vitrine.core.status import Event, RunStatus, Status
+from vitrine.definition.model import Definition
 from vitrine.embedded import EmbeddedPostgres, programs_of
-from vitrine.engine import reconcile, validation
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.operations import changes
+from vitrine.operations.doctor import check_accounts
+from vitrine.plan import validation
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import database, leases, notifications, pipelines, runs
+from vitrine.store import database, history, notifications, pipelines, queue, roles
 from vitrine.store.migrate import migrate
+from vitrine.store.roles import DEFINITION, TABLES
 
 RATINGS = {
     "name": "ratings",
@@ -115,7 +115,7 @@ def test_marts_are_built_under_the_three_accounts(
     with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
         for definition in (RATINGS, GENRES):
             validation.validate(Definition.model_validate(definition), api)
-            pipeline = revisions.create(asking, api, Definition.model_validate(definition))
+            pipeline = changes.create(asking, api, Definition.model_validate(definition))
             for _ in range(2):
                 succeed(working, runner, pipeline)
             assert (
@@ -123,7 +123,7 @@ def test_marts_are_built_under_the_three_accounts(
                 == []
             )
             assert reconcile.compare(pipeline.definition, runner).equal
-            assert runs.list_page(asking, pipeline.id)
+            assert history.list_runs(asking, pipeline.id)
         connection.execute("UPDATE ugc.ratings SET rating = 1, modified = now() WHERE rating = 10")
         succeed(working, runner, pipelines.get(asking, "ratings"))
         assert differences(connection, str(RATINGS["source_query"]), "analytics.ratings", "id") == []
@@ -151,10 +151,10 @@ TAMPERING = (
 def test_chains_and_messages_work_under_the_three_accounts(settings: Settings, restricted: Accounts) -> None:
     api, runner = restricted.of_api(settings), restricted.of_runner(settings)
     with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
-        ratings = revisions.create(asking, api, Definition.model_validate(RATINGS))
-        genres = revisions.create(asking, api, Definition.model_validate({**GENRES, "after": ["ratings"]}))
+        ratings = changes.create(asking, api, Definition.model_validate(RATINGS))
+        genres = changes.create(asking, api, Definition.model_validate({**GENRES, "after": ["ratings"]}))
         held = start(working, ratings)
-        leases.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+        queue.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
         succeed(working, runner, ratings)
         assert pipelines.get(asking, genres.id).status is Status.RUN_REQUESTED
         assert notifications.record_stale(working, []) == 0
@@ -162,7 +162,7 @@ def test_chains_and_messages_work_under_the_three_accounts(settings: Settings, r
         assert message is not None
         notifications.record_sent(working, message)
         assert notifications.backlog(asking, ["failure"]).waiting == 0
-        revisions.change(asking, api, "genres", {"after": []})
+        changes.change(asking, api, "genres", {"after": []})
         pipelines.delete(asking, "ratings")
 
 
@@ -289,7 +289,7 @@ def test_creating_the_roles_changes_no_right_of_public_or_of_another_role(
     before = rights_of_others(connection, [])
     with accounts(connection, database_url) as created:
         assert rights_of_others(connection, list(created.roles)) == before
-        assert creating.plan(connection, created.roles, PLACES) == []  # a second time, there is nothing to do
+        assert roles.plan_roles(connection, created.roles, PLACES) == []  # a second time, there is nothing to do
     connection.execute("DROP OWNED BY analyst; DROP ROLE analyst")
 
 
@@ -310,14 +310,14 @@ def test_an_installation_of_one_account_is_brought_over(connection: Connection, 
     connection.execute("ALTER DEFAULT PRIVILEGES FOR ROLE former IN SCHEMA analytics GRANT SELECT ON TABLES TO analyst")
     former = Settings.model_validate(settings.model_dump() | {"database_url": as_user(database_url, "former")})
     with connect(former.store_url, name="tests") as own:
-        old = revisions.create(own, former, Definition.model_validate(GENRES))
+        old = changes.create(own, former, Definition.model_validate(GENRES))
         succeed(own, former, old)
         with accounts(connection, database_url) as created:
             assert _owner(connection, "analytics.genres") == created.roles.runner
             runner = created.of_runner(settings)
             with connect(created.runner, name="tests") as working:
                 succeed(working, runner, old)
-                new = revisions.create(own, former, Definition.model_validate(RATINGS))
+                new = changes.create(own, former, Definition.model_validate(RATINGS))
                 succeed(working, runner, new)
             assert _owner(connection, "analytics.ratings") == created.roles.runner
             granted = connection.execute("SELECT has_table_privilege('analyst', 'analytics.ratings', 'SELECT') AS yes")
@@ -348,7 +348,7 @@ def test_two_accounts_of_runners_build_one_mart(
     second_settings = Settings.model_validate(
         first_settings.model_dump() | {"database_url": as_user(settings.store_url, second)}
     )
-    pipeline = revisions.create(connection, settings, Definition.model_validate(GENRES))
+    pipeline = changes.create(connection, settings, Definition.model_validate(GENRES))
     with connect(restricted.runner, name="tests") as one, connect(second_settings.store_url, name="tests") as two:
         succeed(one, first_settings, pipeline)
         connection.execute("DELETE FROM content.genre WHERE name = (SELECT max(name) FROM content.genre)")
@@ -390,14 +390,14 @@ def test_operators_that_others_create_in_the_search_path_run_in_no_session_of_ou
         api, runner = restricted.of_api(settings), restricted.of_runner(settings)
         with connect(restricted.api, name="tests") as asking, connect(restricted.runner, name="tests") as working:
             for definition in (RATINGS, GENRES):
-                pipeline = revisions.create(asking, api, Definition.model_validate(definition))
+                pipeline = changes.create(asking, api, Definition.model_validate(definition))
                 for _ in range(2):
                     succeed(working, runner, pipeline)
             assert check_accounts(working, runner) == []
         # as a superuser, whose search_path has the schema
         migrate(settings.store_url)
-        assert creating.find_prefix(connection) == restricted.roles.runner.removesuffix("_runner")
-        assert creating.apply(connection, restricted.roles, PLACES) == []
+        assert roles.find_prefix(connection) == restricted.roles.runner.removesuffix("_runner")
+        assert roles.apply_roles(connection, restricted.roles, PLACES) == []
         codes = {one.code: one.text for one in check_accounts(connection, settings)}
         assert "schema public: operators and functions that role 'evil'" in codes["SEARCH_PATH"]
     finally:
@@ -420,11 +420,11 @@ def test_only_the_reader_may_call_the_function_and_it_does_not_count_as_writing(
     with connect(restricted.reader, name="tests") as long_read, connect(restricted.reader, name="tests") as asking:
         long_read.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM ugc.ratings LIMIT 1")
         connection.execute("BEGIN")  # of a role that can write
-        held = horizon.read(asking)
+        held = watermark.read_horizon(asking)
         assert held.blocker is not None
         assert restricted.roles.reader not in held.blocker
         connection.execute("ROLLBACK")
-        free = horizon.read(asking)
+        free = watermark.read_horizon(asking)
         assert (free.at, free.blocker) == (free.now, None)
 
 
@@ -443,13 +443,13 @@ def test_a_function_that_is_not_exactly_ours_is_not_called(
     connection: Connection, restricted: Accounts, change: str
 ) -> None:
     connection.execute(
-        change.format(columns=shown.COLUMNS, other=shown.PLAIN.replace("pg_roles", "pg_roles ")).encode()
+        change.format(columns=horizon.COLUMNS, other=horizon.PLAIN.replace("pg_roles", "pg_roles ")).encode()
     )
     with (
         connect(restricted.reader, name="tests") as asking,
         pytest.raises(ConfigError, match="are hidden from") as caught,
     ):
-        horizon.read(asking)
+        watermark.read_horizon(asking)
     assert caught.value.code == "HORIZON_UNAVAILABLE"
 
 
@@ -497,7 +497,7 @@ def test_a_role_that_somebody_has_prepared_is_refused(connection: Connection, pr
     """Otherwise a user who may create roles on the server could prepare one that gets rights here."""
     connection.execute(prepared.encode())
     with pytest.raises(ConfigError, match=reason) as caught:
-        creating.apply(connection, creating.Roles.of("mighty"), PLACES)
+        roles.apply_roles(connection, roles.Roles.of("mighty"), PLACES)
     assert caught.value.code == "ROLE_NAME"
     connection.execute("DROP ROLE IF EXISTS mighty_other, mighty_api, mighty_runner")
 
@@ -510,7 +510,7 @@ def test_the_roles_of_another_installation_on_the_server_are_refused(
     with database_beside(postgres) as url:
         migrate(url)
         with connect(url, name="tests") as other, pytest.raises(ConfigError, match="was not created for this store"):
-            creating.apply(other, creating.Roles.of(prefix), PLACES)
+            roles.apply_roles(other, roles.Roles.of(prefix), PLACES)
 
 
 @pytest.mark.promise("K16")
@@ -529,7 +529,7 @@ def test_a_pipeline_that_the_api_s_account_stores_gives_the_runner_no_right_on_i
                 " VALUES (%s, 'SQL', 'SELECT 1', %s, 'full', '{id}')",
                 [f"hostile_{number}", target],
             )
-    statements = creating.apply(connection, restricted.roles, PLACES)
+    statements = roles.apply_roles(connection, restricted.roles, PLACES)
     assert {statement.split(" ON ")[1] for statement in statements} == {
         f'TABLE "analytics"."shared" TO "{restricted.roles.runner}"'
     }
@@ -540,7 +540,7 @@ def test_an_account_without_the_right_to_create_roles_is_refused_with_the_remedy
     connection: Connection, restricted: Accounts
 ) -> None:
     with connect(restricted.runner, name="tests") as own, pytest.raises(ConfigError) as caught:
-        creating.apply(own, creating.Roles.of("more"), PLACES)
+        roles.apply_roles(own, roles.Roles.of("more"), PLACES)
     assert "connect as a superuser, or give the output of `vitrine migrate --roles --print-sql` to one" in str(
         caught.value
     )
@@ -549,7 +549,7 @@ def test_an_account_without_the_right_to_create_roles_is_refused_with_the_remedy
 def test_the_script_for_a_further_source_prepares_its_reader(
     postgres: EmbeddedPostgres, connection: Connection
 ) -> None:
-    script = creating.reader_script(creating.Roles.of("further"), creating.Places(sources=("content",)))
+    script = roles.reader_script(roles.Roles.of("further"), roles.Places(sources=("content",)))
     with database_beside(postgres) as url, connect(url, name="tests") as admin:
         admin.execute("CREATE TABLE content.film (id integer)")
         for statement in script:
@@ -559,5 +559,5 @@ def test_the_script_for_a_further_source_prepares_its_reader(
         assert not refused(own, "SELECT * FROM content.film")
         assert refused(own, "INSERT INTO content.film VALUES (1)")
         with connect(own, name="tests") as reading:
-            assert horizon.read(reading).now is not None
+            assert watermark.read_horizon(reading).now is not None
         admin.execute("DROP OWNED BY further_1, further_reader; DROP ROLE further_1, further_reader")

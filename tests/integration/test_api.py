@@ -18,18 +18,17 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.helpers.access import bearer, issue
-from vitrine.api import connections, health, server
+from vitrine.api import connections, monitoring, server
 from vitrine.api.app import create_app
+from vitrine.core.status import Event, RequestKind, RunStatus, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Claim
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
-from vitrine.pipeline import Claim
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs, selecting
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store import history, lists, pipelines, queue
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
 
 TTL = timedelta(seconds=30)
@@ -56,7 +55,7 @@ def genres(connection: Connection) -> str:
 
 
 def claim(connection: Connection) -> Claim:
-    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
+    taken = queue.claim_next(connection, runner="worker-1", ttl=TTL)
     assert taken is not None
     return taken
 
@@ -82,7 +81,7 @@ def put_into(connection: Connection, name: str, status: Status) -> None:
             pipelines.request_pause(connection, name)
         case Status.FAILED:
             taken = run_until_claimed(connection, name)
-            leases.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="X", error_message="it failed")
+            queue.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="X", error_message="it failed")
     assert pipelines.get(connection, name).status is status
 
 
@@ -368,7 +367,7 @@ def test_a_new_query_must_state_whether_the_checkpoint_is_kept(client: TestClien
 
 def test_deleting_a_pipeline_deletes_its_history(client: TestClient, connection: Connection, genres: str) -> None:
     request_id = client.post(f"/pipelines/{genres}/run").json()["request_id"]
-    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     answer = client.delete(f"/pipelines/{genres}")
     assert (answer.status_code, answer.content) == (204, b"")
     problem(client.get(f"/pipelines/{genres}"), 404, "NOT_FOUND")
@@ -436,7 +435,7 @@ def test_a_paused_pipeline_is_not_claimed_until_it_is_resumed(
 ) -> None:
     first = client.post(f"/pipelines/{genres}/run").json()["request_id"]
     client.post(f"/pipelines/{genres}/pause")
-    assert claims.claim_next(connection, runner="worker-1", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="worker-1", ttl=TTL) is None
     assert client.get(f"/requests/{first}").json()["state"] == "paused"
     assert client.post(f"/pipelines/{genres}/resume").json()["request_id"] == first
     assert claim(connection).definition.name == genres
@@ -451,7 +450,7 @@ def test_two_parallel_requests_are_one_run(client: TestClient, connection: Conne
     assert [answer.status_code for answer in answers] == [202, 202]
     assert answers[0].json()["request_id"] == answers[1].json()["request_id"]
     claim(connection)
-    assert claims.claim_next(connection, runner="worker-2", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="worker-2", ttl=TTL) is None
 
 
 def test_run_and_pause_at_the_same_time_are_both_applied(
@@ -486,8 +485,8 @@ def test_a_request_while_running_starts_exactly_one_more_run(
         "promised_at": None,
         "run": None,
     }
-    leases.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
-    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert pipelines.get(connection, genres).status is Status.IDLE
     for request_id in (first, second):
         body = client.get(f"/requests/{request_id}").json()
@@ -500,7 +499,7 @@ def test_a_failed_pipeline_runs_again_from_its_first_attempt(
 ) -> None:
     failed = client.post(f"/pipelines/{genres}/run").json()["request_id"]
     taken = claim(connection)
-    leases.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="DATA_ERROR", error_message="no")
+    queue.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code="DATA_ERROR", error_message="no")
     body = client.get(f"/requests/{failed}").json()
     assert body["state"] == "failed"
     assert body["run"]["error_code"] == "DATA_ERROR"
@@ -538,7 +537,7 @@ def test_a_request_may_ask_for_a_full_run_which_is_an_ordinary_one_in_mode_full(
     assert asked.status_code == 202
     taken = claim(connection)
     assert (taken.kind, taken.options.allow_shrink) == (kind, True)
-    leases.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
     ended = client.get(f"/requests/{asked.json()['request_id']}").json()
     assert (ended["state"], ended["run"]["kind"]) == ("succeeded", "full")
 
@@ -566,14 +565,14 @@ def test_the_status_shows_lease_and_progress(client: TestClient, connection: Con
     assert running["progress"] == nothing
     assert (running["lease_owner"], running["attempt"], running["request_id"]) == ("worker-1", 1, request_id)
     assert running["lease_expires_at"]
-    runs.describe(connection, taken, lane="copy", rows=200)
+    history.describe_run(connection, taken, lane="copy", rows=200)
     for read, percent in ((50, 25.0), (400, 100.0)):
         connection.execute("UPDATE etl.etl_runs SET rows_read = %s", [read])
         progress = client.get(f"/pipelines/{genres}/status").json()["progress"]
         assert (progress["rows_read"], progress["rows_expected"], progress["percent"]) == (read, 200, percent)
         assert progress["rows_per_second"] > 0
         assert progress["seconds_left"] >= 0
-    leases.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, taken, Event.FINISH, RunStatus.SUCCESS)
     done = client.get(f"/pipelines/{genres}/status").json()
     assert (done["status"], done["progress"], done["lease_owner"]) == ("IDLE", None, None)
     assert done["last_run"]["status"] == "SUCCESS"
@@ -597,7 +596,7 @@ def test_the_state_is_empty_before_the_first_run(
 def test_runs_are_listed_newest_first_page_by_page(client: TestClient, connection: Connection, genres: str) -> None:
     assert client.get(f"/pipelines/{genres}/runs").json() == {"items": [], "next": None}
     for _ in range(5):
-        leases.end_run(connection, run_until_claimed(connection, genres), Event.FINISH, RunStatus.SUCCESS)
+        queue.end_run(connection, run_until_claimed(connection, genres), Event.FINISH, RunStatus.SUCCESS)
     first = client.get(f"/pipelines/{genres}/runs", params={"limit": 3}).json()
     second = client.get(f"/pipelines/{genres}/runs", params={"limit": 3, "before": first["next"]}).json()
     ids = [run["id"] for run in first["items"] + second["items"]]
@@ -764,7 +763,7 @@ def test_an_unexpected_error_is_reported_without_internals(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("S3CR3T")
 
-    monkeypatch.setattr(selecting, "list_page", broken)
+    monkeypatch.setattr(lists, "list_pipelines", broken)
     with caplog.at_level(logging.ERROR, "vitrine.api.app"):
         answer = client.get("/pipelines")
     problem(answer, 500, "UNEXPECTED")
@@ -781,7 +780,7 @@ def test_health_requires_a_database_and_a_runner(client: TestClient, connection:
         assert alone.status_code == 503
         assert alone.json()["database"] == "ok"
         assert "vitrine runner" in alone.json()["detail"]
-    runs.register_runner(connection, "worker-1")
+    history.register_runner(connection, "worker-1")
     well = client.get("/health")
     assert (well.status_code, well.json()) == (200, {"status": "ok", "database": "ok", "runners": 1, "detail": None})
     connection.execute("UPDATE etl.etl_runners SET seen_at = now() - interval '16 seconds'")
@@ -792,7 +791,7 @@ def test_the_api_starts_without_its_database_and_reports_it(
     settings: Settings, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(health, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(monitoring, "WAIT_SECONDS", 0.2)
     nowhere = {"database_url": f"postgresql://vitrine:S3CR3T@/none?host={tmp_path}"}
     unavailable = Settings.model_validate(settings.model_dump() | nowhere)
     assert unavailable != settings

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from vitrine import revisions
-from vitrine.documents import Document
+from vitrine.definition.yaml import Document
+from vitrine.operations import changes
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import pipelines
@@ -37,9 +37,9 @@ def test_two_sets_that_change_the_same_pipelines_in_another_order_are_applied_on
     def apply(given: Sequence[Document]) -> int:
         with connect(settings.store_url, name="tests") as own:
             together.wait(20)
-            return len(revisions.apply_all(own, settings, given, None))
+            return len(changes.apply_all(own, settings, given, None))
 
-    revisions.apply_all(connection, settings, documents("nobody"), None)
+    changes.apply_all(connection, settings, documents("nobody"), None)
     with ThreadPoolExecutor(2) as threads:
         for number in range(ROUNDS):
             sets = [documents(f"first {number}"), documents(f"second {number}")[::-1]]

@@ -14,19 +14,20 @@ from tests.attacks.honest import HONEST
 from tests.attacks.mutations import mutated
 from tests.attacks.queries import CALLS, REFUSED, TOO_LARGE
 from tests.helpers.running import create, run
-from vitrine import policy
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres.source import copy_out
-from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.copy_out import CopyOut
 from vitrine.connectors.postgres.source.relations import Relations
-from vitrine.engine import validation
+from vitrine.connectors.postgres.source.session import SourceConnections
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError, VitrineError
-from vitrine.model import Definition
-from vitrine.policy import ALLOWED_FUNCTIONS, read_only
+from vitrine.plan import validation
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.sql import policy
+from vitrine.sql.functions import ALLOWED_FUNCTIONS
+from vitrine.sql.policy import read_only
+from vitrine.store import history
 
 READER = "attacking_reader"
 SCHEMAS = ("content", "ugc")
@@ -197,7 +198,7 @@ def test_an_attack_that_is_stored_without_validation_is_refused_by_the_runner(
         connection.execute("UPDATE etl.etl_pipelines SET source_query = %s WHERE id = %s", [query, pipeline.id])
         executed = run(connection, settings, pipeline)
         assert executed.error is not None, query
-        newest = runs.list_page(connection, pipeline.id, limit=1)[0]
+        newest = history.list_runs(connection, pipeline.id, limit=1)[0]
         assert (newest.error_code, newest.rows_written) == (code, 0), query
 
 

@@ -13,18 +13,18 @@ from tests.helpers.access import bearer, context, issue
 from tests.helpers.forked import forked
 from tests.helpers.waiting import wait_until
 from vitrine.api.app import create_app
+from vitrine.core.status import Status
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.operations import access, control, definitions, history
+from vitrine.operations import context as audit
+from vitrine.operations.bodies.access import NewToken
+from vitrine.operations.bodies.runs import StateChange
+from vitrine.operations.context import Caller, Context, Role
 from vitrine.postgres import Connection, connect
-from vitrine.service import access, audit, control, definitions, history
-from vitrine.service.bodies.access import NewToken
-from vitrine.service.bodies.state import StateChange
-from vitrine.service.context import Caller, Context
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
 from vitrine.store import pipelines
-from vitrine.store.audit import AuditFilters
+from vitrine.store.access import AuditFilters
 
 GENRES: dict[str, Any] = {
     "name": "top_genres",
@@ -226,8 +226,8 @@ def test_the_whole_log_is_exported(operator: Context, monkeypatch: pytest.Monkey
     monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
     for change in CHANGES.values():
         change(operator)
-    assert [one.operation for one in audit.export(operator)] == list(reversed(CHANGES))
-    assert [one.operation for one in audit.export(operator, AuditFilters(operation="pipelines.run"))] == [
+    assert [one.operation for one in audit.export_audit_log(operator)] == list(reversed(CHANGES))
+    assert [one.operation for one in audit.export_audit_log(operator, AuditFilters(operation="pipelines.run"))] == [
         "pipelines.run"
     ]
 
@@ -236,4 +236,4 @@ def test_only_an_administrator_reads_the_log(settings: Settings, connection: Con
     for role in (Role.VIEWER, Role.OPERATOR):
         limited = Context(settings, Caller("console", "x", role), context(settings, connection).connection)
         with pytest.raises(Exception, match="needs the role admin"):
-            audit.list_page(limited)
+            audit.list_audit_log(limited)

@@ -9,20 +9,19 @@ import pytest
 from tests.helpers.events import create_events, create_filled, events_are_right, fill_events
 from tests.helpers.running import create, once_read, run, succeed
 from tests.helpers.tasks import register
-from vitrine import failpoints, revisions
-from vitrine.engine import backfill
+from vitrine import failpoints
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import Event, RequestKind, RunOptions, RunStatus, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.errors import ConfigError
-from vitrine.flow.protocols import Outcome
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.operations import changes
+from vitrine.plan import backfill
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
-from vitrine.requests import RequestKind, RunOptions
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, queue, state
 
 MINUTE_2 = RunOptions(backfill_from="2024-01-01T00:01:00Z", backfill_to="2024-01-01T00:02:00Z")
 """Events 60 to 119."""
@@ -57,12 +56,12 @@ def changed_ids(connection: Connection) -> list[int]:
 def test_exactly_the_range_is_written_and_the_checkpoint_stays(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
-    before, fresh = states.load(connection, events.id), pipelines.get(connection, events.id).fresh_as_of
+    before, fresh = state.load_state(connection, events.id), pipelines.get(connection, events.id).fresh_as_of
     executed = fill_again(connection, settings, events)
     assert executed.error is None, executed.error
     assert changed_ids(connection) == list(range(60, 120))
     assert (executed.counts.read, executed.batches) == (60, 3)
-    after = states.load(connection, events.id)
+    after = state.load_state(connection, events.id)
     assert (after.position, after.cursor_types, after.identity) == (
         before.position,
         before.cursor_types,
@@ -70,7 +69,7 @@ def test_exactly_the_range_is_written_and_the_checkpoint_stays(
     )
     pipeline = pipelines.get(connection, events.id)
     assert (pipeline.status, pipeline.fresh_as_of) == (Status.IDLE, fresh)
-    (newest, *_) = runs.list_page(connection, events.id)
+    (newest, *_) = history.list_runs(connection, events.id)
     assert (newest.kind, newest.status, newest.rows_read) == ("backfill", RunStatus.SUCCESS, 60)
 
 
@@ -141,7 +140,7 @@ def test_a_changed_query_makes_a_paused_backfill_start_again(
     watch = once_read(20, lambda: pipelines.request_pause(connection, events.id))
     fill_again(connection, settings, events, watch=watch)
     query = "SELECT id, upper(note) AS note, modified FROM ugc.events"
-    revisions.change(connection, settings, str(events.id), {"source_query": query}, state="keep")
+    changes.change(connection, settings, str(events.id), {"source_query": query}, state="keep")
     second = run(connection, settings, events, resume=True)
     assert second.counts.read == 60
     rows = connection.execute("SELECT count(*) AS n FROM analytics.events WHERE note = 'CHANGED'").fetchone()
@@ -174,9 +173,9 @@ def test_a_backfill_returns_a_pipeline_to_its_status(
         pipelines.request_pause(connection, events.id)
     else:
         pipelines.request_run(connection, events.id, trigger="api")
-        held = claims.claim_next(connection, runner="w", ttl=settings.lease_ttl)
+        held = queue.claim_next(connection, runner="w", ttl=settings.lease_ttl)
         assert held is not None
-        leases.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
+        queue.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
     error = pipelines.get(connection, events.id).last_error
     assert fill_again(connection, settings, events).error is None
     pipeline = pipelines.get(connection, events.id)
@@ -234,7 +233,7 @@ def test_the_range_of_a_python_reader_is_read(
 
 def refusal(settings: Settings, pipeline: Pipeline, start: str, end: str) -> ConfigError:
     with pytest.raises(ConfigError) as refused:
-        backfill.check_request(pipeline.definition, settings, start, end)
+        backfill.check_backfill(pipeline.definition, settings, start, end)
     return refused.value
 
 
@@ -328,4 +327,4 @@ def test_a_source_that_does_not_answer_leaves_the_decision_to_the_runner(
         update={"sources": Settings.model_validate({"sources": {"default": "postgresql://u@127.0.0.1:1/x"}}).sources}
     )
     definition = Definition.model_validate(events.definition.model_dump())
-    assert backfill.check_request(definition, away, "2024-01-01", "2024-02-01") == ("2024-01-01", "2024-02-01")
+    assert backfill.check_backfill(definition, away, "2024-01-01", "2024-02-01") == ("2024-01-01", "2024-02-01")

@@ -11,18 +11,16 @@ from tests.helpers import pipelines as stored
 from tests.helpers.chains import finish, link, start, status
 from tests.helpers.running import create, run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine import revisions
 from vitrine.api.app import create_app
-from vitrine.documents import Document
+from vitrine.core.status import Event, RequestKind, RunStatus, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.yaml import Document
 from vitrine.errors import ConfigError, TransitionRefused
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.operations import changes, checks
 from vitrine.postgres import Connection, connect
-from vitrine.requests import RequestKind
-from vitrine.service import chain_findings
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import chains, leases, pipelines, runs
+from vitrine.store import history, pipelines, queue, schedules
 
 IDLE, REQUESTED = Status.IDLE, Status.RUN_REQUESTED
 GENRES: dict[str, Any] = {"source_query": "SELECT id, name FROM content.genre", "key_columns": ["id"]}
@@ -40,7 +38,7 @@ def fields_of(name: str, *after: str, **fields: Any) -> dict[str, Any]:
 def apply(connection: Connection, settings: Settings, *documents: dict[str, Any], **options: Any) -> dict[str, str]:
     """What becomes of each pipeline."""
     read = [Document(f"{one['name']}.yaml", one) for one in documents]
-    return {one.name: one.outcome for one in revisions.apply_all(connection, settings, read, None, **options)}
+    return {one.name: one.outcome for one in changes.apply_all(connection, settings, read, None, **options)}
 
 
 def after_of(connection: Connection, name: str) -> tuple[str, ...]:
@@ -64,10 +62,10 @@ def test_the_end_of_a_run_requests_the_pipelines_after_it_and_no_others(connecti
     assert [status(connection, one) for one in (second, third, other)] == [REQUESTED, IDLE, IDLE]
     request = pipelines.get(connection, second.id).request_id
     assert request is not None
-    assert runs.get_request(connection, request).state == "pending"
+    assert history.get_request(connection, request).state == "pending"
     finish(connection, second)
-    assert [(one.trigger, one.request_id) for one in runs.list_page(connection, second.id)] == [("chain", request)]
-    assert runs.get_request(connection, request).state == "succeeded"
+    assert [(one.trigger, one.request_id) for one in history.list_runs(connection, second.id)] == [("chain", request)]
+    assert history.get_request(connection, request).state == "succeeded"
     assert [status(connection, one) for one in (first, second, third)] == [IDLE, IDLE, REQUESTED]
 
 
@@ -117,9 +115,9 @@ def test_a_success_that_the_run_has_read_causes_no_second_run(connection: Connec
     succeed(connection, settings, first)
     succeed(connection, settings, first)  # the second wave is complete while the run of the first one waits
     succeed(connection, settings, second)
-    assert chains.fire(connection) == []
+    assert schedules.fire_chains(connection) == []
     assert status(connection, second) is IDLE
-    assert [one.succeeded_at for one in chains.list_upstreams(connection, second.id)] == [None]
+    assert [one.succeeded_at for one in schedules.list_upstreams(connection, second.id)] == [None]
 
 
 @pytest.mark.promise("L2")
@@ -135,9 +133,9 @@ def test_a_success_that_the_run_has_read_causes_no_second_run(connection: Connec
 )
 def test_only_a_run_that_succeeds_counts(connection: Connection, event: Event, run_status: RunStatus) -> None:
     first, second = stored.create(connection, "first"), link(connection, "second", "first")
-    leases.end_run(connection, start(connection, first), event, run_status)
+    queue.end_run(connection, start(connection, first), event, run_status)
     assert status(connection, second) is IDLE
-    assert chains.fire(connection) == []
+    assert schedules.fire_chains(connection) == []
 
 
 @pytest.mark.promise("L2")
@@ -170,11 +168,11 @@ def test_a_success_during_the_run_is_followed_by_one_more_run(connection: Connec
     finish(connection, first)
     finish(connection, first)
     assert status(connection, second) is Status.RUNNING
-    assert leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is REQUESTED
-    assert runs.list_page(connection, second.id)[0].trigger == "api"
+    assert queue.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is REQUESTED
+    assert history.list_runs(connection, second.id)[0].trigger == "api"
     succeed(connection, settings, second)
     assert status(connection, second) is IDLE
-    assert runs.list_page(connection, second.id)[0].trigger == "chain"
+    assert history.list_runs(connection, second.id)[0].trigger == "chain"
     journal.assert_legal(connection)
 
 
@@ -187,19 +185,19 @@ def test_a_pipeline_that_is_stopped_does_not_start_and_keeps_its_wave(
     if stopped == "paused":
         pipelines.request_pause(connection, second.id)
     elif stopped == "failed":
-        leases.end_run(connection, start(connection, second), Event.FAIL, RunStatus.FAILED)
+        queue.end_run(connection, start(connection, second), Event.FAIL, RunStatus.FAILED)
     else:
-        revisions.change(connection, settings, "second", {"enabled": False})
+        changes.change(connection, settings, "second", {"enabled": False})
     before = status(connection, second)
     finish(connection, first)
-    assert chains.fire(connection) == []
+    assert schedules.fire_chains(connection) == []
     assert status(connection, second) is before
     if stopped == "disabled":
-        revisions.change(connection, settings, "second", {"enabled": True})
-        assert chains.fire(connection) == [second.id]
+        changes.change(connection, settings, "second", {"enabled": True})
+        assert schedules.fire_chains(connection) == [second.id]
     else:
         succeed(connection, settings, second)  # a person starts it: the mart shows the wave then
-        assert chains.fire(connection) == []
+        assert schedules.fire_chains(connection) == []
         assert status(connection, second) is IDLE
 
 
@@ -213,8 +211,8 @@ def test_the_end_of_a_run_does_not_wait_for_a_pipeline_that_is_locked(
             pipelines.lock(other, second.id)
             connection.execute("SET lock_timeout = '5s'")
             assert finish(connection, first) is IDLE
-            assert chains.fire(connection) == []
-        assert chains.fire(connection) == [second.id]
+            assert schedules.fire_chains(connection) == []
+        assert schedules.fire_chains(connection) == [second.id]
     assert status(connection, second) is REQUESTED
 
 
@@ -225,11 +223,11 @@ def test_two_upstreams_that_end_at_the_same_moment_start_one_run(connection: Con
     with connect(database_url, name="tests:other") as other:
         with other.transaction():
             finish_left = start(connection, left)
-            leases.end_run(other, finish_left, Event.FINISH, RunStatus.SUCCESS)
+            queue.end_run(other, finish_left, Event.FINISH, RunStatus.SUCCESS)
             finish(connection, right)  # does not see the other success
         assert status(connection, bottom) is IDLE
-        assert chains.fire(connection) == [bottom.id]
-        assert chains.fire(other) == []
+        assert schedules.fire_chains(connection) == [bottom.id]
+        assert schedules.fire_chains(other) == []
 
 
 @pytest.mark.promise("L1")
@@ -242,9 +240,9 @@ def test_two_runners_that_poll_at_the_same_moment_request_one_run(connection: Co
     connection.execute("UPDATE etl.etl_pipelines SET status = 'IDLE' WHERE name = 'bottom'")
     with connect(database_url, name="tests:other") as other:
         with other.transaction():
-            assert chains.fire(other) == [bottom.id]
-            assert chains.fire(connection) == []
-        assert chains.fire(connection) == []
+            assert schedules.fire_chains(other) == [bottom.id]
+            assert schedules.fire_chains(connection) == []
+        assert schedules.fire_chains(connection) == []
 
 
 @pytest.mark.promise("L6")
@@ -257,8 +255,8 @@ def test_the_end_of_a_run_without_a_chain_asks_nothing_more(
     def fail(*_: object, **__: object) -> list[Any]:
         raise AssertionError("a further statement")
 
-    monkeypatch.setattr(chains, "fire", fail)
-    monkeypatch.setattr(chains, "record_success", fail)
+    monkeypatch.setattr(schedules, "fire_chains", fail)
+    monkeypatch.setattr(schedules, "record_success", fail)
     assert finish(connection, alone) is IDLE
 
 
@@ -270,11 +268,11 @@ def test_what_a_pipeline_runs_after_is_a_field_of_its_definition(connection: Con
         mart(connection, settings, name)
     created = mart(connection, settings, "c", after=["b", "a"])
     assert created.definition.after == ("a", "b")
-    changed = revisions.change(connection, settings, "c", {"after": ["b"]})
+    changed = changes.change(connection, settings, "c", {"after": ["b"]})
     assert (changed.definition.after, changed.config_version) == (("b",), created.config_version + 1)
-    revisions.change(connection, settings, "b", {"name": "renamed"})
+    changes.change(connection, settings, "b", {"name": "renamed"})
     assert after_of(connection, "c") == ("renamed",)
-    assert revisions.change(connection, settings, "c", {"after": []}).definition.after == ()
+    assert changes.change(connection, settings, "c", {"after": []}).definition.after == ()
 
 
 def test_an_upstream_that_stays_keeps_its_success(connection: Connection, settings: Settings) -> None:
@@ -282,8 +280,8 @@ def test_an_upstream_that_stays_keeps_its_success(connection: Connection, settin
     mart(connection, settings, "c", after=["a"])
     pipelines.request_pause(connection, "c")
     finish(connection, a)
-    changed = revisions.change(connection, settings, "c", {"after": ["a", "b"]})
-    noted = {one.name: one.succeeded_at is not None for one in chains.list_upstreams(connection, changed.id)}
+    changed = changes.change(connection, settings, "c", {"after": ["a", "b"]})
+    noted = {one.name: one.succeeded_at is not None for one in schedules.list_upstreams(connection, changed.id)}
     assert noted == {"a": True, "b": False}
     assert b.name == "b"
 
@@ -294,7 +292,7 @@ def test_a_name_that_no_pipeline_has_is_refused(connection: Connection, settings
         mart(connection, settings, "a", after=["ghost"])
     mart(connection, settings, "a")
     with pytest.raises(ConfigError, match="there is no pipeline 'ghost'"):
-        revisions.change(connection, settings, "a", {"after": ["ghost"]})
+        changes.change(connection, settings, "a", {"after": ["ghost"]})
     with pytest.raises(ConfigError, match=r"a\.yaml: after: there is no pipeline 'ghost'"):
         apply(connection, settings, fields_of("a", "ghost"))
     assert after_of(connection, "a") == ()
@@ -306,7 +304,7 @@ def test_a_cycle_is_refused_with_its_names(connection: Connection, settings: Set
     mart(connection, settings, "b", after=["a"])
     mart(connection, settings, "c", after=["b"])
     with pytest.raises(ConfigError, match="waits for") as refused:
-        revisions.change(connection, settings, "a", {"after": ["c"]})
+        changes.change(connection, settings, "a", {"after": ["c"]})
     assert refused.value.code == "CHAIN_CYCLE"
     assert all(f"{one} waits for {two}" in f"{refused.value} {refused.value}" for one, two in ("ac", "cb", "ba"))
     with pytest.raises(ConfigError, match="waits for"):
@@ -325,8 +323,8 @@ def test_two_changes_at_the_same_time_cannot_close_a_cycle(
     # no pipeline is locked by both: each change alone is right
     with connect(database_url, name="tests:other") as other, ThreadPoolExecutor(1) as thread:
         with connection.transaction():
-            revisions.change(connection, settings, "a", {"after": ["d"]})
-            second = thread.submit(revisions.change, other, settings, "c", {"after": ["b"]})
+            changes.change(connection, settings, "a", {"after": ["d"]})
+            second = thread.submit(changes.change, other, settings, "c", {"after": ["b"]})
             wait_until(lambda: second.done() or waits_for_a_lock(connection), what="the second change")
         with pytest.raises(ConfigError, match="waits for"):
             second.result(20)
@@ -372,7 +370,7 @@ def test_documents_that_wait_for_the_end_of_a_run_have_not_locked_its_chain(
             applied = thread.submit(apply, connection, settings, changed, delete=["gone"])
             wait_until(lambda: waits_for_a_lock(ending), what="the documents")
             ending.execute("SET LOCAL lock_timeout = '5s'")
-            chains.record_success(ending, upstream.id)
+            schedules.record_success(ending, upstream.id)
         assert applied.result(20) == {"gone": "deleted", "upstream": "changed"}
 
 
@@ -431,7 +429,7 @@ def test_validate_warns_of_a_cursor_that_a_mart_has_copied_from_its_source(
             "incremental_key": cursor,
         }
     )
-    codes = [finding.code for finding in chain_findings.of_cursor(second, chains.list_marts(connection))]
+    codes = [finding.code for finding in checks.cursor_findings(second, schedules.list_marts(connection))]
     assert codes == (["MART_CURSOR"] if warned else [])
 
 
@@ -439,11 +437,11 @@ def test_validate_warns_of_upstreams_that_never_start_the_pipeline(connection: C
     mart(connection, settings, "off", enabled=False)
     mart(connection, settings, "on")
     definition = Definition.model_validate(fields_of("c", "off", "on", "ghost"))
-    texts = [finding.text for finding in chain_findings.of_upstreams(connection, definition)]
+    texts = [finding.text for finding in checks.upstream_findings(connection, definition)]
     assert [text.split(" ")[2] for text in texts] == ["'ghost'", "'off'"]
-    revisions.change(connection, settings, "on", {"after": ["off"]})
+    changes.change(connection, settings, "on", {"after": ["off"]})
     with pytest.raises(ConfigError, match=r"(off|on) waits for (on|off) waits for"):
-        list(chain_findings.of_upstreams(connection, Definition.model_validate(fields_of("off", "on"))))
+        list(checks.upstream_findings(connection, Definition.model_validate(fields_of("off", "on"))))
 
 
 # -- API --------------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from tests.helpers.processes import environment, free_port, runner, started
 from tests.helpers.running import create
 from tests.helpers.waiting import wait_until
 from vitrine.errors import ConfigError, TransientError
-from vitrine.policy import read_only, syntax
+from vitrine.operations import context
 from vitrine.postgres import Connection
-from vitrine.service import check_slots
 from vitrine.settings import Settings
+from vitrine.sql import parse
+from vitrine.sql.policy import read_only
 from vitrine.store import pipelines
 
 HOSTILE = [
@@ -109,12 +110,12 @@ def test_sixty_hostile_posts_at_once_delay_neither_a_list_nor_a_status_nor_a_run
 @pytest.mark.promise("H12")
 def test_more_checks_than_allowed_at_once_are_refused() -> None:
     with ExitStack() as taken:
-        for _ in range(check_slots.AT_ONCE):
-            taken.enter_context(check_slots.slot())
-        with pytest.raises(TransientError) as refused, check_slots.slot():
+        for _ in range(context.CHECKS_AT_ONCE):
+            taken.enter_context(context.check_slot())
+        with pytest.raises(TransientError) as refused, context.check_slot():
             pass
     assert refused.value.code == "TOO_MANY_CHECKS"
-    with check_slots.slot():
+    with context.check_slot():
         pass
 
 
@@ -123,14 +124,14 @@ def test_more_checks_than_allowed_at_once_are_refused() -> None:
 def test_nesting_that_takes_the_parser_long_is_refused_before_it_is_parsed(sql: str) -> None:
     started_at = time.process_time()
     with pytest.raises(ConfigError) as refused:
-        read_only(sql[: syntax.MAX_BYTES], ("content",))
+        read_only(sql[: parse.MAX_BYTES], ("content",))
     assert refused.value.code == "TOO_COMPLEX"
     assert time.process_time() - started_at < 0.5
 
 
 @pytest.mark.promise("K7")
 def test_a_query_that_takes_too_long_to_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syntax, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(parse, "MAX_SECONDS", 0.0)
     with pytest.raises(ConfigError) as refused:
         read_only("SELECT 1 WHERE " + " AND ".join(["b"] * 5000), ("content",))
     assert (refused.value.code, "s to check" in str(refused.value)) == ("TOO_COMPLEX", True)

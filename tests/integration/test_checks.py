@@ -13,12 +13,12 @@ from tests.helpers.events import create_filled
 from tests.helpers.running import create, run, succeed
 from tests.helpers.tasks import register
 from vitrine.api.app import create_app
+from vitrine.core.status import RequestKind, RunOptions
+from vitrine.definition.registry import Kind, Task
+from vitrine.operations import context
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
-from vitrine.requests import RequestKind, RunOptions
-from vitrine.service import check_slots
 from vitrine.settings import Settings
-from vitrine.store import pipelines, runs
+from vitrine.store import history, pipelines
 
 EVENTS: dict[str, Any] = {
     "name": "under_test",
@@ -169,7 +169,7 @@ def test_a_mart_is_compared_at_once(client: TestClient, connection: Connection, 
     different = client.get(f"/pipelines/{events}/reconcile").json()
     assert (different["equal"], different["source"]["rows"], different["target"]["rows"]) == (False, 49, 50)
     assert "rows 49 ≠ 50" in different["sentence"]
-    assert len(runs.list_page(connection, pipelines.get(connection, events).id)) == 1
+    assert len(history.list_runs(connection, pipelines.get(connection, events).id)) == 1
 
 
 def test_a_comparison_that_takes_too_long_is_ended(
@@ -190,10 +190,10 @@ def test_a_comparison_that_takes_too_long_is_ended(
 def test_more_checks_than_allowed_are_refused_and_not_queued(
     client: TestClient, events: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_slots, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(context, "WAIT_SECONDS", 0.05)
     with ExitStack() as taken:
-        for _ in range(check_slots.AT_ONCE):
-            taken.enter_context(check_slots.slot())
+        for _ in range(context.CHECKS_AT_ONCE):
+            taken.enter_context(context.check_slot())
         answer = client.get(f"/pipelines/{events}/preview")
         assert (answer.status_code, answer.json()["code"]) == (429, "TOO_MANY_CHECKS")
     assert client.get(f"/pipelines/{events}/preview").status_code == 200
@@ -356,7 +356,7 @@ def test_a_backfill_of_a_full_pipeline_is_refused(
 
 
 def test_the_log_of_a_run_is_returned(client: TestClient, connection: Connection, events: str) -> None:
-    (newest, *_) = runs.list_page(connection, pipelines.get(connection, events).id)
+    (newest, *_) = history.list_runs(connection, pipelines.get(connection, events).id)
     log = client.get(f"/pipelines/{events}/runs/{newest.id}/log")
     assert log.status_code == 200
     assert (log.json()["run_id"], log.json()["pipeline"], log.json()["dropped"]) == (newest.id, events, 0)
@@ -365,7 +365,7 @@ def test_the_log_of_a_run_is_returned(client: TestClient, connection: Connection
 def test_the_log_of_another_pipelines_run_is_not_found(
     client: TestClient, connection: Connection, settings: Settings, events: str
 ) -> None:
-    (newest, *_) = runs.list_page(connection, pipelines.get(connection, events).id)
+    (newest, *_) = history.list_runs(connection, pipelines.get(connection, events).id)
     create(
         connection,
         settings,

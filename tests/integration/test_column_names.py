@@ -7,10 +7,10 @@ from psycopg import sql
 
 from tests.helpers.events import both_modes
 from tests.helpers.running import create, succeed
-from vitrine.engine import reconcile
+from vitrine.compare import reconcile
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import rejects
+from vitrine.store import checkpoint
 
 ALIASES = [
     "t",
@@ -146,7 +146,7 @@ def test_a_row_with_any_column_name_is_quarantined_and_healed(
     set_all(connection, [name], 0, "id = 2")
     assert succeed(connection, settings, pipeline).counts.rejected == 1
     assert difference(connection) == [2]
-    assert len(rejects.list_open(connection, pipeline.id)) == 1
+    assert len(checkpoint.list_open(connection, pipeline.id)) == 1
     set_all(connection, [name], 5, "id = 2")
     succeed(connection, settings, pipeline)
     assert difference(connection) == []
@@ -167,5 +167,5 @@ def test_any_name_may_be_the_key(connection: Connection, settings: Settings, mod
     set_all(connection, [one for one in NAMES if one != name], 7, "id > 1")
     succeed(connection, settings, pipeline)
     assert difference(connection) == []
-    assert rejects.list_open(connection, pipeline.id) == []
+    assert checkpoint.list_open(connection, pipeline.id) == []
     assert reconcile.compare(pipeline.definition, settings).equal

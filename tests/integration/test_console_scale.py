@@ -14,9 +14,9 @@ from tests.helpers.databases import copy_of
 from tests.helpers.recording import Recorder
 from vitrine.console.pages.overview import Query, read_marts
 from vitrine.embedded import EmbeddedPostgres
+from vitrine.operations import overview
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection, connect
-from vitrine.service import overview
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
 from vitrine.store import database
 

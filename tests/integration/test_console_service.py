@@ -10,17 +10,17 @@ from tests.helpers.access import context, issue
 from tests.helpers.pipelines import create
 from tests.helpers.running import create as create_checked
 from tests.helpers.running import succeed
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import Forbidden
-from vitrine.pipeline import Pipeline
+from vitrine.operations import control, definitions, history, overview
+from vitrine.operations.access import close_session, open_session
+from vitrine.operations.bodies.common import Filters
+from vitrine.operations.bodies.overview import GroupCounts, StateCounts
+from vitrine.operations.context import Role
 from vitrine.postgres import Connection
-from vitrine.service import control, definitions, many, overview, sessions, timeline
-from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.overview import GroupCounts, StateCounts
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import pipelines
-from vitrine.store import sessions as stored
+from vitrine.store import access, pipelines
 
 
 @pytest.fixture
@@ -115,13 +115,13 @@ def test_a_timeline_has_runs_and_changes_in_one_order_and_its_pages_have_each_on
     before_run: int | None = None
     before_change: int | None = None
     for _ in range(20):
-        page = timeline.list_page(viewer, "genres", before_run=before_run, before_change=before_change, limit=5)
+        page = history.list_timeline(viewer, "genres", before_run=before_run, before_change=before_change, limit=5)
         seen += [f"run {one.run.id}" if one.run else f"change {one.change and one.change.id}" for one in page.items]
         if page.next_run is None and page.next_change is None:
             break
         before_run, before_change = page.next_run or 1, page.next_change or 1
     assert len(seen) == len(set(seen)) == 12
-    first = timeline.list_page(viewer, "genres").items
+    first = history.list_timeline(viewer, "genres").items
     assert [one.at for one in first] == sorted((one.at for one in first), reverse=True)
     change = first[0].change
     assert change is not None
@@ -135,12 +135,12 @@ def test_many_are_paused_and_resumed_and_one_that_refuses_stops_no_other(
 ) -> None:
     operator = context(settings, connection, Role.OPERATOR)
     only = Filters(owner="team-a")
-    assert many.pause(operator, only, dry_run=True).names == ["alpha", "gamma"]
+    assert control.pause_many(operator, only, dry_run=True).names == ["alpha", "gamma"]
     assert pipelines.get(connection, "alpha").status is Status.IDLE
-    paused = many.pause(operator, only)
+    paused = control.pause_many(operator, only)
     assert (paused.changed, [one.pipeline for one in paused.refused]) == (["alpha"], ["gamma"])
     assert pipelines.get(connection, "alpha").status is Status.PAUSED
-    resumed = many.resume(operator, Filters(tag="search"))
+    resumed = control.resume_many(operator, Filters(tag="search"))
     assert (resumed.changed, [one.code for one in resumed.refused]) == (["alpha"], ["DISABLED"])
 
 
@@ -148,7 +148,7 @@ def test_many_are_paused_and_resumed_and_one_that_refuses_stops_no_other(
 @pytest.mark.usefixtures("marts")
 def test_a_viewer_may_not_change_many(connection: Connection, settings: Settings) -> None:
     viewer = context(settings, connection, Role.VIEWER)
-    for change in (many.pause, many.resume):
+    for change in (control.pause_many, control.resume_many):
         with pytest.raises(Forbidden):
             change(viewer, Filters(tag="search"))
     with pytest.raises(Forbidden):
@@ -162,14 +162,14 @@ def test_a_session_is_stored_as_a_hash_and_ends_with_its_token(connection: Conne
     assert row is not None
     token_id: UUID = row["id"]
     caller = context(settings, connection, Role.VIEWER)
-    session = sessions.open_session(caller, token_id)
+    session = open_session(caller, token_id)
     hashed = sha256(session.encode()).digest()
-    assert [one.token_id for one in stored.list_valid(connection, [hashed, b"x" * 32])] == [token_id]
+    assert [one.token_id for one in access.list_valid_sessions(connection, [hashed, b"x" * 32])] == [token_id]
     connection.execute("UPDATE etl.etl_tokens SET expires_at = now() - interval '1 second'")
-    assert stored.list_valid(connection, [hashed]) == []
+    assert access.list_valid_sessions(connection, [hashed]) == []
     connection.execute("UPDATE etl.etl_tokens SET expires_at = now() + interval '1 hour', revoked_at = now()")
-    assert stored.list_valid(connection, [hashed]) == []
-    assert stored.prune(connection) == 1
-    stored.insert(connection, hash=hashed, token_id=token_id, idle=timedelta(hours=1))
-    sessions.close_session(caller, session)
-    assert stored.prune(connection) == 0
+    assert access.list_valid_sessions(connection, [hashed]) == []
+    assert access.prune_sessions(connection) == 1
+    access.insert_session(connection, hash=hashed, token_id=token_id, idle=timedelta(hours=1))
+    close_session(caller, session)
+    assert access.prune_sessions(connection) == 0

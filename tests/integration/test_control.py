@@ -23,12 +23,13 @@ from tests.helpers.processes import environment, free_port, started
 from tests.helpers.running import sweep
 from tests.helpers.waiting import wait_until
 from vitrine.api.app import create_app
-from vitrine.connectors.postgres.sink import staging
-from vitrine.pipeline import Claim, Pipeline
+from vitrine.connectors.postgres.sink import session
+from vitrine.core.status import Event, RunStatus, Status
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs
+from vitrine.store import pipelines, queue
+from vitrine.store.history import get_run, list_runs
 
 TTL = timedelta(seconds=30)
 EVENTS, BATCH = 30, 10
@@ -53,7 +54,7 @@ def status(connection: Connection, pipeline: Pipeline) -> Status:
 
 
 def history(connection: Connection, pipeline: Pipeline) -> list[tuple[RunStatus, str | None]]:
-    return [(one.status, one.error_code) for one in reversed(runs.list_page(connection, pipeline.id))]
+    return [(one.status, one.error_code) for one in reversed(list_runs(connection, pipeline.id))]
 
 
 def request(connection: Connection, pipeline: Pipeline) -> Any:
@@ -97,12 +98,12 @@ def test_a_pause_that_waits_for_a_claim_is_not_lost(
     waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
     with ThreadPoolExecutor(1) as thread, connect(settings.store_url, name="tests:observer") as observer:
         with connection.transaction():
-            claim = claims.claim_next(connection, runner="w", ttl=TTL)
+            claim = queue.claim_next(connection, runner="w", ttl=TTL)
             pausing = thread.submit(pipelines.request_pause, other, events.id)
             wait_until(lambda: observer.execute(waiting).fetchall(), what="a pause that waits")
         assert pausing.result(timeout=30) is Status.PAUSE_REQUESTED
     assert claim is not None
-    assert leases.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert queue.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
 
 
 @pytest.mark.promise("D2")
@@ -117,11 +118,11 @@ def test_a_pause_and_a_claim_at_the_same_time_are_both_applied(
             ready = threading.Barrier(2)
             pausing = thread.submit(lambda: (ready.wait(), pipelines.request_pause(other, events.id))[1])  # noqa: B023
             ready.wait()
-            claim = claims.claim_next(connection, runner="w", ttl=TTL)
+            claim = queue.claim_next(connection, runner="w", ttl=TTL)
             answer = pausing.result(timeout=30)
             assert answer is (Status.PAUSED if claim is None else Status.PAUSE_REQUESTED)
             if claim is not None:
-                assert leases.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+                assert queue.end_run(connection, claim, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
             assert status(connection, events) is Status.PAUSED
             seen.add(answer)
     assert Status.PAUSE_REQUESTED in seen
@@ -135,7 +136,7 @@ def test_a_pause_between_two_attempts_takes_effect_at_once_and_drops_the_remaini
     request(connection, events)
     for attempt in (1, 2):
         delay = timedelta(hours=1) if attempt == 2 else timedelta(0)
-        leases.end_run(
+        queue.end_run(
             connection, claimed(settings), Event.RETRY, RunStatus.FAILED, error_code="X", attempt=attempt, delay=delay
         )
     assert pipelines.get(connection, events.id).next_attempt_at is not None
@@ -156,10 +157,10 @@ def test_a_runner_that_dies_before_a_requested_pause_leaves_a_paused_pipeline(
     with held(settings, connection, events, "after_commit", tmp_path):
         assert pipelines.request_pause(connection, events.id) is Status.PAUSE_REQUESTED
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: queue.expire_leases(connection), what="the end of the expired lease")
     assert status(connection, events) is Status.PAUSED
     assert history(connection, events) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
-    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="w", ttl=TTL) is None
 
 
 @pytest.mark.promise("D6")
@@ -191,7 +192,7 @@ def test_a_pause_that_is_withdrawn_before_the_batch_ends_leaves_the_same_run_run
         pipelines.request_run(connection, events.id, trigger="api", resume=True)
         wait_for_heartbeats(connection, events)
         assert run.release() == (None, Status.IDLE)
-    assert [one.rows_read for one in runs.list_page(connection, events.id)] == [EVENTS]
+    assert [one.rows_read for one in list_runs(connection, events.id)] == [EVENTS]
     assert events_are_right(connection)
 
 
@@ -220,7 +221,7 @@ def test_a_request_while_running_is_followed_by_one_run_that_sees_everything_com
         assert run.release() == (None, Status.RUN_REQUESTED)
     assert not events_are_right(connection)  # the current run had opened its snapshot before
     again = claimed(settings)
-    assert {runs.get(connection, again.run_id).request_id} == asked
+    assert {get_run(connection, again.run_id).request_id} == asked
     assert dispatched(settings, again) == [None, Status.IDLE]
     assert events_are_right(connection)
 
@@ -287,6 +288,6 @@ def test_the_runner_of_a_pipeline_that_was_deleted_by_force_commits_nothing(
         assert count_events(connection) == written
     else:
         assert connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() == {"t": None}
-        assert sweep(connection, settings) == ([staging.name_of(events.id, 1)] if written else [])
+        assert sweep(connection, settings) == ([session.staging_name(events.id, 1)] if written else [])
     for table in (b"etl_pipelines", b"etl_runs", b"etl_state"):
         assert connection.execute(b"SELECT FROM etl." + table).fetchall() == []

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import create, succeed
-from vitrine import pipeline_files
+from vitrine.core.rows import Finding
+from vitrine.definition import files
+from vitrine.definition.model import Definition
 from vitrine.demo import story
-from vitrine.engine import plan, validation
-from vitrine.flow.rows import Finding
-from vitrine.model import Definition
+from vitrine.plan import planner, validation
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 
@@ -132,8 +132,8 @@ def test_the_sample_pipelines_of_a_search_index_have_exactly_these_findings(sett
     """Of their sources; the server of the index is not asked."""
     settings = settings.model_copy(update={"connectors": {"elasticsearch": {"url": "http://127.0.0.1:1"}}})
     found: dict[str, list[str]] = {}
-    for document in pipeline_files.read_folder(Path(story.__file__).parent / "search_pipelines"):
-        checked = plan.check(document.definition, settings)
+    for document in files.read_folder(Path(story.__file__).parent / "search_pipelines"):
+        checked = planner.check(document.definition, settings)
         found[checked.definition.name] = [one.code for one in checked.source.describe().findings]
         checked.source.close()
         checked.sink.close()

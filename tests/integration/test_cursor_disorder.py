@@ -7,12 +7,12 @@ import pytest
 
 from tests.helpers.ratings import create_ratings
 from tests.helpers.running import differences, run, succeed
-from vitrine.engine.validation import validate
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
+from vitrine.plan.validation import validate
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
-from vitrine.store import state as states
+from vitrine.store import state
 
 EVENTS = "SELECT id, note FROM ugc.events"
 TABLE = "CREATE TABLE ugc.events (id {type} GENERATED ALWAYS AS IDENTITY (CACHE 10), note text, PRIMARY KEY (id))"
@@ -75,15 +75,15 @@ def test_the_checkpoint_stays_the_disorder_behind_and_then_stands_still(
     events = create_events(connection, settings, cursor_disorder=20)
     succeed(connection, settings, events)
     succeed(connection, settings, events)
-    position = states.load(connection, events.id).position
+    position = state.load_state(connection, events.id).position
     assert (position.cursor, position.pending_cursor) == (("30",), None)
     again = succeed(connection, settings, events)
     assert (again.counts.read, again.counts.written) == (21, 0)
-    assert states.load(connection, events.id).position == position
+    assert state.load_state(connection, events.id).position == position
     connection.execute("INSERT INTO ugc.events (note) SELECT 'x' FROM generate_series(1, 5)")
     succeed(connection, settings, events)
     succeed(connection, settings, events)
-    assert states.load(connection, events.id).position.cursor == ("35",)
+    assert state.load_state(connection, events.id).position.cursor == ("35",)
     assert events_are_right(connection)
 
 

@@ -9,13 +9,13 @@ from psycopg import sql
 
 from tests.helpers.ratings import create_ratings
 from tests.helpers.running import differences, succeed
-from vitrine.connectors.postgres.source import horizon
-from vitrine.engine.validation import validate
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.connectors.postgres.source import watermark
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
+from vitrine.plan.validation import validate
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
-from vitrine.store import state as states
+from vitrine.store import state
 
 SHOWS = "SELECT id, modified FROM ugc.shows"
 NEW_YORK = "America/New_York"
@@ -75,7 +75,7 @@ def test_a_date_is_a_day_of_the_database(connection: Connection, settings: Setti
     days = [today(connection, zone)]
     succeed(connection, settings, shows)
     days.append(today(connection, zone))
-    assert states.load(connection, shows.id).position.cursor in [(day,) for day in days]
+    assert state.load_state(connection, shows.id).position.cursor in [(day,) for day in days]
 
 
 def today(connection: Connection, zone: str) -> str:
@@ -88,10 +88,10 @@ def set_horizon(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """No transaction is open at this moment, a time in UTC."""
     now = datetime.fromisoformat(moment).replace(tzinfo=UTC)
 
-    def read(*_: object) -> horizon.Horizon:
-        return horizon.Horizon(now, now, None)
+    def read(*_: object) -> watermark.Horizon:
+        return watermark.Horizon(now, now, None)
 
-    monkeypatch.setattr(horizon, "read", read)
+    monkeypatch.setattr(watermark, "read_horizon", read)
 
 
 CLOCKS_GO_BACK = [
@@ -160,7 +160,7 @@ def test_the_checkpoint_is_the_lowest_local_time_that_can_follow(
     connection.execute("INSERT INTO ugc.shows VALUES (1, '2099-01-01')")
     set_horizon(monkeypatch, moment)
     succeed(connection, settings, shows)
-    assert states.load(connection, shows.id).position.cursor == (expected,)
+    assert state.load_state(connection, shows.id).position.cursor == (expected,)
 
 
 @pytest.mark.promise("J8")
@@ -171,12 +171,12 @@ def test_a_lookback_of_days_is_not_shortened_by_a_change_of_the_clocks(
     connection.execute("INSERT INTO ugc.shows VALUES (1, '2099-01-01')")
     set_horizon(monkeypatch, "2026-03-08 17:00")  # 13:00 in summer time
     succeed(connection, settings, shows)
-    assert states.load(connection, shows.id).position.cursor == ("2026-03-07 12:00:00",)
+    assert state.load_state(connection, shows.id).position.cursor == ("2026-03-07 12:00:00",)
 
 
 @pytest.mark.promise("J8")
 def test_the_age_of_a_transaction_is_right_across_a_change_of_the_clocks(cinema: Connection) -> None:
-    seen = horizon.read(cinema)
+    seen = watermark.read_horizon(cinema)
     assert seen.now.utcoffset() == timedelta(0)
 
 
@@ -187,11 +187,11 @@ def test_a_checkpoint_stored_under_another_zone_stays_valid(connection: Connecti
         "INSERT INTO ugc.shows SELECT n, localtimestamp - n * interval '1 h' FROM generate_series(1, 9) n"
     )
     succeed(connection, settings, shows)
-    before = states.load(connection, shows.id).position
+    before = state.load_state(connection, shows.id).position
     use_zone(connection, NEW_YORK)
     connection.execute("INSERT INTO ugc.shows VALUES (10, localtimestamp)")
     succeed(connection, settings, shows)
-    assert states.load(connection, shows.id).position == before
+    assert state.load_state(connection, shows.id).position == before
     assert shows_are_right(connection)
 
 

@@ -10,16 +10,17 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 
 from tests.helpers.running import allowing, create, once_read, run, succeed
-from vitrine import policy
+from vitrine.compare import reconcile
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
 from vitrine.connectors.postgres.source import copy_out
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.source.session import SourceSession
-from vitrine.engine import reconcile, validation
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.plan import validation
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
+from vitrine.sql import policy
 
 FIELDS: dict[str, Any] = {
     "name": "under_test",

@@ -8,14 +8,13 @@ from tests.helpers.events import create_events, create_target, events_are_right,
 from tests.helpers.reconciling import NOTHING, keys, last_result, report
 from tests.helpers.running import create, once_read, run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from vitrine.flow.protocols import Outcome
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import RequestKind, RunOptions
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
-from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
-from vitrine.store import pipelines, rejects
-from vitrine.store import state as states
+from vitrine.store import checkpoint, pipelines, state
 
 MARKS = {"boolean": "true", "timestamptz": "now()", "integer": "1"}
 MARKED = "SELECT id, note, modified, gone FROM ugc.events"
@@ -222,7 +221,7 @@ def test_a_row_in_quarantine_that_is_deleted_leaves_the_mart_and_the_quarantine(
         connection.execute("DELETE FROM ugc.events WHERE id = 3")
     succeed(connection, settings, pipeline)
     assert ids(connection) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
-    assert [one["key"] for one in rejects.list_open(connection, pipeline.id)] == ["4"]
+    assert [one["key"] for one in checkpoint.list_open(connection, pipeline.id)] == ["4"]
     if delete_mode == "reconcile_keys":
         assert last_result(connection, pipeline)["keys_missing"] == 0
 
@@ -274,13 +273,13 @@ def test_keys_that_vanished_at_the_source_are_deleted(
 ) -> None:
     connection.execute("DELETE FROM ugc.events WHERE id <= 3")
     connection.execute("INSERT INTO ugc.events VALUES (500, 'new', now())")
-    before = states.load(connection, compared.id).position
+    before = state.load_state(connection, compared.id).position
     executed = succeed(connection, settings, compared)
     assert executed.counts.deleted == 3
     assert events_are_right(connection)
     result = last_result(connection, compared)
     assert (result["keys_compared"], result["keys_deleted"], result["keys_missing"]) == (101, 3, 0)
-    assert states.load(connection, compared.id).position != before
+    assert state.load_state(connection, compared.id).position != before
     assert pipelines.get(connection, compared.id).fresh_as_of is not None
 
 

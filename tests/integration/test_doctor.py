@@ -6,13 +6,13 @@ import pytest
 
 from tests.helpers.databases import database
 from tests.helpers.processes import free_port
-from vitrine import settings as configuration
+from vitrine import settings
 from vitrine.embedded import EmbeddedPostgres
+from vitrine.operations import doctor
+from vitrine.operations.bodies.overview import CheckBody, DoctorReport
 from vitrine.postgres import Connection, connect
-from vitrine.service import doctor
-from vitrine.service.bodies.doctor import CheckBody, DoctorReport
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import history
 
 
 def examined(**values: Any) -> DoctorReport:
@@ -24,7 +24,7 @@ def check(report: DoctorReport, subject: str) -> CheckBody:
 
 
 def test_a_sound_installation_has_no_error(connection: Connection, settings: Settings) -> None:
-    runs.register_runner(connection, "one")
+    history.register_runner(connection, "one")
     report = examined(database_url=settings.store_url)
     assert report.healthy, report
     assert check(report, "store").text.startswith("at revision ")
@@ -49,10 +49,10 @@ def test_no_database_and_wrong_settings_are_reported(monkeypatch: pytest.MonkeyP
     assert check(examined(), "database").level == "error"
     monkeypatch.setenv("VITRINE_LEASE_TTL", "soon")
     monkeypatch.setenv("VITRINE_POLL_INTERVALL", "1s")
-    report = doctor.examine(configuration.load)
+    report = doctor.examine(settings.load)
     assert "VITRINE_LEASE_TTL" in check(report, "settings").text
     monkeypatch.delenv("VITRINE_LEASE_TTL")
-    unknown = check(doctor.examine(configuration.load), "settings")
+    unknown = check(doctor.examine(settings.load), "settings")
     assert unknown.level == "warning"
     assert "VITRINE_POLL_INTERVALL (did you mean VITRINE_POLL_INTERVAL?)" in unknown.text
 

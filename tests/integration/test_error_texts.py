@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import create, run
-from vitrine import server_messages
-from vitrine.pipeline import Pipeline
+from vitrine import postgres
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import history
 
 CANARY = "S3CR3TVALUE"
 
@@ -34,7 +34,7 @@ def texts(connection: Connection, settings: Settings, pipeline: Pipeline, caplog
     """Everything that a failed run shows."""
     caplog.set_level(logging.DEBUG, logger="vitrine")
     executed = run(connection, settings, pipeline)
-    newest = runs.list_page(connection, pipeline.id, limit=1)[0]
+    newest = history.list_runs(connection, pipeline.id, limit=1)[0]
     rejects = connection.execute("SELECT column_name, code, reason FROM etl.etl_rejects").fetchall()
     return "\n".join([str(executed.error), str(newest.error_message), str(rejects), caplog.text])
 
@@ -141,4 +141,4 @@ def test_the_key_of_a_row_that_does_not_fit_is_shown_unless_the_settings_forbid_
 def test_only_messages_that_cannot_quote_a_row_are_shown(
     state: str, message: str, known: str | None, is_shown: bool
 ) -> None:
-    assert (server_messages.shown(state, message, known) is not None) is is_shown
+    assert (postgres.shown(state, message, known) is not None) is is_shown

@@ -27,19 +27,18 @@ from tests.helpers.folders import server_folder
 from tests.helpers.processes import environment, free_port
 from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import differences, once_read, run, succeed
-from vitrine import registry
-from vitrine.connectors.postgres.source import horizon
+from vitrine.connectors.postgres.source import watermark
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import Row
+from vitrine.definition import registry
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.ids import Row
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
-from vitrine.store import pipelines, rejects
-from vitrine.store import state as states
+from vitrine.store import checkpoint, pipelines, state
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_the_checkpoint_waits_until_a_standby_has_replayed_a_transaction(
         replica = settings.model_copy(update={"sources": {"default": SecretStr(url)}})
         events = create_events(connection, replica, "incremental", options={"lookback": "1h"})
         assert succeed(connection, replica, events).counts.written == 10
-        assert states.load(connection, events.id).position.cursor is None
+        assert state.load_state(connection, events.id).position.cursor is None
         again = succeed(connection, replica, events)
         assert (again.counts.read, again.counts.written) == (10, 0)
 
@@ -106,7 +105,7 @@ def test_the_horizon_is_unavailable_with_a_logical_subscription(connection: Conn
         connection.execute("CREATE SUBSCRIPTION elsewhere CONNECTION '' PUBLICATION films WITH (connect = false)")
         connection.execute("ALTER SUBSCRIPTION elsewhere ENABLE")
         with pytest.raises(ConfigError, match="logical subscription") as refused:
-            horizon.read(connection)
+            watermark.read_horizon(connection)
         assert refused.value.code == "HORIZON_UNAVAILABLE"
 
 
@@ -124,7 +123,7 @@ def test_a_hundred_thousand_rows_with_one_cursor_time_are_read_in_batches_and_re
     stop = threading.Event()
     first = run(connection, settings, events, stop=stop, watch=once_read(30_000, stop.set))
     assert (first.outcome, first.counts.read) == (Outcome.RELEASED, 30_000)
-    assert states.load(connection, events.id).position.cursor == ("2024-01-02 00:00:00+00", "30000")
+    assert state.load_state(connection, events.id).position.cursor == ("2024-01-02 00:00:00+00", "30000")
     second = succeed(connection, settings, events)
     assert (second.counts.read, second.batches) == (70_000, 70)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
@@ -260,15 +259,15 @@ def test_a_missing_target_is_not_rebuilt_from_the_latest_rows_only(
     fill_events(connection, 300)
     events = create_events(connection, settings, "incremental")
     succeed(connection, settings, events)
-    before = states.load(connection, events.id).position
+    before = state.load_state(connection, events.id).position
     connection.execute(statement)
     connection.execute("INSERT INTO ugc.events VALUES (301, 'new', now())")
     failed = run(connection, settings, events).error
     assert failed is not None
     assert failed.code == "TARGET_SCHEMA"
-    assert states.load(connection, events.id).position == before
+    assert state.load_state(connection, events.id).position == before
     assert pipelines.get(connection, events.id).status == "FAILED"
-    states.reset(connection, events.id)
+    state.reset_state(connection, events.id)
     succeed(connection, settings, events)
     assert events_are_right(connection)
 
@@ -308,7 +307,7 @@ def test_a_repeated_key_fails_an_incremental_run_with_examples(
     assert failed.error is not None
     assert failed.error.code == "DUPLICATE_KEY"
     assert re.search(r"for example [1-5]\b", str(failed.error))
-    assert states.load(connection, events.id).position.cursor is None
+    assert state.load_state(connection, events.id).position.cursor is None
     assert count_events(connection) == 0
 
 
@@ -394,7 +393,7 @@ def test_a_transform_that_fails_leaves_nothing_of_its_batch(
         assert connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() == {"t": None}
     else:
         assert count_events(connection) == 200
-        assert states.load(connection, events.id).position.cursor == ("2024-01-01 00:03:20+00", "200")
+        assert state.load_state(connection, events.id).position.cursor == ("2024-01-01 00:03:20+00", "200")
     connection.execute("UPDATE ugc.events SET note = '250' WHERE id = 250")
     read = succeed(connection, settings, events).counts.read
     assert read == (300 if mode == "incremental" else 300 + 500)  # another load follows the one that had failed
@@ -481,7 +480,7 @@ def test_a_row_that_is_too_large_is_quarantined_in_bounded_memory(
     # one row at a time: libpq's buffer, and the row once more when it is complete
     peak = peak_of_a_run(settings, events, tmp_path, VITRINE_MAX_ROW_BYTES="8MB")
     assert peak < base + 2.75 * megabytes * 1024
-    assert [one.key for one in rejects.list_page(connection, events.id)] == ["2", "3", "5"]
+    assert [one.key for one in checkpoint.list_page(connection, events.id)] == ["2", "3", "5"]
 
 
 _PEAK = """

@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 from tests.helpers.processes import environment, vitrine
 from tests.helpers.running import create, run
 from vitrine.api.app import create_app
-from vitrine.engine import validation
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError, RelationMissing, VitrineError
-from vitrine.model import Definition
+from vitrine.plan import validation
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

@@ -9,13 +9,14 @@ import pytest
 
 from tests.helpers.events import EVENTS, create_events, events_are_right, fill_events
 from tests.helpers.running import differences, once_read, run, succeed
-from vitrine import failpoints, registry
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.ids import Row
+from vitrine import failpoints
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import Row
+from vitrine.definition import registry
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import state as states
+from vitrine.store import state
 
 LAST = ("2024-01-01 00:05:00+00", "300")  # of 300 events
 
@@ -39,7 +40,7 @@ def test_a_missing_mart_becomes_visible_at_once_and_its_last_row_is_the_checkpoi
     assert (first.counts.read, first.counts.written, first.batches) == (300, 300, 3)
     assert not any(seen[:3])
     assert events_are_right(connection)
-    assert states.load(connection, events.id).position.cursor == LAST
+    assert state.load_state(connection, events.id).position.cursor == LAST
     assert succeed(connection, settings, events).counts.read == 0
 
 
@@ -50,10 +51,10 @@ def test_a_stopped_first_load_continues_from_its_staging(connection: Connection,
     first = run(connection, settings, events, stop=stop, watch=once_read(100, stop.set))
     assert (first.outcome, first.counts.read) == (Outcome.RELEASED, 100)
     assert not has_target(connection)
-    assert states.load(connection, events.id).position.cursor is None
+    assert state.load_state(connection, events.id).position.cursor is None
     assert succeed(connection, settings, events).counts.read == 200
     assert events_are_right(connection)
-    assert states.load(connection, events.id).position.cursor == LAST
+    assert state.load_state(connection, events.id).position.cursor == LAST
 
 
 @pytest.mark.promise("C1")
@@ -171,7 +172,7 @@ def test_a_repeated_key_in_a_first_load_fails_whichever_batches_contain_it(
     assert failed is not None
     assert failed.code == "DUPLICATE_KEY"
     assert not has_target(connection)
-    assert states.load(connection, events.id).position.cursor is None
+    assert state.load_state(connection, events.id).position.cursor is None
 
 
 @pytest.mark.promise("C9")

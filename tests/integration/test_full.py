@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import allowing, create, differences, run, run_one_batch, succeed
-from vitrine import revisions
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.pipeline import Pipeline
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 QUERY = "SELECT id, title, rating, creation_date FROM content.film_work"
 TARGET = "analytics.films"
@@ -178,7 +177,7 @@ def test_another_key_does_not_continue_an_old_staging(connection: Connection, se
     )
     run_one_batch(connection, settings, numbers)
     pipelines.request_pause(connection, numbers.id)
-    numbers = revisions.change(connection, settings, numbers.id, {"key_columns": ["m"]})
+    numbers = changes.change(connection, settings, numbers.id, {"key_columns": ["m"]})
     assert succeed(connection, settings, numbers).counts.read == 900
     assert connection.execute("SELECT count(*) AS n FROM analytics.films").fetchone() == {"n": 900}
 
@@ -325,7 +324,7 @@ def test_values_are_converted_by_assignment_casts(connection: Connection, settin
     assert failed is not None  # a title is too long: it is never truncated silently
     assert failed.code == "DATA_ERROR"
     connection.execute("ALTER TABLE analytics.films ALTER title TYPE varchar(500)")
-    pipelines_state = states.load(connection, films.id)
+    pipelines_state = state.load_state(connection, films.id)
     assert pipelines_state.generation >= 1
     succeed(connection, settings, films)
     wanted = "SELECT id, title::varchar(500), rating::numeric(3,1), creation_date FROM content.film_work"

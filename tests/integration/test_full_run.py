@@ -11,15 +11,16 @@ from tests.helpers.events import EVENTS, create_events, create_filled, events_ar
 from tests.helpers.ratings import rate
 from tests.helpers.running import create, differences, once_read, run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from vitrine import failpoints, revisions
-from vitrine.engine import reconcile, validation
-from vitrine.flow.protocols import Outcome
-from vitrine.pipeline import Pipeline
+from vitrine import failpoints
+from vitrine.compare import reconcile
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import changes
+from vitrine.plan import validation
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 RATED_FILMS = """
     SELECT f.id AS film_id, f.title, avg(r.rating)::numeric(5, 2) AS avg_score, max(r.modified) AS last_rating
@@ -114,7 +115,7 @@ def test_a_full_run_sets_the_checkpoint_and_leaves_rows_that_did_not_change(
     full = succeed(connection, settings, events, full=True)
     assert (full.counts.read, full.counts.written, full.counts.deleted) == (298, 0, 2)
     assert events_are_right(connection)
-    assert states.load(connection, events.id).position.cursor == ("2024-01-01 00:04:59+00", "299")
+    assert state.load_state(connection, events.id).position.cursor == ("2024-01-01 00:04:59+00", "299")
     assert succeed(connection, settings, events).counts.read == 0
 
 
@@ -123,7 +124,7 @@ def test_the_first_run_may_be_a_full_one(connection: Connection, settings: Setti
     events = create_events(connection, settings, "incremental")
     succeed(connection, settings, events, full=True)
     assert events_are_right(connection)
-    assert states.load(connection, events.id).position.cursor == ("2024-01-01 00:05:00+00", "300")
+    assert state.load_state(connection, events.id).position.cursor == ("2024-01-01 00:05:00+00", "300")
 
 
 @pytest.mark.parametrize("damage", ["DROP TABLE analytics.events", "TRUNCATE analytics.events", None])
@@ -162,12 +163,12 @@ def test_an_integer_cursor_ends_with_the_highest_number_of_the_load_as_pending(
         succeed(connection, settings, events)
     delete_events(connection, 5, 6)
     succeed(connection, settings, events, full=True)
-    position = states.load(connection, events.id).position
+    position = state.load_state(connection, events.id).position
     assert (position.cursor, position.pending_cursor) == (None, ("300", "300"))
     connection.execute("INSERT INTO ugc.events VALUES (301, 'new')")
     succeed(connection, settings, events)
     assert differences(connection, "SELECT id, note FROM ugc.events", "analytics.events", "id") == []
-    position = states.load(connection, events.id).position
+    position = state.load_state(connection, events.id).position
     assert (position.cursor, position.pending_cursor) == (("300", "300"), ("301", "301"))
 
 
@@ -199,16 +200,16 @@ def test_a_full_run_that_fails_keeps_the_checkpoint_and_the_next_run_continues_f
 ) -> None:
     events = create_filled(connection, settings, "incremental", 300)
     succeed(connection, settings, events)
-    before = states.load(connection, events.id).position
+    before = state.load_state(connection, events.id).position
     delete_events(connection, 7)
     failpoints.install("staging_built=raise")
     assert run(connection, settings, events, full=True).error is not None
     failpoints.install("")
-    assert states.load(connection, events.id).position == before
+    assert state.load_state(connection, events.id).position == before
     connection.execute("INSERT INTO ugc.events VALUES (301, 'new', '2025-01-01')")
     changed = succeed(connection, settings, events)
     assert (changed.counts.read, changed.counts.deleted) == (1, 0)
-    assert not states.load(connection, events.id).generation_open
+    assert not state.load_state(connection, events.id).generation_open
     succeed(connection, settings, events, full=True)
     assert events_are_right(connection)
 
@@ -254,10 +255,10 @@ def test_the_shrink_guard_protects_the_mart_unless_the_request_allows_it(
 ) -> None:
     events = create_filled(connection, settings, "incremental", 100)
     succeed(connection, settings, events)
-    before = states.load(connection, events.id).position
+    before = state.load_state(connection, events.id).position
     connection.execute("DELETE FROM ugc.events WHERE id > 20")
     assert code_of(connection, settings, events, full=True) == "SHRINK_GUARD"
-    assert states.load(connection, events.id).position == before
+    assert state.load_state(connection, events.id).position == before
     succeed(connection, settings, events, full=True, allow_shrink=True)
     assert events_are_right(connection)
 
@@ -277,7 +278,7 @@ def test_a_full_run_builds_an_index_again_whose_definition_has_changed(cluster: 
     succeed(cluster.connection, cluster.settings, pipeline)
     before = cluster.search.live(cluster.name)
     index = {"mappings": {"properties": {"note": {"type": "keyword"}}}}
-    changed = revisions.change(
+    changed = changes.change(
         cluster.connection, cluster.settings, pipeline.name, {"options": {"index": index}}, state="keep"
     )
     said = "; ".join(validation.validate(changed.definition, cluster.settings).warnings)
@@ -296,7 +297,7 @@ def test_a_field_of_another_type_is_refused_until_a_full_run_builds_the_index_ag
     pipeline = cluster.create(**INCREMENTAL)
     succeed(cluster.connection, cluster.settings, pipeline)
     query = "SELECT id, length(note) AS note, modified FROM content.numbers"
-    revisions.change(cluster.connection, cluster.settings, pipeline.name, {"source_query": query}, state="keep")
+    changes.change(cluster.connection, cluster.settings, pipeline.name, {"source_query": query}, state="keep")
     assert code_of(cluster.connection, cluster.settings, pipeline) == "TARGET_SCHEMA"
     succeed(cluster.connection, cluster.settings, pipeline, full=True)
     assert field_type(cluster, "note") == "integer"
@@ -315,13 +316,13 @@ def test_an_index_that_was_published_and_not_saved_is_continued_by_an_incrementa
     assert run(cluster.connection, cluster.settings, pipeline, full=True).error is not None
     failpoints.install("")
     assert cluster.ids() == ["1", "3", "4", "5"]
-    assert states.load(cluster.connection, pipeline.id).generation_open
+    assert state.load_state(cluster.connection, pipeline.id).generation_open
     if is_old:
         cluster.connection.execute("UPDATE etl.etl_state SET generation_started_at = now() - interval '2 days'")
     cluster.fill(6, 7)
     succeed(cluster.connection, cluster.settings, pipeline)
     assert cluster.ids() == ["1", "3", "4", "5", "6", "7"]
-    assert not states.load(cluster.connection, pipeline.id).generation_open
+    assert not state.load_state(cluster.connection, pipeline.id).generation_open
 
 
 def test_an_index_with_fields_of_others_is_not_built_again(cluster: Cluster) -> None:

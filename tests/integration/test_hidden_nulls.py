@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import create, run, succeed
-from vitrine.engine import plan, validation
-from vitrine.model import Definition
+from vitrine.definition.model import Definition
+from vitrine.plan import planner, validation
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 
@@ -123,7 +123,7 @@ def test_an_outer_join_makes_a_declared_column_null(connection: Connection, sett
 
 @pytest.mark.promise("J33")
 def test_a_comparison_reports_hidden_rows(settings: Settings) -> None:
-    built = plan.prepare(plan.check(Definition.model_validate(FIELDS), settings), writes=False)
+    built = planner.prepare(planner.check(Definition.model_validate(FIELDS), settings), writes=False)
     try:
         assert [finding.code for finding in built.source.findings] == ["NULL_CURSOR"]
     finally:

@@ -7,10 +7,10 @@ import pytest
 from tests.helpers.events import create_events, fill_events
 from tests.helpers.ratings import create_ratings, is_right, rate
 from tests.helpers.running import allowing, run, succeed
-from vitrine.connectors.postgres.source import horizon
-from vitrine.engine.validation import validate
+from vitrine.connectors.postgres.source import watermark
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.plan.validation import validate
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
@@ -90,7 +90,7 @@ def test_a_role_that_can_execute_no_such_function_does_not_hold_the_checkpoint_b
     connection.execute(raw(BY_PUBLIC + "; REVOKE EXECUTE ON FUNCTION content.add() FROM PUBLIC"))
     with clerk.transaction():
         clerk.execute("SELECT now()")
-        assert horizon.read(connection).blocker is None
+        assert watermark.read_horizon(connection).blocker is None
 
 
 @pytest.mark.promise("J6")
@@ -118,9 +118,9 @@ def test_a_session_whose_role_was_dropped_is_counted(connection: Connection, dat
     connection.execute("CREATE ROLE temp_clerk LOGIN")
     with connect(database_url.replace("postgres@", "temp_clerk@"), name="clerk") as session, session.transaction():
         session.execute("SELECT now()")
-        assert horizon.read(connection).blocker is None
+        assert watermark.read_horizon(connection).blocker is None
         connection.execute("DROP ROLE temp_clerk")
-        assert horizon.read(connection).blocker is not None
+        assert watermark.read_horizon(connection).blocker is not None
 
 
 FOREIGN_SERVER = "CREATE FOREIGN DATA WRAPPER branches; CREATE SERVER branch FOREIGN DATA WRAPPER branches"
@@ -210,5 +210,5 @@ def test_a_disabled_subscription_may_be_enabled_later(connection: Connection) ->
     with connection.transaction(force_rollback=True):
         connection.execute("CREATE SUBSCRIPTION elsewhere CONNECTION '' PUBLICATION films WITH (connect = false)")
         with pytest.raises(ConfigError, match="logical subscription elsewhere") as refused:
-            horizon.read(connection)
+            watermark.read_horizon(connection)
         assert refused.value.code == "HORIZON_UNAVAILABLE"

@@ -7,10 +7,10 @@ from pydantic import SecretStr
 
 from tests.helpers.ratings import QUERY, TARGET, create_ratings, is_right, rate
 from tests.helpers.running import differences, run, succeed
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import state as states
+from vitrine.store import state
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def test_an_empty_delta_is_a_success_that_does_not_move_the_checkpoint(
     connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     succeed(connection, settings, ratings)
-    before = states.load(connection, ratings.id).position
+    before = state.load_state(connection, ratings.id).position
     executed = succeed(connection, settings, ratings)
-    assert (executed.counts.read, states.load(connection, ratings.id).position) == (0, before)
+    assert (executed.counts.read, state.load_state(connection, ratings.id).position) == (0, before)
 
 
 @pytest.mark.promise("C23")
@@ -97,12 +97,12 @@ def test_rows_arrive_at_once_while_a_transaction_stays_open(
             rate(connection, "clock_timestamp()", count=5)
             assert succeed(connection, settings, ratings).counts.written >= 5
             assert is_right(connection)
-        standing = states.load(connection, ratings.id).position
+        standing = state.load_state(connection, ratings.id).position
         again = succeed(connection, settings, ratings)
         assert (again.counts.read > 0, again.counts.written) == (True, 0)
-        assert states.load(connection, ratings.id).position == standing
+        assert state.load_state(connection, ratings.id).position == standing
     succeed(connection, settings, ratings)
-    assert states.load(connection, ratings.id).position != standing
+    assert state.load_state(connection, ratings.id).position != standing
 
 
 @pytest.mark.promise("C4")
@@ -115,7 +115,7 @@ def test_a_prepared_transaction_holds_the_checkpoint_back_until_it_ends(
     writer.execute("PREPARE TRANSACTION 'premiere'")
     rate(connection, "clock_timestamp()")
     succeed(connection, settings, ratings)
-    assert states.load(connection, ratings.id).position.cursor is None
+    assert state.load_state(connection, ratings.id).position.cursor is None
     writer.execute("COMMIT PREPARED 'premiere'")
     succeed(connection, settings, ratings)
     assert is_right(connection)
@@ -272,7 +272,7 @@ def test_an_integer_cursor_does_not_skip_a_number_that_commits_late(
     succeed(connection, settings, events)
     assert right()
     succeed(connection, settings, events)
-    position = states.load(connection, events.id).position
+    position = state.load_state(connection, events.id).position
     assert (position.cursor, position.pending_cursor) == (("12", "12"), None)
     assert succeed(connection, settings, events).counts.read == 0
 
@@ -312,7 +312,7 @@ def test_the_checkpoint_keeps_microseconds(connection: Connection, settings: Set
     connection.execute("UPDATE ugc.ratings SET modified = '2024-01-01 00:00:00.000001+00'")
     rate(connection, "'2024-01-01 00:00:00.000003+00'")
     succeed(connection, settings, ratings)
-    cursor = states.load(connection, ratings.id).position.cursor
+    cursor = state.load_state(connection, ratings.id).position.cursor
     assert cursor is not None
     assert cursor[0] == "2024-01-01 00:00:00.000003+00"
 
@@ -410,13 +410,13 @@ def test_a_target_that_was_renamed_under_a_checkpoint_is_not_rebuilt_from_new_ro
     connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     succeed(connection, settings, ratings)
-    before = states.load(connection, ratings.id).position
+    before = state.load_state(connection, ratings.id).position
     connection.execute("ALTER TABLE analytics.ratings RENAME TO ratings_moved")
     rate(connection)
     failed = run(connection, settings, ratings).error
     assert failed is not None
     assert failed.code == "TARGET_SCHEMA"
-    assert states.load(connection, ratings.id).position == before
+    assert state.load_state(connection, ratings.id).position == before
     connection.execute("ALTER TABLE analytics.ratings_moved RENAME TO ratings")
     succeed(connection, settings, ratings)
     assert is_right(connection)

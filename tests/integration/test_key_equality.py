@@ -10,14 +10,14 @@ from tests.helpers.planning_changes import figures, of_run, planned
 from tests.helpers.reconciling import NOTHING, keys, report
 from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.types import create_caseless, create_nondeterministic_collation
-from vitrine import revisions
 from vitrine.connectors.postgres.sink.catalog import describe
-from vitrine.connectors.postgres.sink.statements import TargetStatements
-from vitrine.engine import plan, validation
+from vitrine.connectors.postgres.sink.session import TargetStatements
+from vitrine.core.rows import Column, Stamp
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import ConfigError
-from vitrine.flow.rows import Column, Stamp
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.operations import changes
+from vitrine.plan import planner, validation
 from vitrine.postgres import TEXT_FORMAT, Connection, raw
 from vitrine.settings import Settings
 
@@ -119,7 +119,7 @@ def test_an_equal_key_with_another_image_is_different_and_no_repair_deletes_its_
     connection.execute(raw(f"{long_ago.format('ugc.codes')}, code = '{new}'; {long_ago.format(TARGET)}"))
     assert figures(of_run(planned(settings, codes), "full")) == (0, 1, 0)
     options = {"delete_mode": "reconcile_keys", "max_delete_ratio": 1}
-    codes = revisions.change(connection, settings, codes.id, {"options": options})
+    codes = changes.change(connection, settings, codes.id, {"options": options})
     assert succeed(connection, settings, codes).counts.deleted == 0
     found = report(connection, settings, codes)
     assert keys(found) == NOTHING | {"different": [new]}
@@ -194,7 +194,7 @@ def test_a_unique_index_with_other_operators_does_not_cover_the_key(connection: 
 def test_rows_are_deleted_and_fetched_by_the_operator_of_their_key(connection: Connection, settings: Settings) -> None:
     create_caseless(connection)
     codes = create_codes(connection, settings, "full", "public.caseless", "Alpha", "Beta")
-    prepared = plan.prepare(plan.check(codes.definition, settings), writes=False)
+    prepared = planner.prepare(planner.check(codes.definition, settings), writes=False)
     try:
         sink = prepared.plan.sink
         key = (Column("code", "text"),)

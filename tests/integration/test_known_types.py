@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrine.connectors.postgres import built_in, types
+from vitrine.connectors.postgres import types
 from vitrine.postgres import Connection
 
 # precisions, lengths and scales as a column can have them, and the forms that only the catalog formats
@@ -12,11 +12,11 @@ MODIFIED = """
 """
 
 
-@pytest.mark.parametrize("oid", built_in.OIDS)
+@pytest.mark.parametrize("oid", types.BUILT_IN_OIDS)
 def test_a_built_in_type_is_known_as_the_catalog_describes_it(connection: Connection, oid: int) -> None:
     with connection.transaction():
         connection.execute("SET LOCAL search_path = pg_catalog")
-        assert [built_in.facts(oid, types.UNSET)] == types.from_catalog(connection, [(oid, types.UNSET)])
+        assert [types.built_in_facts(oid, types.UNSET)] == types.from_catalog(connection, [(oid, types.UNSET)])
 
 
 def test_lengths_scales_and_precisions_have_the_names_that_the_catalog_gives_them(connection: Connection) -> None:
@@ -30,6 +30,6 @@ def test_lengths_scales_and_precisions_have_the_names_that_the_catalog_gives_the
         connection.execute("SET LOCAL search_path = pg_catalog")
         found = types.from_catalog(connection, wanted)
         assert types.describe(connection, wanted) == found
-    known = [built_in.facts(*one) for one in wanted]
+    known = [types.built_in_facts(*one) for one in wanted]
     assert [ours for ours, theirs in zip(known, found, strict=True) if ours is not None and ours != theirs] == []
     assert sum(facts is None for facts in known) == 2  # the intervals with a modifier

@@ -17,12 +17,12 @@ from tests.helpers.recording import record_statements
 from tests.helpers.running import succeed
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import database, runs
+from vitrine.store import database, history
 
 
 @pytest.fixture(autouse=True)
 def _runner(connection: Connection) -> None:
-    runs.register_runner(connection, "worker-1")
+    history.register_runner(connection, "worker-1")
 
 
 def age(connection: Connection, **fields: str) -> None:

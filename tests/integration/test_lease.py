@@ -17,22 +17,22 @@ from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.ratings import SLOW_QUERY
 from tests.helpers.running import create, run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine import failpoints, registry
-from vitrine.connectors.postgres.sink import session, staging
+from vitrine import failpoints
+from vitrine.connectors.postgres.sink import session
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import Row, RunStatus, Status
+from vitrine.definition import registry
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.errors import LeaseLost
-from vitrine.flow.protocols import Outcome
-from vitrine.ids import Row
-from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
-from vitrine.runner import watchdog
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
-from vitrine.runner.manager import PipelineManager
+from vitrine.runner import control
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
+from vitrine.runner.worker import PipelineManager
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import leases, pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import pipelines, queue
 from vitrine.store.database import transaction
+from vitrine.store.history import get_run, list_runs
+from vitrine.store.state import load_state, reset_state
 
 EVENTS, BATCH = 30, 10
 
@@ -51,7 +51,7 @@ def request(connection: Connection, pipeline: Pipeline) -> None:
 
 
 def history(connection: Connection, pipeline: Pipeline) -> list[tuple[RunStatus, str | None]]:
-    return [(one.status, one.error_code) for one in reversed(runs.list_page(connection, pipeline.id))]
+    return [(one.status, one.error_code) for one in reversed(list_runs(connection, pipeline.id))]
 
 
 def found(connection: Connection, pipeline: Pipeline) -> tuple[Status, int]:
@@ -71,7 +71,7 @@ def expire_all_leases(connection: Connection) -> None:
     dead = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at < clock_timestamp()"
 
     def none_left() -> bool:
-        leases.expire_leases(connection)
+        queue.expire_leases(connection)
         return not connection.execute(dead).fetchall()
 
     wait_until(none_left, what="the end of every expired lease")
@@ -98,11 +98,11 @@ PUBLISHING = [("staging_built=kill", EVENTS), ("before_swap=kill", EVENTS), ("af
 
 def staged_rows(connection: Connection, pipeline: Pipeline) -> int | None:
     """Rows in the staging table while there is no mart; None once the load is published."""
-    state = states.load(connection, pipeline.id)
+    state = load_state(connection, pipeline.id)
     if connection.execute("SELECT to_regclass('analytics.events') AS t").fetchone() != {"t": None}:
         assert not state.generation_open
         return None
-    name = staging.name_of(pipeline.id, state.generation)
+    name = session.staging_name(pipeline.id, state.generation)
     found = connection.execute("SELECT to_regclass('etl.' || %s) IS NOT NULL AS there", [name]).fetchone()
     if found == {"there": False}:
         assert state.generation_rows == 0
@@ -114,7 +114,7 @@ def staged_rows(connection: Connection, pipeline: Pipeline) -> int | None:
 
 def covered_rows(connection: Connection, pipeline: Pipeline) -> int:
     """Number of rows up to the checkpoint; asserts that exactly these are in the target."""
-    cursor = states.load(connection, pipeline.id).position.cursor
+    cursor = load_state(connection, pipeline.id).position.cursor
     rows = connection.execute("SELECT id FROM analytics.events ORDER BY id").fetchall()
     assert [row["id"] for row in rows] == list(range(1, (int(cursor[1]) if cursor else 0) + 1))
     return len(rows)
@@ -122,7 +122,7 @@ def covered_rows(connection: Connection, pipeline: Pipeline) -> int:
 
 def start_over(connection: Connection, pipeline: Pipeline, *, staged: bool) -> None:
     connection.execute("DROP TABLE analytics.events" if staged else "TRUNCATE analytics.events")
-    states.reset(connection, pipeline.id)
+    reset_state(connection, pipeline.id)
 
 
 @pytest.mark.promise("A1", "A2", "A3")
@@ -144,7 +144,7 @@ def test_a_process_killed_at_any_point_leaves_rows_and_checkpoint_consistent(
         assert found(connection, events) == (Status.RUNNING, 1), fault
         left = staged_rows(connection, events) if staged else covered_rows(connection, events)
         assert left == (None if staged and fault.startswith("before_finish") else expected), fault
-        moved = runs.get(connection, claim.run_id).rows_read
+        moved = get_run(connection, claim.run_id).rows_read
         assert moved == (EVENTS if expected is None else expected), fault
         let_expire(connection)
         expire_all_leases(connection)
@@ -202,17 +202,17 @@ def test_a_process_that_resumes_after_its_pipeline_was_taken_over_changes_nothin
     assert journal.moves(connection) == before
     assert events_are_right(connection)
     assert history(connection, events) == [(RunStatus.ABANDONED, "LEASE_EXPIRED"), (RunStatus.SUCCESS, None)]
-    assert sum(one.rows_read for one in runs.list_page(connection, events.id)) == EVENTS
+    assert sum(one.rows_read for one in list_runs(connection, events.id)) == EVENTS
 
 
 def take_over(connection: Connection, *, holds_the_row: bool) -> None:
     """Expire the lease; while a transaction of its holder locks the row, it is skipped without waiting."""
     began = time.monotonic()
-    freed = leases.expire_leases(connection)
+    freed = queue.expire_leases(connection)
     assert time.monotonic() - began < 0.5
     assert bool(freed) != holds_the_row
     # the server ends the session that is idle in its transaction
-    wait_until(lambda: freed or leases.expire_leases(connection), what="a lease that can be expired")
+    wait_until(lambda: freed or queue.expire_leases(connection), what="a lease that can be expired")
 
 
 @pytest.mark.promise("A18")
@@ -250,7 +250,7 @@ def test_a_run_whose_heartbeats_fail_stops_before_its_next_write(
     # no runner has taken it over, and the lease does not become valid again
     assert found(connection, events) == (Status.RUNNING, 1)
     with connect(brief.store_url, name="tests") as other:
-        (freed,) = leases.expire_leases(other)
+        (freed,) = queue.expire_leases(other)
     assert freed["status"] == Status.RUN_REQUESTED
     assert history(connection, events) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
     failpoints.install("")
@@ -423,7 +423,7 @@ def test_a_query_that_takes_too_long_is_cancelled_and_fails_its_run(connection: 
     failed = run(connection, settings, slow)
     assert failed.error is not None
     assert (failed.error.code, "options.batch_timeout (1s)" in str(failed.error)) == ("BATCH_TIMEOUT", True)
-    assert failed.seconds < 1 + watchdog.CHECK_SECONDS + 2
+    assert failed.seconds < 1 + control.CHECK_SECONDS + 2
     assert found(connection, slow) == (Status.FAILED, 0)  # no second attempt: it would take as long
     assert_nothing_reads(connection)
 
@@ -476,7 +476,7 @@ def test_a_wait_between_two_batches_does_not_count_towards_batch_timeout(
 
 def release_after(connection: Connection, claim: Claim, file: Path, least: timedelta) -> None:
     wait_until(file.exists, what="a run that is held")
-    wait_until(lambda: runs.get(connection, claim.run_id).elapsed > least.total_seconds(), what="a long run")
+    wait_until(lambda: get_run(connection, claim.run_id).elapsed > least.total_seconds(), what="a long run")
     file.unlink()
 
 

@@ -9,18 +9,18 @@ from pydantic import SecretStr
 from tests.helpers.access import context
 from tests.helpers.pipelines import create
 from tests.helpers.recording import record_statements
-from vitrine import policy
+from vitrine.core.status import Status
+from vitrine.operations import definitions, overview
+from vitrine.operations.bodies.overview import Cause, Graph, State
+from vitrine.operations.context import Role
+from vitrine.operations.overview import Memory
 from vitrine.postgres import Connection, raw
-from vitrine.service import definitions, lineage
-from vitrine.service.bodies.lineage import Cause, Graph, State
-from vitrine.service.lineage import Memory
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
+from vitrine.sql import parse as policy
 
 
 def read(settings: Settings, connection: Connection, memory: Memory | None = None) -> Graph:
-    return lineage.graph(context(settings, connection, Role.VIEWER), memory=memory or Memory())
+    return overview.read_lineage(context(settings, connection, Role.VIEWER), memory=memory or Memory())
 
 
 def edges(graph: Graph) -> set[tuple[str, str]]:
@@ -157,7 +157,7 @@ def test_a_refresh_reads_states_only_and_a_changed_definition_is_the_only_one_pa
     )
     assert "list_lineage" not in executed
     assert len(parsed) == 2
-    with_index = lineage.graph(context(settings, connection), memory=memory)
+    with_index = overview.read_lineage(context(settings, connection), memory=memory)
     definitions.change(context(settings, connection), "film_dim", {"description": "all films"}, validate=False)
     changed = read(settings, connection, memory)
     assert changed.topology is not with_index.topology
@@ -207,12 +207,12 @@ def test_very_many_queries_are_parsed_by_several_calls(
     for number in range(8):
         create(connection, f"mart_{number}")
     memory, clock = Memory(), slow_clock()
-    first = lineage.graph(context(settings, connection), memory=memory, now=lambda: next(clock))
+    first = overview.read_lineage(context(settings, connection), memory=memory, now=lambda: next(clock))
     assert first.topology.unread == 8 - len(parsed)
     assert 0 < len(parsed) < 8
     assert len([id for id in first.nodes if id.startswith("pipeline:")]) == 8  # all are shown meanwhile
     for _ in range(8):
-        lineage.graph(context(settings, connection), memory=memory, now=lambda: next(clock))
+        overview.read_lineage(context(settings, connection), memory=memory, now=lambda: next(clock))
     assert (read(settings, connection, memory).topology.unread, len(parsed)) == (0, 8)
 
 
@@ -225,5 +225,5 @@ def test_what_is_remembered_has_a_limit() -> None:
     memory = Memory(limit=2)
     versions = [(None, None, number) for number in range(3)]
     for version in versions:
-        memory.add(version, lineage.Reads())  # type: ignore[arg-type]
+        memory.add(version, overview.Reads())  # type: ignore[arg-type]
     assert [memory.get(version) is not None for version in versions] == [False, True, True]  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ import pytest
 from tests.helpers.events import both_modes, create_filled
 from tests.helpers.running import differences, run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
 
 QUERY = "SELECT * FROM ugc.events"

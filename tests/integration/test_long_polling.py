@@ -15,11 +15,11 @@ import pytest
 from tests.helpers import processes
 from tests.helpers.pipelines import create
 from tests.helpers.waiting import wait_until
-from vitrine.pipeline import Claim
+from vitrine.core.status import Event, RunStatus
+from vitrine.definition.pipeline import Claim
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus
-from vitrine.store import claims, leases, pipelines
+from vitrine.store import pipelines, queue
 
 WAITING = 300
 
@@ -72,7 +72,7 @@ def api(database_url: str, tmp_path: Path) -> Generator[Api]:
 def claim_requested(connection: Connection, settings: Settings) -> tuple[Claim, str]:
     create(connection, "genres")
     _, request_id = pipelines.request_run(connection, "genres", trigger="api")
-    claim = claims.claim_next(connection, runner="worker-1", ttl=settings.lease_ttl)
+    claim = queue.claim_next(connection, runner="worker-1", ttl=settings.lease_ttl)
     assert claim is not None
     return claim, str(request_id)
 
@@ -102,7 +102,7 @@ def test_many_waiting_clients_hold_neither_threads_nor_connections_and_are_answe
         assert api.threads() < 80
         assert waiting_statements(connection) <= 8
         assert not any(client.done() for client in clients)
-        leases.end_run(connection, claim, Event.FINISH, RunStatus.SUCCESS)
+        queue.end_run(connection, claim, Event.FINISH, RunStatus.SUCCESS)
         ended = time.monotonic()
         answers = await asyncio.gather(*clients)
         assert time.monotonic() - ended < 15
@@ -122,7 +122,7 @@ def test_the_answer_is_sent_as_soon_as_the_request_has_ended(
         assert (await api.get(f"/requests/{request_id}?wait=500ms"))[1]["state"] == "running"
         assert not client.done()
         outcome = RunStatus.SUCCESS if event is Event.FINISH else RunStatus.FAILED
-        leases.end_run(connection, claim, event, outcome, error_code="X", error_message="it failed")
+        queue.end_run(connection, claim, event, outcome, error_code="X", error_message="it failed")
         started = time.monotonic()
         _, body = await client
         assert time.monotonic() - started < 5
@@ -146,7 +146,7 @@ def test_a_request_that_has_ended_or_is_unknown_is_answered_at_once(
     connection: Connection, settings: Settings, api: Api
 ) -> None:
     claim, request_id = claim_requested(connection, settings)
-    leases.end_run(connection, claim, Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, claim, Event.FINISH, RunStatus.SUCCESS)
     started = time.monotonic()
     assert asyncio.run(api.get(f"/requests/{request_id}?wait=60s"))[1]["state"] == "succeeded"
     assert asyncio.run(api.get(f"/requests/{uuid4()}?wait=60s"))[0] == 404

@@ -12,19 +12,16 @@ from tests.helpers.access import context
 from tests.helpers.accounts import accounts
 from tests.helpers.memory_case import MemoryDocuments
 from tests.helpers.running import run, succeed
-from vitrine import pipeline_files
-from vitrine.documents import Document
+from vitrine.core.status import RequestKind, Status
+from vitrine.definition import files
+from vitrine.definition.pipeline import AppliedFile
+from vitrine.definition.yaml import Document
 from vitrine.errors import Forbidden
-from vitrine.pipeline import AppliedFile
+from vitrine.operations import definitions, plans
+from vitrine.operations.bodies.plans import AppliedBody, ApplyBody, DocumentBody
+from vitrine.operations.context import Context, Role, list_audit_log
 from vitrine.postgres import Connection, connect
-from vitrine.requests import RequestKind
-from vitrine.service import audit, definitions, files
-from vitrine.service.bodies.files import AppliedBody, ApplyBody, DocumentBody
-from vitrine.service.context import Context
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import files as marks
 from vitrine.store import pipelines
 
 GENRES: dict[str, Any] = {
@@ -45,7 +42,7 @@ def body(origin: str = "genres.yaml", *, dry_run: bool = False, **fields: Any) -
 
 
 def apply(admin: Context, origin: str = "genres.yaml", **fields: Any) -> AppliedBody:
-    return files.apply(admin, body(origin, **fields))
+    return plans.apply_documents(admin, body(origin, **fields))
 
 
 def file_of(connection: Connection, name: str = "genres") -> AppliedFile:
@@ -65,14 +62,14 @@ def test_apply_names_the_file_and_applying_it_again_writes_nothing(
     admin: Context, connection: Connection, tmp_path: Path, client: TestClient
 ) -> None:
     file = tmp_path / "genres.yaml"
-    file.write_text(pipeline_files.format_text(Document("", GENRES).definition))
-    reading = pipeline_files.read(file)
+    file.write_text(files.format_text(Document("", GENRES).definition))
+    reading = files.read(file)
     given = ApplyBody(documents=[DocumentBody.of(one) for one in reading.documents], ask=False)
-    files.apply(admin, given)
+    plans.apply_documents(admin, given)
     first = file_of(connection)
     assert (first.name, first.differs) == ("genres.yaml", False)  # not the folder, which belongs to a machine
     before = written(connection)
-    assert [one.outcome for one in files.apply(admin, given).pipelines] == ["unchanged"]
+    assert [one.outcome for one in plans.apply_documents(admin, given).pipelines] == ["unchanged"]
     assert (written(connection), file_of(connection)) == (before, first)
     for path in ("/pipelines/genres", "/pipelines/genres/status"):
         shown = client.get(path).json()["managed_by"]
@@ -104,19 +101,19 @@ def test_a_pipeline_that_exists_is_adopted_by_the_file_that_is_equal_to_it(
 ) -> None:
     definitions.create(admin, Document("", GENRES).definition, validate=False)
     assert pipelines.get(connection, "genres").file is None
-    files.apply(admin, body(dry_run=True))
+    plans.apply_documents(admin, body(dry_run=True))
     assert pipelines.get(connection, "genres").file is None
     assert [one.outcome for one in apply(admin).pipelines] == ["unchanged"]
     assert file_of(connection).name == "genres.yaml"
     assert pipelines.get(connection, "genres").config_version == 1
-    newest = audit.list_page(admin).items[0]
+    newest = list_audit_log(admin).items[0]
     assert (newest.operation, newest.after) == ("pipelines.change", {"managed_by": "genres.yaml"})
     apply(admin, "moved.yaml")
     assert file_of(connection).name == "moved.yaml"
 
 
 def test_pipelines_of_the_demonstration_belong_to_no_file(admin: Context, connection: Connection) -> None:
-    files.store_documents(admin, connection, [Document("genres.yaml", GENRES)])
+    plans.store_documents(admin, connection, [Document("genres.yaml", GENRES)])
     assert pipelines.get(connection, "genres").file is None
 
 
@@ -135,7 +132,7 @@ def test_a_change_beside_the_file_is_kept_and_reported_until_the_file_is_applied
     assert answer["managed_by"]["differs"]
     assert client.get("/pipelines/genres/status").json()["managed_by"]["differs"]
     # a dry run shows what would be replaced, and replaces nothing
-    (planned,) = files.apply(admin, body(dry_run=True)).pipelines
+    (planned,) = plans.apply_documents(admin, body(dry_run=True)).pipelines
     assert (planned.outcome, planned.drifted) == ("changed", True)
     assert [one.field for one in planned.differences] == ["batch_size"]
     assert file_of(connection).differs
@@ -183,11 +180,11 @@ def test_an_administrator_detaches_a_definition_from_its_file_and_apply_takes_it
     assert file_of(connection).name == "genres.yaml"
     answer = client.post("/pipelines/genres/detach-file")
     assert (answer.status_code, answer.json()["managed_by"], answer.headers["ETag"]) == (200, None, f'"{version}"')
-    newest = audit.list_page(admin).items[0]
+    newest = list_audit_log(admin).items[0]
     assert (newest.operation, newest.before) == ("pipelines.detach_file", {"managed_by": "genres.yaml"})
     # a second time nothing happens, and nothing is recorded
     assert client.post("/pipelines/genres/detach-file").status_code == 200
-    assert audit.list_page(admin).items[0].id == newest.id
+    assert list_audit_log(admin).items[0].id == newest.id
     assert client.post("/pipelines/nothing/detach-file").status_code == 404
     assert client.patch("/pipelines/genres", json={"batch_size": 7}).json()["warnings"] == []
     (applied,) = apply(admin).pipelines
@@ -199,11 +196,11 @@ def test_an_export_says_nothing_of_the_file_and_applying_it_moves_the_pipelines_
 ) -> None:
     apply(admin, "all_genres.yaml")
     shown = definitions.get(admin, "genres")
-    (exported,) = pipeline_files.write_folder(tmp_path, [(shown.id, shown.definition())])
+    (exported,) = files.write_folder(tmp_path, [(shown.id, shown.definition())])
     assert "all_genres" not in exported.read_text()
-    reading = pipeline_files.read(tmp_path)
+    reading = files.read(tmp_path)
     documents = [DocumentBody.of(one) for one in reading.documents]
-    (applied,) = files.apply(admin, ApplyBody(documents=documents, ask=False)).pipelines
+    (applied,) = plans.apply_documents(admin, ApplyBody(documents=documents, ask=False)).pipelines
     assert (applied.outcome, file_of(connection).name) == ("unchanged", "genres.yaml")
 
 
@@ -213,7 +210,7 @@ def test_a_change_that_another_session_stores_during_an_apply_is_a_difference(
     apply(admin)
     read_before = pipelines.get(connection, "genres")
     definitions.change(admin, "genres", {"batch_size": 7}, validate=False)
-    marks.mark(connection, [(read_before, "genres.yaml")])
+    pipelines.mark_file(connection, [(read_before, "genres.yaml")])
     assert file_of(connection).differs
 
 

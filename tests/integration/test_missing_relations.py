@@ -8,12 +8,12 @@ import pytest
 
 from tests.helpers.events import create_events, create_filled, create_target, events_are_right, fill_events
 from tests.helpers.running import run, succeed
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import VitrineError
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.runner import executor
+from vitrine.runner.run import log
 from vitrine.settings import Settings
-from vitrine.status import Status
 from vitrine.store import pipelines
 
 AT_ONCE = (0.0, 0.0, 0.0)
@@ -39,11 +39,11 @@ class _OnRetry(logging.Handler):
 def after_retries(number: int, action: Callable[[], object]) -> Generator[list[str]]:
     """The messages of retries; once there are so many, the action is called."""
     handler = _OnRetry(number, action)
-    executor.log.addHandler(handler)
+    log.addHandler(handler)
     try:
         yield handler.seen
     finally:
-        executor.log.removeHandler(handler)
+        log.removeHandler(handler)
 
 
 def loaded(connection: Connection, settings: Settings, mode: str) -> Pipeline:

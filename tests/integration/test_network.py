@@ -9,15 +9,13 @@ from tests.helpers import journal
 from tests.helpers.events import both_modes, create_events, create_target, events_are_right, fill_events
 from tests.helpers.proxy import Proxy
 from tests.helpers.running import create, differences, run, succeed
-from vitrine.engine import reconcile
-from vitrine.flow.protocols import Outcome
+from vitrine.compare import reconcile
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import RunStatus, Status
 from vitrine.postgres import Connection, connect
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import PipelineExecutor
+from vitrine.runner.run import PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import claims, pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, queue, state
 from vitrine.store.migrate import migrate
 
 AT_ONCE = (0.0, 0.0, 0.0)
@@ -46,7 +44,7 @@ def test_a_batch_whose_commit_loses_its_connection_is_counted_once_and_no_row_is
     arm = proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request
     drop = arm(BATCH, skip=batch if mode == "full" else batch - 1)  # a full load opens its generation first
     executed = succeed(connection, proxied, events, waits=AT_ONCE)
-    (one,) = runs.list_page(connection, events.id)
+    (one,) = history.list_runs(connection, events.id)
     assert drop.done.is_set()
     assert (executed.counts.read, executed.counts.written, executed.batches) == (500, 500, 5)
     assert (one.status, one.rows_read, one.rows_written, one.batches) == (RunStatus.SUCCESS, 500, 500, 5)
@@ -62,10 +60,10 @@ def test_a_load_whose_publish_loses_its_connection_is_counted_once_and_not_read_
     events = create_events(connection, proxied, "full", incremental_key="modified")
     drop = (proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request)(PUBLISHED)
     executed = succeed(connection, proxied, events, waits=AT_ONCE)
-    (one,) = runs.list_page(connection, events.id)
+    (one,) = history.list_runs(connection, events.id)
     assert drop.done.is_set()
     assert (executed.counts.read, executed.counts.written) == (one.rows_read, one.rows_written) == (500, 500)
-    assert states.load(connection, events.id).generation == 1
+    assert state.load_state(connection, events.id).generation == 1
     assert events_are_right(connection)
 
 
@@ -78,13 +76,13 @@ def test_a_run_whose_end_loses_its_connection_is_ended_once(
     fill_events(connection, 10)
     events = create_events(connection, proxied, "incremental")
     pipelines.request_run(connection, events.id, trigger="api")
-    claim = claims.claim_next(connection, runner="tests", ttl=proxied.lease_ttl)
+    claim = queue.claim_next(connection, runner="tests", ttl=proxied.lease_ttl)
     assert claim is not None
     drop = (proxy.drop_commit_reply if lost == "reply" else proxy.drop_commit_request)(LEFT)
     executed, status = PipelineDispatcher(proxied, PipelineExecutor(proxied, threading.Event())).dispatch(claim)
     assert drop.done.is_set()
     assert (executed.outcome, status) == (Outcome.FINISHED, Status.IDLE)
-    assert [one.status for one in runs.list_page(connection, events.id)] == [RunStatus.SUCCESS]
+    assert [one.status for one in history.list_runs(connection, events.id)] == [RunStatus.SUCCESS]
     assert journal.moves(connection)[-1] == (Status.RUNNING, Status.IDLE)
     journal.assert_legal(connection)
 
@@ -129,7 +127,7 @@ def test_a_run_whose_connections_are_all_cut_continues(
             cuts.append(proxy.cut())
 
     executed = succeed(connection, proxied, events, waits=AT_ONCE, watch=cut)
-    (one,) = runs.list_page(connection, events.id)
+    (one,) = history.list_runs(connection, events.id)
     assert all(number >= 3 for number in cuts)
     assert executed.counts.read == one.rows_read == 1000
     assert events_are_right(connection)

@@ -15,15 +15,14 @@ from tests.helpers import pipelines as stored
 from tests.helpers.chains import finish, start
 from tests.helpers.running import create, run, succeed
 from tests.helpers.webhooks import receiver
-from vitrine import revisions
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import Event, RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import changes, doctor
 from vitrine.postgres import Connection, connect
-from vitrine.runner import messages
-from vitrine.runner.notifier import DELAYS, Notifier
-from vitrine.service import doctor
+from vitrine.runner import webhook
+from vitrine.runner.webhook import DELAYS, Notifier
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import leases, notifications, pipelines, selecting
+from vitrine.store import lists, notifications, pipelines, queue
 
 EVENTS = ("failure", "recovery", "stale", "quarantine")
 AT_ONCE = (timedelta(0),)
@@ -43,7 +42,7 @@ def details(connection: Connection) -> dict[str, Any]:
 
 def fail(connection: Connection, pipeline: Pipeline, event: Event = Event.FAIL) -> None:
     held = start(connection, pipeline)
-    leases.end_run(connection, held, event, RunStatus.FAILED, error_code="CONFIG", error_message="value 'secret'")
+    queue.end_run(connection, held, event, RunStatus.FAILED, error_code="CONFIG", error_message="value 'secret'")
 
 
 def send(connection: Connection, settings: Settings, url: str, delays: Sequence[timedelta] = AT_ONCE) -> None:
@@ -53,7 +52,7 @@ def send(connection: Connection, settings: Settings, url: str, delays: Sequence[
 
 
 def note_stale(connection: Connection, settings: Settings) -> int:
-    return notifications.record_stale(connection, selecting.list_stale_crons(connection, settings.zone))
+    return notifications.record_stale(connection, lists.list_stale_crons(connection, settings.zone))
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ def test_a_crash_loop_is_a_failure_in_its_own_statement(connection: Connection) 
             "UPDATE etl.etl_pipelines SET attempt = 3, lease_expires_at = now() - interval '1 s' WHERE id = %s",
             [held.pipeline_id],
         )
-        assert [row["status"] for row in leases.expire_leases(connection)] == [Status.FAILED]
+        assert [row["status"] for row in queue.expire_leases(connection)] == [Status.FAILED]
     assert recorded(connection) == [("failure", "genres")]
     assert details(connection)["code"] == "CRASH_LOOP"
 
@@ -111,9 +110,9 @@ def test_the_message_belongs_to_the_transaction_of_the_failure(connection: Conne
     held = start(connection, genres)
     with connect(database_url, name="tests:other") as other:
         with other.transaction(force_rollback=True):
-            leases.end_run(other, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
+            queue.end_run(other, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
         assert recorded(connection) == []
-    assert leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is Status.IDLE
+    assert queue.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS) is Status.IDLE
 
 
 def test_a_mart_that_becomes_stale_and_fresh_again_is_one_message_each(
@@ -155,12 +154,12 @@ def test_a_stale_mart_that_is_not_checked_any_more_is_not_called_fresh(
     )
     connection.execute("UPDATE etl.etl_pipelines SET created_at = now() - interval '6 minutes'")
     assert note_stale(connection, settings) == 1
-    revisions.change(connection, settings, "promised", change)
+    changes.change(connection, settings, "promised", change)
     assert note_stale(connection, settings) == 1
     assert details(connection) == {"of": "stale", "fresh_as_of": None, "reason": reason}
     sent = notifications.claim(connection, ["recovery"], hidden=timedelta(minutes=1))
     assert sent is not None
-    assert "fresh again" not in messages.text_of(sent)
+    assert "fresh again" not in webhook.message_text(sent)
 
 
 def test_more_rows_in_quarantine_are_a_message_and_the_same_ones_are_not(
@@ -204,7 +203,7 @@ def test_a_receiver_that_answers_500_twice_gets_the_message_once_it_answers_200(
     with receiver([500, 500]) as hook:
         send(connection, settings, hook.url)
     assert [one.content["event"] for one in hook.requests] == ["failure"] * 3
-    assert len({one.headers[messages.DELIVERY] for one in hook.requests}) == 1
+    assert len({one.headers[webhook.DELIVERY] for one in hook.requests}) == 1
     assert notifications.backlog(connection, EVENTS).waiting == 0
 
 
@@ -219,7 +218,7 @@ def test_a_message_that_was_not_confirmed_is_sent_again_with_the_same_id(
     connection.execute("UPDATE etl.etl_notifications SET next_attempt_at = now()")
     with receiver() as hook:
         send(connection, settings, hook.url)
-    assert [one.headers[messages.DELIVERY] for one in hook.requests] == [str(died.id)]
+    assert [one.headers[webhook.DELIVERY] for one in hook.requests] == [str(died.id)]
 
 
 def test_two_senders_do_not_take_the_same_message(connection: Connection, database_url: str) -> None:
@@ -264,7 +263,7 @@ def test_only_the_chosen_events_are_sent_and_old_messages_are_not(connection: Co
     with receiver() as hook:
         send(connection, chosen, hook.url)
         assert [one.content["event"] for one in hook.requests] == ["recovery"]
-        assert hook.requests[0].headers[messages.SIGNATURE].startswith("sha256=")
+        assert hook.requests[0].headers[webhook.SIGNATURE].startswith("sha256=")
         connection.execute("UPDATE etl.etl_notifications SET created_at = now() - interval '25 hours'")
         send(connection, settings, hook.url)
     assert len(hook.requests) == 1

@@ -14,16 +14,16 @@ from tests.helpers.databases import copy_of
 from tests.helpers.events import create_events, create_filled, events_are_right, fill_events
 from tests.helpers.forked import claimed, dispatched, forked
 from tests.helpers.waiting import wait_until
-from vitrine import failpoints, revisions
+from vitrine import failpoints
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import LeaseLost, TransitionRefused
-from vitrine.pipeline import Claim, Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import leases, pipelines, runs
-from vitrine.store import state as states
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store import history, pipelines, queue, state
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
 
 EVENTS, BATCH = 30, 10
@@ -46,7 +46,7 @@ def requested(connection: Connection, settings: Settings, pipeline: Pipeline) ->
 def taken_over(connection: Connection, settings: Settings) -> Claim:
     """The claim of another runner, once the lease has expired."""
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: queue.expire_leases(connection), what="the end of the expired lease")
     return claimed(settings, runner="successor")
 
 
@@ -63,11 +63,11 @@ def test_a_target_belongs_to_a_disabled_pipeline_until_its_run_has_ended(
     claim, file = requested(connection, settings, first), tmp_path / "held"
     with forked(lambda: dispatched(settings, claim), f"staging_built=wait:{file}") as child:
         wait_until(file.exists, what="a load that is about to be published")
-        disabled = revisions.change(connection, settings, first.id, {"enabled": False})
+        disabled = changes.change(connection, settings, first.id, {"enabled": False})
         assert disabled.status is Status.PAUSE_REQUESTED
         for take in (
-            lambda: revisions.change(connection, settings, second.id, {"enabled": True}),
-            lambda: revisions.change(connection, settings, third.id, {"target_table": "analytics.events"}),
+            lambda: changes.change(connection, settings, second.id, {"enabled": True}),
+            lambda: changes.change(connection, settings, third.id, {"target_table": "analytics.events"}),
             lambda: create_events(connection, settings, "full", name="fourth"),
         ):
             with pytest.raises(TransitionRefused, match=r"'under_test' is disabled, but .* still runs it") as refused:
@@ -79,7 +79,7 @@ def test_a_target_belongs_to_a_disabled_pipeline_until_its_run_has_ended(
             connection.execute("UPDATE etl.etl_pipelines SET enabled = true WHERE name = 'second'")
         file.unlink()
         assert child.answer() == [None, Status.PAUSED]
-    assert revisions.change(connection, settings, second.id, {"enabled": True}).definition.enabled
+    assert changes.change(connection, settings, second.id, {"enabled": True}).definition.enabled
     assert dispatched(settings, requested(connection, settings, second)) == [None, Status.IDLE]
     assert events_are_right(connection)
 
@@ -109,15 +109,15 @@ def test_no_write_of_a_run_that_has_lost_its_lease_is_applied(connection: Connec
         taken_over(connection, settings)
         before, own = stored(connection), link.connection()
         for write in (
-            lambda: runs.describe(own, lost, lane="rows", rows=7),
-            lambda: runs.enter_user_code(own, lost),
-            lambda: runs.update_config(own, lost, lost.definition),
+            lambda: history.describe_run(own, lost, lane="rows", rows=7),
+            lambda: history.enter_user_code(own, lost),
+            lambda: history.update_config(own, lost, lost.definition),
             lambda: checkpoint.open("id integer"),
             lambda: checkpoint.open_generation("another", "2024-01-01"),
         ):
             with pytest.raises(LeaseLost):
                 write()
-        states.note_watermark(own, lost, timedelta(seconds=7), "pid 7")
+        state.note_watermark(own, lost, timedelta(seconds=7), "pid 7")
     assert stored(connection) == before
 
 
@@ -163,7 +163,7 @@ def test_an_expired_lease_does_not_end_the_sessions_of_another_installation_with
 ) -> None:
     events = create_filled(connection, settings, "full", EVENTS, batch_size=BATCH)
     with connect(neighbour.store_url, name="tests:neighbour") as other:
-        assert runs.installation(other) == runs.installation(connection)
+        assert history.installation_id(other) == history.installation_id(connection)
         theirs = requested(other, neighbour, create_filled(other, neighbour, "full", EVENTS, batch_size=BATCH))
         connection.execute("SELECT setval('etl.fencing_seq', %s, false)", [theirs.token])
         ours = requested(connection, settings, events)

@@ -13,17 +13,16 @@ from psycopg import sql
 from tests.conftest import RATINGS
 from tests.helpers.running import allowing, create, differences, run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine import revisions
 from vitrine.api.app import create_app
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import LeaseLost
-from vitrine.flow.protocols import Outcome
-from vitrine.pipeline import Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection, connect
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import claims, leases, pipelines, runs
+from vitrine.store import history, pipelines, queue
 
 QUERY = "SELECT id, user_id, film_id, rating, created, modified FROM ugc.ratings"
 SLOW: dict[str, Any] = {"pause_between_batches": "1h"}
@@ -49,14 +48,14 @@ class ActiveRun:
         self._connection = connection
         self._pipeline = pipeline
         pipelines.request_run(connection, pipeline.id, trigger="api")
-        claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+        claim = queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
         assert claim is not None
         self._ended: list[Executed] = []
         dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, self.stop))
         self.thread = threading.Thread(target=lambda: self._ended.append(dispatcher.dispatch(claim)[0]))
 
     def batches(self) -> int:
-        return runs.list_page(self._connection, self._pipeline.id, limit=1)[0].batches
+        return history.list_runs(self._connection, self._pipeline.id, limit=1)[0].batches
 
     def end(self, within: float = 10) -> Executed:
         self.thread.join(within)
@@ -107,7 +106,7 @@ def test_a_run_waits_between_its_batches_and_not_after_the_last(connection: Conn
     assert 0.8 <= executed.seconds < 1.2 + 1
     alone = succeed(connection, settings, ratings_once(connection, settings))
     assert alone.seconds < 60
-    (one,) = runs.list_page(connection, pipelines.get(connection, "under_test").id)
+    (one,) = history.list_runs(connection, pipelines.get(connection, "under_test").id)
     assert one.slowest_batch_seconds is not None
     assert one.slowest_batch_seconds < 0.4  # the wait is not part of a batch
 
@@ -174,7 +173,7 @@ def test_a_wait_longer_than_the_lease_keeps_the_lease(connection: Connection, se
         assert first is not None
         kept = "SELECT FROM etl.etl_pipelines WHERE lease_expires_at > %s + interval '2 seconds'"
         wait_until(lambda: connection.execute(kept, [first]).fetchall(), what="a lease that outlives its first term")
-        assert leases.expire_leases(connection) == []
+        assert queue.expire_leases(connection) == []
 
 
 def test_no_transaction_stays_open_at_the_target_while_a_run_waits(connection: Connection, settings: Settings) -> None:
@@ -212,7 +211,7 @@ def test_a_new_rate_limit_does_not_affect_the_current_run_without_a_reload(
 ) -> None:
     pipeline = ratings(connection, settings, **SLOW)
     with active_run(connection, settings, pipeline) as one:
-        revisions.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
+        changes.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
         pipelines.request_pause(connection, pipeline.id)
         assert one.end().outcome is Outcome.PAUSED
         assert one.batches() == 1
@@ -221,8 +220,8 @@ def test_a_new_rate_limit_does_not_affect_the_current_run_without_a_reload(
 def test_a_reload_ends_a_long_wait(connection: Connection, settings: Settings) -> None:
     pipeline = ratings(connection, settings, **SLOW)
     with active_run(connection, rare_heartbeats(settings), pipeline) as one:
-        revisions.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
-        assert revisions.reload(connection, pipeline.id).running
+        changes.change(connection, settings, pipeline.id, {"options": {"pause_between_batches": "0s"}})
+        assert changes.reload(connection, pipeline.id).running
         assert one.end().outcome is Outcome.FINISHED
 
 

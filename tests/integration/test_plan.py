@@ -10,19 +10,17 @@ from tests.helpers.events import EVENTS, create_events, create_filled, create_ta
 from tests.helpers.planning_changes import carry_out, effect, figures, of_run, planned
 from tests.helpers.running import create, succeed
 from tests.helpers.tasks import register
-from vitrine import revisions
 from vitrine.cli.backends.local import local_context
-from vitrine.engine import row_changes
+from vitrine.compare import row_changes
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.errors import Forbidden
-from vitrine.pipeline import Pipeline
+from vitrine.operations import changes as revisions
+from vitrine.operations import plans
+from vitrine.operations.context import Caller, Role
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
-from vitrine.service import plans
-from vitrine.service.context import Caller
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 ROWS = 300
 CHANGES: dict[str, dict[str, Any]] = {
@@ -99,13 +97,13 @@ def test_a_plan_writes_nothing(connection: Connection, settings: Settings) -> No
     pipeline = create_filled(connection, settings, "incremental", ROWS)
     succeed(connection, settings, pipeline)
     connection.execute("UPDATE ugc.events SET note = 'newer', modified = now() WHERE id IN (8, 9, 299)")
-    before = (states.load(connection, pipeline.id), pipelines.get(connection, pipeline.id))
+    before = (state.load_state(connection, pipeline.id), pipelines.get(connection, pipeline.id))
 
     def plan() -> None:
         planned(settings, pipeline, **CHANGES["a new column"])
 
     assert effect(connection, "analytics.events", plan) == (0, 0, 0)
-    assert before == (states.load(connection, pipeline.id), pipelines.get(connection, pipeline.id))
+    assert before == (state.load_state(connection, pipeline.id), pipelines.get(connection, pipeline.id))
     assert "twice" not in [
         row["column_name"]
         for row in connection.execute(

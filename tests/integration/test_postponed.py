@@ -15,18 +15,16 @@ from tests.helpers.proxy import Proxy
 from tests.helpers.running import create, differences
 from tests.helpers.scraping import parse
 from tests.helpers.waiting import wait_until
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import Event, RequestKind, RunStatus, Status
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
-from vitrine.runner.manager import PipelineManager
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
+from vitrine.runner.worker import PipelineManager
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs, schedules
+from vitrine.store import history, pipelines, queue, schedules
 
 QUERY = "SELECT id, name FROM content.genre"
 AT_ONCE = (timedelta(0), timedelta(0))
@@ -55,7 +53,7 @@ class Failing(PipelineExecutor):
 
 
 def claim(connection: Connection, settings: Settings) -> Claim | None:
-    return claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    return queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
 
 
 def dispatch_all(connection: Connection, settings: Settings, error: VitrineError | None) -> Status | None:
@@ -212,11 +210,11 @@ def test_a_request_that_follows_a_postponed_run_starts_at_once(connection: Conne
     held = claim(connection, settings)
     assert held is not None
     _, request_id = pipelines.request_run(connection, pipeline.id, trigger="api")
-    ended = leases.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, error_code="TRANSIENT")
+    ended = queue.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, error_code="TRANSIENT")
     left = pipelines.get(connection, pipeline.id)
     assert (ended, left.request_id, left.rerun) == (Status.RUN_REQUESTED, request_id, None)
     assert dispatch_all(connection, settings, DOWN) is Status.FAILED
-    assert runs.get_request(connection, request_id).state == "failed"
+    assert history.get_request(connection, request_id).state == "failed"
 
 
 def test_nothing_is_postponed_if_the_schedule_was_removed_during_the_run(
@@ -228,7 +226,7 @@ def test_nothing_is_postponed_if_the_schedule_was_removed_during_the_run(
     held = claim(connection, settings)
     assert held is not None
     pipelines.update(connection, pipeline.id, pipeline.definition.model_copy(update={"schedule_interval": None}))
-    assert leases.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED) is Status.FAILED
+    assert queue.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED) is Status.FAILED
     assert pipelines.get(connection, pipeline.id).postponed == 0
 
 
@@ -239,7 +237,7 @@ def test_a_pause_holds_after_a_postponed_run(connection: Connection, settings: S
     held = claim(connection, settings)
     assert held is not None
     pipelines.request_pause(connection, pipeline.id)
-    ended = leases.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, delay=timedelta(0))
+    ended = queue.end_run(connection, held, Event.POSTPONE, RunStatus.FAILED, delay=timedelta(0))
     assert ended is Status.PAUSED
     make_due(connection)
     assert schedules.fire_schedules(connection) == []
@@ -348,7 +346,7 @@ def test_a_release_and_a_pause_keep_the_count(connection: Connection, settings: 
     held = claim(connection, settings)
     assert held is not None
     assert (held.scheduled, held.postponed) == (True, 1)
-    leases.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED, error_code="RELEASED")
+    queue.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED, error_code="RELEASED")
     held = claim(connection, settings)
     assert held is not None
     assert (held.scheduled, held.postponed) == (True, 1)

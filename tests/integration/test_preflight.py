@@ -8,12 +8,12 @@ from pydantic import SecretStr
 
 from tests.helpers.processes import free_port
 from tests.helpers.running import create, succeed
-from vitrine import revisions
 from vitrine.api.app import create_app
-from vitrine.documents import Document
-from vitrine.engine import plan, validation
+from vitrine.definition.model import Definition
+from vitrine.definition.yaml import Document
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.operations import changes
+from vitrine.plan import planner, validation
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines
@@ -304,7 +304,7 @@ def test_a_database_that_takes_too_long_is_not_waited_for(connection: Connection
     connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY)")
     with connection.transaction():
         connection.execute("LOCK TABLE content.t")
-        (finding,) = validation.preflight(plan.check(definition(), settings), seconds=0.5)
+        (finding,) = validation.preflight(planner.check(definition(), settings), seconds=0.5)
     expected = ("NOT_VALIDATED", "not validated: source or target did not respond within 0.5 s")
     assert (finding.code, finding.text) == expected
 
@@ -334,7 +334,7 @@ def test_no_transaction_of_the_store_is_open_while_source_and_target_are_asked(
     connection.execute("CREATE TABLE content.t (id integer PRIMARY KEY)")
     seen: list[int] = []
 
-    def watched(checked: plan.CheckedDefinition) -> tuple[str, ...]:
+    def watched(checked: planner.CheckedDefinition) -> tuple[str, ...]:
         row = connection.execute(
             "SELECT count(*) AS n FROM pg_stat_activity"
             " WHERE application_name = 'vitrine:api' AND xact_start IS NOT NULL"
@@ -355,14 +355,14 @@ def test_documents_that_are_stored_already_are_not_asked_about_again(
     other = {**BASE, "name": "other", "target_table": "analytics.other"}
     given = {"a.yaml": {**BASE, "description": "new"}, "b.yaml": other, "c.yaml": {"name": "?"}}
     documents = [Document(*one) for one in given.items()]
-    assert [document.origin for document, _ in revisions.new_work(connection, documents)] == ["b.yaml"]
+    assert [document.origin for document, _ in changes.new_work(connection, documents)] == ["b.yaml"]
 
 
 def test_nothing_is_applied_if_one_document_is_refused(connection: Connection, settings: Settings) -> None:
     other = {**BASE, "name": "b", "target_table": "analytics.b"}
     documents = [Document("a.yaml", BASE), Document("b.yaml", other)]
     with pytest.raises(ConfigError, match=r"b\.yaml: the reason") as refused:
-        revisions.apply_all(connection, settings, documents, None, refused=["b.yaml: the reason"])
+        changes.apply_all(connection, settings, documents, None, refused=["b.yaml: the reason"])
     assert refused.value.code == "NOT_APPLIED"
     assert pipelines.list_all(connection) == []
 

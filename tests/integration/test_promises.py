@@ -16,17 +16,15 @@ from tests.helpers.processes import free_port
 from tests.helpers.running import once_read, run, run_one_batch, succeed
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Entry, Step
+from vitrine.core.status import RequestId, RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Entry, Step
-from vitrine.ids import RequestId
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import leases, pipelines, runs
-from vitrine.store import state as states
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store import history, pipelines, queue, state
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
 from vitrine.store.migrate import migrate
 
@@ -53,7 +51,7 @@ def paused(connection: Connection, settings: Settings, pipeline: Pipeline) -> Re
     assert executed.outcome is Outcome.PAUSED
     stored = pipelines.get(connection, pipeline.id)
     assert stored.request_id is not None
-    assert states.load(connection, pipeline.id).generation_open
+    assert state.load_state(connection, pipeline.id).generation_open
     return stored.request_id
 
 
@@ -77,7 +75,7 @@ def test_a_run_after_a_pause_in_a_full_load_includes_every_change_made_before_it
     change_staged_rows(connection)
     succeed(connection, settings, events)
     assert events_are_right(connection)
-    request = runs.get_request(connection, asked)
+    request = history.get_request(connection, asked)
     assert request.state == "succeeded"
     stored = pipelines.get(connection, events.id)
     assert (stored.status, stored.requested_at) == (Status.IDLE, request.promised_at)
@@ -97,7 +95,7 @@ def test_resume_continues_the_load_once_and_promises_the_time_of_the_old_request
     resumed = succeed(connection, settings, events, resume=True)
     assert resumed.counts.read < EVENTS
     assert not events_are_right(connection)
-    request = runs.get_request(connection, asked)
+    request = history.get_request(connection, asked)
     assert (request.state, request.promised_at) == ("succeeded", promised)
     stored = pipelines.get(connection, events.id)
     assert stored.fresh_as_of is not None
@@ -153,7 +151,7 @@ def test_a_run_that_cancels_a_pause_is_followed_by_one_that_includes_every_chang
         assert child.answer() == [None, Status.RUN_REQUESTED]
     while pipelines.get(connection, events.id).status is Status.RUN_REQUESTED:  # twice if the run had seen the pause
         assert dispatched(settings, claimed(settings))[0] is None
-    assert runs.get_request(connection, asked).state == "succeeded"
+    assert history.get_request(connection, asked).state == "succeeded"
     assert events_are_right(connection)
 
 
@@ -169,12 +167,12 @@ def test_a_runner_that_dies_between_the_two_loads_of_a_request_leaves_the_second
     claim = claimed(settings)
     with forked(lambda: dispatched(settings, claim), fault) as child:
         assert child.ended() == -signal.SIGKILL
-    assert runs.get_request(connection, asked).state == "running"
+    assert history.get_request(connection, asked).state == "running"
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: queue.expire_leases(connection), what="the end of the expired lease")
     assert dispatched(settings, claimed(settings)) == [None, Status.IDLE]
     assert events_are_right(connection)
-    request = runs.get_request(connection, asked)
+    request = history.get_request(connection, asked)
     assert request.state == "succeeded"
     stored = pipelines.get(connection, events.id)
     assert stored.fresh_as_of is not None
@@ -192,9 +190,9 @@ def test_a_load_that_began_after_its_request_is_taken_over_and_not_repeated(
     with forked(lambda: dispatched(settings, claim), "after_commit=kill@1") as child:
         assert child.ended() == -signal.SIGKILL
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 s'")
-    wait_until(lambda: leases.expire_leases(connection), what="the end of the expired lease")
+    wait_until(lambda: queue.expire_leases(connection), what="the end of the expired lease")
     assert dispatched(settings, claimed(settings)) == [None, Status.IDLE]
-    assert sum(one.rows_read for one in runs.list_page(connection, events.id)) == EVENTS
+    assert sum(one.rows_read for one in history.list_runs(connection, events.id)) == EVENTS
     assert events_are_right(connection)
 
 
@@ -268,12 +266,12 @@ def test_a_run_whose_last_batches_a_crashed_server_has_lost_does_not_succeed(
         file.unlink()
         assert child.answer() == ["BATCHES_LOST", Status.RUN_REQUESTED]
     with connect(durable.store_url, name="tests") as connection:
-        one = runs.get(connection, claim.run_id)
+        one = history.get_run(connection, claim.run_id)
         assert (one.status, one.error_code) == (RunStatus.ABANDONED, "BATCHES_LOST")
         assert pipelines.get(connection, claim.pipeline_id).fresh_as_of is None
         assert dispatched(durable, claimed(durable)) == [None, Status.IDLE]
         assert one.request_id is not None
-        assert runs.get_request(connection, one.request_id).state == "succeeded"
+        assert history.get_request(connection, one.request_id).state == "succeeded"
         assert events_are_right(connection)
 
 
@@ -285,7 +283,7 @@ def test_a_crash_of_the_server_after_a_success_loses_nothing_of_it(server: Embed
     server.restart("immediate")
     assert batch_seq(durable) == saved
     with connect(durable.store_url, name="tests") as connection:
-        assert runs.get(connection, claim.run_id).status is RunStatus.SUCCESS
+        assert history.get_run(connection, claim.run_id).status is RunStatus.SUCCESS
         assert events_are_right(connection)
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.helpers.running import create, differences, run, run_one_batch, succeed
 from tests.helpers.waiting import wait_until
-from vitrine.flow.rows import Counts
-from vitrine.pipeline import Pipeline
+from vitrine.core.rows import Counts
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
-from vitrine.store import state as states
+from vitrine.store.state import load_state
 
 QUERY = "SELECT id, title, version FROM content.shelf"
 TARGET = "analytics.shelf"
@@ -100,7 +100,7 @@ def test_a_load_that_dies_during_its_publish_leaves_the_old_rows_and_is_publishe
         died = running.result()
     assert (died.outcome, died.counts.read) == (None, ROWS)
     assert versions(connection) == [(1, ROWS)]
-    state = states.load(connection, shelf.id)
+    state = load_state(connection, shelf.id)
     assert (state.generation_open, state.generation_rows) == (True, ROWS)
     applied = succeed(connection, settings, shelf, resume=True)
     assert applied.counts == Counts(read=0, written=ROWS, deleted=50)

@@ -8,15 +8,14 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.running import create, differences, run, succeed
-from vitrine import registry
-from vitrine.connectors.postgres.sink import numbering, quarantine
-from vitrine.ids import Row
-from vitrine.pipeline import Pipeline
+from vitrine.connectors.postgres.sink import numbering, rejects
+from vitrine.core.status import Row
+from vitrine.definition import registry
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.postgres import Connection, raw
-from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import pipelines, rejects
-from vitrine.store import state as states
+from vitrine.store import checkpoint, pipelines, state
 
 TARGET = "analytics.sorted"
 
@@ -39,7 +38,7 @@ def stored(connection: Connection, columns: str = "*") -> list[dict[str, Any]]:
 
 
 def quarantined(connection: Connection, pipeline: Pipeline) -> dict[str, str]:
-    return {one["key"]: one["code"] for one in rejects.list_open(connection, pipeline.id, limit=100_000)}
+    return {one["key"]: one["code"] for one in checkpoint.list_open(connection, pipeline.id, limit=100_000)}
 
 
 # -- casts ------------------------------------------------------------------------------------------------------------
@@ -75,7 +74,7 @@ def test_a_value_that_the_cast_to_the_target_would_change_is_a_reject(
     pipeline = create_pipeline(connection, settings, mode, "SELECT id, it FROM ugc.it")
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.written, executed.counts.rejected) == (2, 1)
-    (reject,) = rejects.list_open(connection, pipeline.id)
+    (reject,) = checkpoint.list_open(connection, pipeline.id)
     assert (reject["key"], reject["column_name"], reject["code"]) == ("2", "it", "VALUE_CHANGED")
     assert f"would be changed by the cast from {kind} to {narrower}" in reject["reason"]
     assert [row["id"] for row in stored(connection)] == [1, 3]
@@ -128,7 +127,7 @@ def test_rows_that_are_judged_together_get_the_verdicts_of_rows_that_are_judged_
             options={"cursor_is_monotonic": True} if mode == "incremental" else {},
         )
         succeed(connection, settings, pipeline)
-        described = rejects.list_open(connection, pipeline.id, limit=100)
+        described = checkpoint.list_open(connection, pipeline.id, limit=100)
         kept = connection.execute(sql.SQL("SELECT * FROM {} ORDER BY id").format(target)).fetchall()
         facts = [(one["key"], one["column_name"], one["code"], one["reason"], one["row"]) for one in described]
         found.append([*sorted(facts, key=str), *(tuple(row.values()) for row in kept)])
@@ -215,7 +214,7 @@ def test_a_type_without_an_assignment_cast_is_refused_before_any_row_moves(
     assert failed is not None
     assert failed.code == "SCHEMA_CHANGED"
     assert "'it'" in str(failed)
-    assert rejects.list_open(connection, pipeline.id) == []
+    assert checkpoint.list_open(connection, pipeline.id) == []
 
 
 # -- every other row arrives unchanged --------------------------------------------------------------------------------
@@ -323,7 +322,7 @@ def test_many_rows_that_break_one_rule_are_found_without_halving(
     def isolate(*_: object) -> None:
         raise AssertionError("rows were found one by one")
 
-    monkeypatch.setattr(quarantine, "isolate", isolate)
+    monkeypatch.setattr(rejects, "isolate", isolate)
     connection.execute(
         "CREATE TABLE ugc.it AS SELECT n AS id, n + CASE WHEN n % 3 = 0 THEN 1000000 ELSE 0 END::numeric AS it,"
         " CASE WHEN n % 3 <> 0 THEN 'note' END AS note, CASE WHEN n % 3 = 0 THEN 0 ELSE n END AS other"
@@ -393,13 +392,13 @@ def test_a_reject_under_a_key_of_an_earlier_version_is_closed(
     pipeline = create_pipeline(connection, settings, mode, "SELECT id, it FROM ugc.it")
     succeed(connection, settings, pipeline)
     connection.execute("UPDATE etl.etl_rejects SET key = '1'")
-    states.reset(connection, pipeline.id)
+    state.reset_state(connection, pipeline.id)
     succeed(connection, settings, pipeline)
-    assert len(rejects.list_open(connection, pipeline.id)) == 1
+    assert len(checkpoint.list_open(connection, pipeline.id)) == 1
     connection.execute("UPDATE ugc.it SET it = 6")
-    states.reset(connection, pipeline.id)
+    state.reset_state(connection, pipeline.id)
     succeed(connection, settings, pipeline)
-    assert rejects.list_open(connection, pipeline.id) == []
+    assert checkpoint.list_open(connection, pipeline.id) == []
 
 
 @pytest.mark.promise("J18")
@@ -438,7 +437,7 @@ def test_the_last_good_version_of_a_rejected_row_stays_and_the_reject_says_so(
     succeed(connection, settings, pipeline)
     kept = [(row["id"], row["it"]) for row in stored(connection)]
     assert kept == [(1, 1), (2, 2), (3, 3)] + ([] if mode == "full" else [(4, 4)])
-    reasons = {one["key"]: one["reason"] for one in rejects.list_open(connection, pipeline.id)}
+    reasons = {one["key"]: one["reason"] for one in checkpoint.list_open(connection, pipeline.id)}
     assert reasons["2"].endswith("; the mart keeps the previous version")
     assert reasons["5"].endswith("; the mart has no row for this key")
     if mode == "full":  # a row that has vanished since is deleted
@@ -468,7 +467,7 @@ def test_a_row_that_is_rejected_and_then_fits_in_a_later_batch_of_the_run_leaves
     )
     succeed(connection, settings, pipeline)
     assert [(row["id"], row["at"]) for row in stored(connection)] == [(0, 6), (1, 4), (2, 5)]
-    assert rejects.list_open(connection, pipeline.id) == []
+    assert checkpoint.list_open(connection, pipeline.id) == []
 
 
 # -- transforms that drop rows ----------------------------------------------------------------------------------------

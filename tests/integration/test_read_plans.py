@@ -10,15 +10,14 @@ from psycopg import sql
 
 from bench import crowd
 from tests.helpers.recording import Recorder
+from vitrine.core.status import Status
+from vitrine.operations import control, definitions, history
+from vitrine.operations.bodies.common import Filters
+from vitrine.operations.bodies.control import RunManyBody
+from vitrine.operations.context import Caller, Context, Role
 from vitrine.postgres import Connection
-from vitrine.service import definitions, history, many
-from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.many import RunManyBody
-from vitrine.service.context import Caller, Context
-from vitrine.service.roles import Role
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import runs
+from vitrine.store.history import register_runner
 
 REQUEST_ID = UUID("00000000-0000-0000-0000-000000000500")
 
@@ -64,7 +63,7 @@ READS: dict[str, tuple[int, Read]] = {
     "by error": (1 + LATE, lambda c: definitions.list_page(c, Filters(error="CONFIG"))),
     "that are disabled": (1 + LATE, lambda c: definitions.list_page(c, Filters(enabled=False))),
     "that are stale": (2 + LATE, lambda c: definitions.list_page(c, Filters(stale=True), limit=200)),
-    "many to run": (1, lambda c: many.run(c, RunManyBody(status=(Status.FAILED,), dry_run=True))),
+    "many to run": (1, lambda c: control.run_many(c, RunManyBody(status=(Status.FAILED,), dry_run=True))),
     "one pipeline": (1, lambda c: definitions.get(c, PIPELINE)),
     "status": (3 + LATE, lambda c: history.status(c, PIPELINE)),
     "status of one that waits under a limit": (4 + LATE, lambda c: history.status(c, "p0049")),
@@ -83,7 +82,7 @@ def test_reads_take_few_statements_and_no_scan_of_a_whole_table(connection: Conn
     crowd.fill(connection)
     connection.execute("""UPDATE etl.etl_pipelines SET status = 'RUN_REQUESTED', request_id = gen_random_uuid(),
         requested_at = now() WHERE name = 'p0049'""")
-    runs.register_runner(connection, "worker-1")
+    register_runner(connection, "worker-1")
     recorder = Recorder(connection)
 
     @contextmanager

@@ -11,23 +11,23 @@ from tests.helpers.databases import database, set_for_database
 from tests.helpers.lanes import TASKS, Lane
 from tests.helpers.running import create, differences, once_read, run, run_one_batch, succeed
 from tests.helpers.types import create_caseless
-from vitrine import policy, postgres
+from vitrine import postgres
+from vitrine.compare.reconcile import compare
 from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
-from vitrine.connectors.postgres.source import source as source_module
-from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.ordered import OrderedQuery
-from vitrine.connectors.postgres.source.query import SourceQuery
+from vitrine.connectors.postgres.source import source
+from vitrine.connectors.postgres.source.query import OrderedQuery, SourceQuery
 from vitrine.connectors.postgres.source.relations import Relations
+from vitrine.connectors.postgres.source.session import SourceConnections
+from vitrine.core.protocols import Throttle
+from vitrine.core.rows import Lane as FlowLane
+from vitrine.core.rows import Read
+from vitrine.definition.pipeline import Pipeline
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.engine import plan
-from vitrine.engine.reconcile import compare
-from vitrine.engine.validation import validate
-from vitrine.flow.rows import Lane as FlowLane
-from vitrine.flow.rows import Read
-from vitrine.flow.throttle import Throttle
-from vitrine.pipeline import Pipeline
+from vitrine.plan import planner
+from vitrine.plan.validation import validate
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
+from vitrine.sql import policy
 from vitrine.store.migrate import migrate
 
 LANES: tuple[Lane, ...] = ("copy", "rows seen", "frames")
@@ -493,12 +493,12 @@ def account(connection: Connection) -> Generator[str]:
 def test_a_query_that_is_slow_to_start_is_executed_once(
     slow: float, snapshots: set[int], connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_module, "_SLOW_START", slow)
+    monkeypatch.setattr(source, "_SLOW_START", slow)
     connection.execute("CREATE TABLE content.keyed AS SELECT n AS k FROM generate_series(1, 3) AS n")
     definition = keyed(connection, settings).definition
-    built = plan.prepare(plan.check(definition, settings), writes=False)
+    built = planner.prepare(planner.check(definition, settings), writes=False)
     try:
-        throttle = Throttle(plan.limits_of(definition, FlowLane.COPY))
+        throttle = Throttle(planner.limits_of(definition, FlowLane.COPY))
         batches = list(built.plan.source.batches(Read(FlowLane.COPY, ("k",)), throttle))
     finally:
         built.close()

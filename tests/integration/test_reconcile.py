@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import create, succeed
+from vitrine.compare import reconcile
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.yaml import Document
 from vitrine.demo.story import sample_documents
-from vitrine.documents import Document
-from vitrine.engine import reconcile
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

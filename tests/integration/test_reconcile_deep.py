@@ -10,16 +10,14 @@ import pytest
 from tests.helpers.events import create_events, create_filled, fill_events
 from tests.helpers.reconciling import NOTHING, keys, reconcile, report
 from tests.helpers.running import create, run, succeed
-from vitrine import revisions
-from vitrine.engine import differences
-from vitrine.flow.protocols import Outcome
-from vitrine.pipeline import Pipeline
+from vitrine.compare import differences
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import RequestKind, RunOptions, Status
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection, raw
-from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import claims, pipelines, reconciliations, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, queue, state
 
 
 @pytest.fixture
@@ -48,13 +46,13 @@ def test_every_kind_of_difference_is_named_by_its_key(
 ) -> None:
     assert keys(report(connection, settings, events)) == NOTHING
     corrupt(connection)
-    before = states.load(connection, events.id)
+    before = state.load_state(connection, events.id)
     found = report(connection, settings, events)
     assert keys(found) == FOUND
     assert found["different"]["columns"] == {"17": ["note"], "300": ["note"]}
     assert (found["equal"], found["sentence"]) == (False, "source ≠ target: 1 missing, 3 extra, 2 different")
     assert (found["source_rows"], found["target_rows"]) == (299, 301)
-    assert states.load(connection, events.id) == before
+    assert state.load_state(connection, events.id) == before
     assert pipelines.get(connection, events.id).status is Status.IDLE
 
 
@@ -214,7 +212,7 @@ def test_the_pipeline_shows_until_when_it_is_proven(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
     report(connection, settings, events)
-    (newest, *_) = runs.list_page(connection, events.id)
+    (newest, *_) = history.list_runs(connection, events.id)
     shown = pipelines.get(connection, events.id).verification
     assert (shown.verdict, shown.until) == ("equal", newest.started_at)
     connection.execute("UPDATE ugc.events SET note = 'newer', modified = now() WHERE id = 5")
@@ -225,7 +223,7 @@ def test_the_pipeline_shows_until_when_it_is_proven(
     report(connection, settings, events)
     differs = pipelines.get(connection, events.id).verification
     assert (differs.verdict, differs.until) == ("different", waiting.fresh_as_of)
-    stored = reconciliations.list_page(connection, events.id)
+    stored = history.list_reconciliations(connection, events.id)
     assert [one.verdict for one in stored] == ["different", "equal", "equal"]
     assert stored[0].report["missing"] == {"count": 1, "keys": ["7"]}
 
@@ -235,24 +233,24 @@ def test_what_was_proven_does_not_outlive_the_query(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
     report(connection, settings, events)
-    revisions.change(connection, settings, events.id, {"schedule_interval": "1h", "options": {"freshness": "1h"}})
+    changes.change(connection, settings, events.id, {"schedule_interval": "1h", "options": {"freshness": "1h"}})
     assert pipelines.get(connection, events.id).verification.verdict == "equal"
     fields = {"source_query": "SELECT id, upper(note) || '!' AS note, modified FROM ugc.events"}
-    changed = revisions.change(connection, settings, events.id, fields, state="keep")
+    changed = changes.change(connection, settings, events.id, fields, state="keep")
     assert (changed.verification.verdict, changed.verification.until) == (None, None)
-    assert len(reconciliations.list_page(connection, events.id)) == 1
+    assert len(history.list_reconciliations(connection, events.id)) == 1
 
 
 def test_reports_and_their_keys_are_limited(
     connection: Connection, settings: Settings, events: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciliations, "KEPT", 2)
+    monkeypatch.setattr(history, "RECONCILIATIONS_KEPT", 2)
     connection.execute("DELETE FROM analytics.events WHERE id <= 250")
     report(connection, settings, events)
     report(connection, settings, events)
     found = report(connection, settings, events)
     assert (found["missing"]["count"], len(found["missing"]["keys"])) == (250, 100)
-    assert len(reconciliations.list_page(connection, events.id)) == 2
+    assert len(history.list_reconciliations(connection, events.id)) == 2
     assert len(json.dumps(found)) < 10_000
 
 
@@ -321,12 +319,12 @@ def test_a_reconcile_of_a_running_pipeline_follows_its_run(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
     pipelines.request_run(connection, events.id, trigger="api")
-    held = claims.claim_next(connection, runner="other", ttl=settings.lease_ttl)
+    held = queue.claim_next(connection, runner="other", ttl=settings.lease_ttl)
     assert held is not None
     options = RunOptions(deep=True, repair=True)
     status, _ = pipelines.request_run(connection, events.id, trigger="api", kind=RequestKind.RECONCILE, options=options)
     assert status is Status.RUNNING
-    assert claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
+    assert queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
 
 
 def test_a_stop_ends_the_comparison(connection: Connection, settings: Settings, events: Pipeline) -> None:

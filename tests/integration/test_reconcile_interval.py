@@ -4,12 +4,11 @@ import pytest
 
 from tests.helpers.events import create_events, fill_events
 from tests.helpers.running import succeed
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import RunOptions, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.requests import RunOptions
 from vitrine.settings import Settings
-from vitrine.status import Status
 from vitrine.store import pipelines, schedules
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.events import create_events, create_target, events_are_right, fill_events
 from tests.helpers.reconciling import Report, report
 from tests.helpers.running import succeed
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 

@@ -8,15 +8,13 @@ import pytest
 from tests.helpers.events import create_filled
 from tests.helpers.running import run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine.flow.protocols import Outcome
-from vitrine.pipeline import Pipeline
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import Event, RequestKind, RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, queue, state
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def reconcile(connection: Connection, settings: Settings, pipeline: Pipeline, **
 
 
 def result(connection: Connection, pipeline: Pipeline) -> dict[str, object]:
-    (newest, *_) = runs.list_page(connection, pipeline.id)
+    (newest, *_) = history.list_runs(connection, pipeline.id)
     assert (newest.kind, newest.status) == ("reconcile", RunStatus.SUCCESS)
     assert newest.result is not None
     return newest.result
@@ -39,11 +37,11 @@ def result(connection: Connection, pipeline: Pipeline) -> dict[str, object]:
 
 @pytest.mark.promise("D25")
 def test_the_result_is_stored_with_the_run(connection: Connection, settings: Settings, events: Pipeline) -> None:
-    before = states.load(connection, events.id)
+    before = state.load_state(connection, events.id)
     assert reconcile(connection, settings, events).error is None
     found = result(connection, events)
     assert (found["equal"], found["sentence"], found["control"]) == (True, "source = target", "modified")
-    assert states.load(connection, events.id) == before
+    assert state.load_state(connection, events.id) == before
 
 
 @pytest.mark.promise("D25", "C13")
@@ -72,9 +70,9 @@ def test_the_pipeline_has_the_status_and_the_error_that_it_had(
         pipelines.request_pause(connection, events.id)
     if status is Status.FAILED:
         pipelines.request_run(connection, events.id, trigger="api")
-        held = claims.claim_next(connection, runner="w", ttl=settings.lease_ttl)
+        held = queue.claim_next(connection, runner="w", ttl=settings.lease_ttl)
         assert held is not None
-        leases.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
+        queue.end_run(connection, held, Event.FAIL, RunStatus.FAILED, error_code="OLD", error_message="as before")
     if fails:
         connection.execute("DROP TABLE analytics.events")
     before = pipelines.get(connection, events.id)
@@ -82,7 +80,7 @@ def test_the_pipeline_has_the_status_and_the_error_that_it_had(
     assert (executed.error is not None) is fails
     after = pipelines.get(connection, events.id)
     assert (after.status, after.last_error, after.fresh_as_of) == (status, before.last_error, before.fresh_as_of)
-    (newest, *_) = runs.list_page(connection, events.id)
+    (newest, *_) = history.list_runs(connection, events.id)
     assert newest.status is (RunStatus.FAILED if fails else RunStatus.SUCCESS)
 
 
@@ -121,7 +119,7 @@ def test_a_long_comparison_ends_soon_after_it_is_interrupted(
     if interruption == "lost lease":
         assert executed.error is not None
         assert executed.error.code == "ETL01"
-    (newest, *_) = runs.list_page(connection, events.id)
+    (newest, *_) = history.list_runs(connection, events.id)
     assert newest.result is None
 
 

@@ -7,17 +7,17 @@ import pytest
 from tests.helpers.databases import source_database
 from tests.helpers.running import create, succeed
 from tests.helpers.tasks import register
-from vitrine.connectors.postgres import digest as figures
+from vitrine.compare import reconcile
+from vitrine.connectors.postgres import compare_sql
+from vitrine.core.keys import row_hash
+from vitrine.core.rows import Column, Compare
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.engine import reconcile
-from vitrine.flow.keys import row_hash
-from vitrine.flow.rows import Column, Compare
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import STABLE_NAMES, Connection, raw
-from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import runs
+from vitrine.store import history
 
 UUID = "8f2b3c1e-0d5a-4f0e-9a44-5f0c6a523a55"
 
@@ -110,7 +110,7 @@ def unchanged(rows: Any) -> Any:
 
 def reconciled(settings: Settings, connection: Connection, pipeline: Pipeline) -> reconcile.Comparison:
     """As the command does it."""
-    return reconcile.compare(pipeline.definition, settings, runs.context(connection, pipeline.id).open_rejects)
+    return reconcile.compare(pipeline.definition, settings, history.sink_facts(connection, pipeline.id).open_rejects)
 
 
 @pytest.mark.promise("J31")
@@ -271,9 +271,9 @@ def test_the_query_runs_under_its_own_settings_and_its_values_are_formatted_unde
                 ("took", "interval"),
             )
         )
-        relation = figures.Relation(raw(f"({query})"), own_settings=True)
+        relation = compare_sql.Relation(raw(f"({query})"), own_settings=True)
         source.execute("BEGIN; SET LOCAL DateStyle = German; SET LOCAL IntervalStyle = iso_8601;" + STABLE_NAMES)
-        (found,) = figures.digest(source, relation, Compare(columns[:1], columns))
+        (found,) = compare_sql.digest(source, relation, Compare(columns[:1], columns))
         source.execute("ROLLBACK")
         assert found.hash == row_hash(
             ["1", "2025-06-30 22:30:00+00", "2025-07-01", "01.07.2025 01:30:00 MSK", "01:30:00"]

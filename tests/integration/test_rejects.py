@@ -7,14 +7,13 @@ import polars as pl
 import pytest
 
 from tests.helpers.running import create, differences, run, succeed
-from vitrine import registry
-from vitrine.ids import Row
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import Row
+from vitrine.definition import registry
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import pipelines, rejects
-from vitrine.store import state as states
+from vitrine.store import checkpoint, pipelines, state
 
 QUERY = "SELECT id, amount, note, modified FROM ugc.payments"
 TARGET = "analytics.payments"
@@ -80,7 +79,7 @@ def test_a_row_that_does_not_fit_is_quarantined_and_all_others_are_written(
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
-    (reject,) = rejects.list_open(connection, pipeline.id)
+    (reject,) = checkpoint.list_open(connection, pipeline.id)
     assert (reject["key"], reject["column_name"], reject["code"]) == ("500", "amount", "22003")
     assert reject["row"]["note"] == "S3CR3T"
     wanted = "SELECT id, amount::numeric(10,2), note, modified FROM ugc.payments WHERE id <> 500"
@@ -119,7 +118,7 @@ def test_a_row_that_a_transform_made_too_long_is_quarantined_too(
     )
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.read, executed.counts.written, executed.counts.rejected) == (1000, 999, 1)
-    (reject,) = rejects.list_open(connection, pipeline.id)
+    (reject,) = checkpoint.list_open(connection, pipeline.id)
     assert (reject["key"], reject["column_name"], reject["code"]) == ("500", "note", "22001")
     wanted = "SELECT id, note::varchar(10) AS note, modified FROM ugc.payments WHERE id <> 500"
     assert differences(connection, wanted, TARGET, "id") == []
@@ -131,7 +130,7 @@ def test_a_reject_is_closed_when_its_row_is_written(connection: Connection, sett
     succeed(connection, settings, pipeline)
     connection.execute("UPDATE ugc.payments SET amount = 7, modified = now() WHERE id = 500")
     succeed(connection, settings, pipeline)
-    assert rejects.list_open(connection, pipeline.id) == []
+    assert checkpoint.list_open(connection, pipeline.id) == []
     assert connection.execute("SELECT count(*) AS n FROM etl.etl_rejects WHERE closed_at IS NOT NULL").fetchone() == {
         "n": 1
     }
@@ -141,7 +140,7 @@ def test_a_row_rejected_again_stays_one_open_reject(connection: Connection, sett
     pipeline = create_payments(connection, settings, "full", on_reject="quarantine")
     succeed(connection, settings, pipeline)
     succeed(connection, settings, pipeline)
-    assert len(rejects.list_open(connection, pipeline.id)) == 1
+    assert len(checkpoint.list_open(connection, pipeline.id)) == 1
 
 
 @pytest.mark.promise("E2")
@@ -176,7 +175,7 @@ def test_a_row_that_violates_a_constraint_of_the_target_is_quarantined(
     pipeline = create_payments(connection, settings, mode, on_reject="quarantine")
     executed = succeed(connection, settings, pipeline)
     assert (executed.counts.written, executed.counts.rejected) == (998, 2)
-    assert {reject["key"] for reject in rejects.list_open(connection, pipeline.id)} == {"500", "501"}
+    assert {reject["key"] for reject in checkpoint.list_open(connection, pipeline.id)} == {"500", "501"}
 
 
 @pytest.mark.promise("E3")
@@ -186,13 +185,13 @@ def test_a_missing_target_column_fails_at_once_and_the_next_run_continues_when_i
     connection.execute("UPDATE ugc.payments SET amount = 1")
     pipeline = create_payments(connection, settings, "incremental")
     succeed(connection, settings, pipeline)
-    before = states.load(connection, pipeline.id).position
+    before = state.load_state(connection, pipeline.id).position
     connection.execute("ALTER TABLE analytics.payments DROP COLUMN note")
     connection.execute("UPDATE ugc.payments SET note = 'new', modified = now() WHERE id = 1")
     failed = run(connection, settings, pipeline).error
     assert failed is not None
     assert failed.code == "TARGET_SCHEMA"
-    assert states.load(connection, pipeline.id).position == before
+    assert state.load_state(connection, pipeline.id).position == before
     assert pipelines.get(connection, pipeline.id).status == "FAILED"
     connection.execute("ALTER TABLE analytics.payments ADD COLUMN note text")
     succeed(connection, settings, pipeline)

@@ -12,15 +12,13 @@ from tests.helpers.events import create_events, create_filled, events_are_right,
 from tests.helpers.reconciling import NOTHING, keys, last_result, reconcile, report
 from tests.helpers.running import create, run, run_one_batch, succeed
 from tests.helpers.tasks import register
-from vitrine.flow import repair
-from vitrine.pipeline import Pipeline
+from vitrine.core import repair
+from vitrine.core.status import RequestKind, RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.postgres import Connection, raw
-from vitrine.registry import Kind, Task
-from vitrine.requests import RequestKind
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, rejects, runs
-from vitrine.store import state as states
+from vitrine.store import checkpoint, history, pipelines, state
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_every_difference_is_corrected_and_the_checkpoint_stays(
     connection.execute("INSERT INTO analytics.events VALUES (900, 'by hand', now()), (901, NULL, NULL)")
     connection.execute("UPDATE ugc.events SET note = 'at the source' WHERE id = 300")
     connection.execute("DELETE FROM ugc.events WHERE id = 1")
-    before = states.load(connection, events.id)
+    before = state.load_state(connection, events.id)
     executed = reconcile(connection, settings, events, repair=True)
     assert executed.error is None
     assert (executed.counts.read, executed.counts.written, executed.counts.deleted) == (5, 5, 3)
@@ -52,7 +50,7 @@ def test_every_difference_is_corrected_and_the_checkpoint_stays(
     assert repaired == {"missing": ["42", "43"], "extra": ["1", "900", "901"], "different": ["17", "18", "300"]}
     assert found["sentence"] == "repaired 2 missing, 3 extra, 3 different; source = target"
     assert events_are_right(connection)
-    after = states.load(connection, events.id)
+    after = state.load_state(connection, events.id)
     assert (after.position, after.cursor_types) == (before.position, before.cursor_types)
     assert after.batch_seq > before.batch_seq
     stored = pipelines.get(connection, events.id)
@@ -62,7 +60,7 @@ def test_every_difference_is_corrected_and_the_checkpoint_stays(
 def test_a_repair_of_an_equal_mart_writes_nothing(connection: Connection, settings: Settings, events: Pipeline) -> None:
     found = report(connection, settings, events, repair=True)
     assert (found["equal"], found["sentence"]) == (True, "source = target")
-    (newest, *_) = runs.list_page(connection, events.id)
+    (newest, *_) = history.list_runs(connection, events.id)
     assert (newest.rows_read, newest.rows_written, newest.rows_deleted) == (0, 0, 0)
 
 
@@ -107,7 +105,7 @@ def test_a_row_that_does_not_fit_goes_to_the_quarantine_and_is_not_called_repair
     found = report(connection, settings, pipeline, repair=True)
     assert found["repaired"]["different"]["keys"] == ["5"]
     assert found["left_out"] == ['1 key(s) in quarantine are not compared: ["4"]']
-    assert rejects.count_open(connection, pipeline.id) == 1
+    assert checkpoint.count_open(connection, pipeline.id) == 1
 
 
 def test_a_key_that_a_transform_makes_cannot_be_repaired(connection: Connection, settings: Settings) -> None:
@@ -152,19 +150,19 @@ def test_rejects_are_replayed_and_closed_once_their_rows_fit(connection: Connect
     connection.execute("UPDATE ugc.events SET note = 'too long' WHERE id IN (4, 7)")
     pipeline = create_events(connection, settings, "incremental", options={"on_reject": "quarantine"})
     succeed(connection, settings, pipeline)
-    assert rejects.count_open(connection, pipeline.id) == 2
-    before = states.load(connection, pipeline.id)
+    assert checkpoint.count_open(connection, pipeline.id) == 2
+    before = state.load_state(connection, pipeline.id)
     connection.execute("UPDATE ugc.events SET note = 'ok' WHERE id = 4")
     replayed = run(connection, settings, pipeline, kind=RequestKind.REPLAY)
     assert replayed.error is None
     assert last_result(connection, pipeline) == {"replayed": 2, "closed": 1, "open": 1}
-    assert [one["key"] for one in rejects.list_open(connection, pipeline.id)] == ["7"]
+    assert [one["key"] for one in checkpoint.list_open(connection, pipeline.id)] == ["7"]
     connection.execute("ALTER TABLE analytics.events ALTER note TYPE text")
     assert run(connection, settings, pipeline, kind=RequestKind.REPLAY).error is None
     assert last_result(connection, pipeline) == {"replayed": 1, "closed": 1, "open": 0}
     assert events_are_right(connection)
-    assert states.load(connection, pipeline.id).position == before.position
-    (newest, *_) = runs.list_page(connection, pipeline.id)
+    assert state.load_state(connection, pipeline.id).position == before.position
+    (newest, *_) = history.list_runs(connection, pipeline.id)
     assert (newest.kind, newest.status, newest.rows_read) == ("replay", RunStatus.SUCCESS, 1)
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
 

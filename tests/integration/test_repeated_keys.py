@@ -8,9 +8,9 @@ from tests.helpers.events import create_events, fill_events
 from tests.helpers.planning_changes import carry_out, figures, of_run, planned
 from tests.helpers.running import differences, run, succeed
 from tests.helpers.tasks import register
+from vitrine.core.status import RequestKind, RunOptions
+from vitrine.definition.registry import Kind, Task
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
-from vitrine.requests import RequestKind, RunOptions
 from vitrine.settings import Settings
 
 # every pair has two rows; the newer one has the lower id

@@ -8,15 +8,25 @@ import pytest
 
 from tests.helpers.chains import complete_wave
 from tests.helpers.databases import copy_of
+from vitrine.core.status import (
+    LEASED,
+    NEXT,
+    RETURNING,
+    RETURNS,
+    STARTS_RERUN,
+    Event,
+    RequestId,
+    RequestKind,
+    RunOptions,
+    RunStatus,
+    Status,
+)
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import TransitionRefused
-from vitrine.ids import RequestId
-from vitrine.model import Definition
-from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
-from vitrine.requests import RETURNING, RequestKind, RunOptions
-from vitrine.status import LEASED, NEXT, RETURNS, STARTS_RERUN, Event, RunStatus, Status
-from vitrine.store import chains, claims, leases, pipelines, runs, schedules
+from vitrine.store import history, pipelines, queue, schedules
 
 TTL = timedelta(seconds=30)
 SHRINK = RunOptions(allow_shrink=True)
@@ -72,13 +82,13 @@ def ask(connection: Connection, kind: RequestKind = RequestKind.RUN, **given: An
 
 
 def claim(connection: Connection) -> Claim:
-    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
+    taken = queue.claim_next(connection, runner="worker-1", ttl=TTL)
     assert taken is not None
     return taken
 
 
 def end(connection: Connection, held: Claim, event: Event) -> Status | None:
-    return leases.end_run(connection, held, event, ENDINGS[event])
+    return queue.end_run(connection, held, event, ENDINGS[event])
 
 
 def requests_of(connection: Connection) -> tuple[Kept, Kept]:
@@ -117,15 +127,15 @@ def apply(connection: Connection, held: Claim | None, event: Event) -> None:
             schedules.fire_schedules(connection)
         case Event.CHAIN:
             complete_wave(connection, pipelines.get(connection, "genres"))
-            chains.fire(connection)
+            schedules.fire_chains(connection)
         case Event.CLAIM:
-            claims.claim_next(connection, runner="worker-2", ttl=TTL)
+            queue.claim_next(connection, runner="worker-2", ttl=TTL)
         case Event.PAUSE:
             pipelines.request_pause(connection, "genres")
         case Event.EXPIRE | Event.CRASH_LOOP:
             lost = "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s', attempt = %s"
             connection.execute(lost, [3 if event is Event.CRASH_LOOP else 1])
-            leases.expire_leases(connection)
+            queue.expire_leases(connection)
         case _:
             assert held is not None
             end(connection, held, event)
@@ -178,7 +188,7 @@ def test_the_event_run_merges_only_requests_that_ask_for_the_same(
     now = pipelines.get(connection, "genres").status
     assert now is NEXT[status, Event.RUN]
     expected = "running" if now in LEASED and after[0][0] == asked else "pending"
-    assert runs.get_request(connection, asked).state == expected
+    assert history.get_request(connection, asked).state == expected
 
 
 @pytest.mark.promise("D8")
@@ -237,7 +247,7 @@ def test_the_history_shows_the_kind_of_a_request_and_the_mode_of_a_run(
     end(connection, claim(connection), Event.FINISH_PAUSED)
     ask(connection, RequestKind.FULL)
     end(connection, claim(connection), Event.FINISH)
-    assert [one.kind for one in runs.list_page(connection, genres.id)] == ["full", "rollback", "incremental"]
+    assert [one.kind for one in history.list_runs(connection, genres.id)] == ["full", "rollback", "incremental"]
 
 
 @pytest.mark.parametrize("unknown", ["requested_kind = 'repair'", """requested_options = '{"from": "2025-01-01"}'"""])
@@ -247,9 +257,9 @@ def test_a_request_that_only_a_newer_release_knows_fails_and_stops_no_runner(
     asked = ask(connection)
     connection.execute(f"UPDATE etl.etl_pipelines SET {unknown}".encode())
     assert pipelines.get(connection, "genres").status is Status.RUN_REQUESTED
-    assert claims.claim_next(connection, runner="worker-1", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="worker-1", ttl=TTL) is None
     assert pipelines.get(connection, "genres").status is Status.FAILED
-    run = runs.get_request(connection, asked).run
+    run = history.get_request(connection, asked).run
     assert run is not None
     assert "upgrade it" in (run.error_message or "")
 
@@ -261,7 +271,7 @@ def test_a_rollback_behind_a_run_that_failed_is_carried_out_when_it_is_asked_for
     held = claim(connection)
     asked = ask(connection, RequestKind.ROLLBACK)
     assert end(connection, held, Event.FAIL) is Status.FAILED
-    assert runs.get_request(connection, asked).state == "failed"
+    assert history.get_request(connection, asked).state == "failed"
     with pytest.raises(TransitionRefused, match=r"FAILED with a rollback requested, .* resume that first"):
         ask(connection)
     assert ask(connection, RequestKind.ROLLBACK) == asked
@@ -282,7 +292,7 @@ def ask_returning(connection: Connection, kind: RequestKind, **given: Any) -> Re
 def expire(connection: Connection, attempt: int) -> None:
     lost = "UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s', attempt = %s"
     connection.execute(lost, [attempt])
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
 
 
 def claim_now(connection: Connection) -> Claim:
@@ -333,7 +343,7 @@ def test_a_kind_that_leaves_the_checkpoint_alone_returns_the_pipeline_to_the_sta
     else:
         failed = None if ending == "success" else "BROKEN"
         run_status = RunStatus.FAILED if failed else RunStatus.SUCCESS
-        leases.end_run(connection, held, Event.RETURN_IDLE, run_status, error_code=failed, error_message=failed)
+        queue.end_run(connection, held, Event.RETURN_IDLE, run_status, error_code=failed, error_message=failed)
     after = pipelines.get(connection, "genres")
     assert after.status is status
     assert (after.last_error, after.postponed, after.next_due_at) == (
@@ -342,7 +352,7 @@ def test_a_kind_that_leaves_the_checkpoint_alone_returns_the_pipeline_to_the_sta
         before.next_due_at,
     )
     assert after.fresh_as_of == before.fresh_as_of
-    assert runs.get_request(connection, asked).state == ("succeeded" if ending == "success" else "failed")
+    assert history.get_request(connection, asked).state == ("succeeded" if ending == "success" else "failed")
     # what was paused before is paused still, and continues when it is asked for
     assert (after.request, after.rerun) == (None, before.request)
     if before.request is not None:
@@ -389,7 +399,7 @@ def test_a_refused_request_leaves_a_paused_run_paused(connection: Connection, ge
     assert paused is not None
     ask(connection, RequestKind.FULL)
     held = claim(connection)
-    assert leases.end_run(connection, held, Event.RETURN_IDLE, RunStatus.FAILED, error_code="PARAM") is Status.PAUSED
+    assert queue.end_run(connection, held, Event.RETURN_IDLE, RunStatus.FAILED, error_code="PARAM") is Status.PAUSED
     assert ask(connection, resume=True) == paused.request_id
 
 
@@ -397,7 +407,7 @@ def test_a_refused_request_leaves_a_paused_run_paused(connection: Connection, ge
 @pytest.mark.parametrize("kind", sorted(RETURNING))
 def test_such_a_kind_promises_no_changes(connection: Connection, genres: Pipeline, kind: RequestKind) -> None:
     asked = ask_returning(connection, kind)
-    assert runs.get_request(connection, asked).promised_at is None
+    assert history.get_request(connection, asked).promised_at is None
     end(connection, claim(connection), Event.RETURN_IDLE)
-    ended = runs.get_request(connection, asked)
+    ended = history.get_request(connection, asked)
     assert (ended.promised_at, ended.run.kind if ended.run else None) == (None, kind)

@@ -16,19 +16,17 @@ from tests.helpers.running import allowing, once_read, run, succeed
 from tests.helpers.waiting import wait_until
 from vitrine import failpoints
 from vitrine.connectors.postgres.sink import session
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import RunStatus, Status
+from vitrine.definition.pipeline import Pipeline, Run
 from vitrine.errors import CheckpointMoved
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.pipeline import Pipeline, Run
 from vitrine.postgres import Connection, connect, raw
 from vitrine.runner.control import Watch
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs
-from vitrine.store import state as states
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store import history, pipelines, queue, state
+from vitrine.store.checkpoint import StoreCheckpoint
 
 AT_ONCE = (0.0, 0.0, 0.0)
 EXECUTIONS_PER_RUN = 1 + len(AT_ONCE)  # the first execution and its retries
@@ -61,9 +59,9 @@ def attempts(
     executor = PipelineExecutor(settings, threading.Event(), waits=waits)
     dispatcher = PipelineDispatcher(settings, executor, delays=(timedelta(0), timedelta(0)))
     for _ in range(most):
-        claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
+        claim = queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl, only=pipeline.id)
         if claim is None:
-            return list(reversed(runs.list_page(connection, pipeline.id)))
+            return list(reversed(history.list_runs(connection, pipeline.id)))
         dispatcher.dispatch(claim, watch=watch)
     raise AssertionError(f"no end after {most} attempts")
 
@@ -99,7 +97,7 @@ def refusals(connection: Connection) -> int:
 
 
 def only_run(connection: Connection, pipeline: Pipeline) -> Run:
-    (one,) = runs.list_page(connection, pipeline.id)
+    (one,) = history.list_runs(connection, pipeline.id)
     return one
 
 
@@ -119,7 +117,7 @@ def test_a_run_continues_from_the_stored_state_and_counts_every_row_once(
     one = only_run(connection, events)
     assert (one.status, one.rows_read, one.batches, one.attempt) == (RunStatus.SUCCESS, 500, 5, 1)
     assert (executed.counts.read, executed.batches) == (500, 5)
-    assert states.load(connection, events.id).generation == (1 if mode == "full" else 0)
+    assert state.load_state(connection, events.id).generation == (1 if mode == "full" else 0)
     assert events_are_right(connection)
 
 
@@ -132,7 +130,7 @@ def test_a_load_that_fails_near_its_end_is_neither_read_nor_applied_twice(
     failpoints.install(f"{point}=raise@1")
     executed = succeed(connection, settings, events, waits=AT_ONCE)
     assert (executed.counts.read, executed.counts.written) == (500, 500)
-    assert states.load(connection, events.id).generation == 1
+    assert state.load_state(connection, events.id).generation == 1
     assert only_run(connection, events).rows_written == 500
     assert events_are_right(connection)
 
@@ -147,7 +145,7 @@ def test_a_catch_up_is_retried_without_the_load(
     failpoints.install(f"after_sink_write=raise@{batch}")
     executed = succeed(connection, settings, events, waits=AT_ONCE)
     assert executed.counts == Counts(read=read, written=500)
-    assert states.load(connection, events.id).generation == 1
+    assert state.load_state(connection, events.id).generation == 1
     assert events_are_right(connection)
 
 
@@ -275,7 +273,7 @@ def test_a_lost_lease_ends_the_wait_before_a_retry(
     events = create_changes(connection, rare_heartbeats)
     with waiting_run(connection, rare_heartbeats, events, threads, tmp_path) as running:
         connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-        leases.expire_leases(connection)
+        queue.expire_leases(connection)
     ended = running.result(1).error
     assert ended is not None
     assert ended.code == "ETL01"
@@ -306,16 +304,16 @@ def test_the_next_attempt_waits_by_the_clock_of_the_database(connection: Connect
     refuse(connection, "53100", times=10**6)
     events = create_changes(connection, settings)
     pipelines.request_run(connection, events.id, trigger="api")
-    claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    claim = queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
     assert claim is not None
     dispatcher = PipelineDispatcher(settings, PipelineExecutor(settings, threading.Event(), waits=()))
     assert dispatcher.dispatch(claim)[1] is Status.RUN_REQUESTED
     due = connection.execute("SELECT next_attempt_at - clock_timestamp() AS wait FROM etl.etl_pipelines").fetchone()
     assert due is not None
     assert timedelta(seconds=10) < due["wait"] <= timedelta(seconds=15)
-    assert claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
+    assert queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
     connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now()")
-    again = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    again = queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
     assert again is not None
     assert again.attempt == 2
 
@@ -378,7 +376,7 @@ def test_a_deadlock_with_another_session_repeats_the_whole_batch(
 
 
 def only_run_after(connection: Connection, pipeline: Pipeline) -> Run:
-    latest, _ = runs.list_page(connection, pipeline.id)
+    latest, _ = history.list_runs(connection, pipeline.id)
     return latest
 
 
@@ -392,7 +390,7 @@ def test_a_locked_target_fails_with_its_own_code_and_the_checkpoint_is_unchanged
     monkeypatch.setattr(session, "_BEGIN", shorter)
     fill_events(connection, 200)
     events = create_changes(connection, settings, mode)
-    before = states.load(connection, events.id)
+    before = state.load_state(connection, events.id)
     with connect(settings.store_url, name="tests:other") as other, other.transaction():
         other.execute("LOCK TABLE analytics.events IN ACCESS EXCLUSIVE MODE")
         made = attempts(connection, settings, events)
@@ -400,7 +398,7 @@ def test_a_locked_target_fails_with_its_own_code_and_the_checkpoint_is_unchanged
     assert (last.status, last.error_code) == (RunStatus.FAILED, "SINK_LOCKED")
     assert "analytics.events" in (last.error_message or "")
     assert pipelines.get(connection, events.id).status is Status.FAILED
-    assert states.load(connection, events.id).position == before.position
+    assert state.load_state(connection, events.id).position == before.position
     read = sum(one.rows_read for one in made) + succeed(connection, settings, events).counts.read
     assert read == (200 if mode == "incremental" else 2 * 200)  # the load is published, and another follows
     assert events_are_right(connection)

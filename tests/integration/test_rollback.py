@@ -13,22 +13,20 @@ from tests.helpers import plugins
 from tests.helpers.forked import forked
 from tests.helpers.memory_case import MemoryDocuments
 from tests.helpers.running import AT_ONCE, create, run_one_batch, succeed, sweep
-from vitrine import revisions
 from vitrine.api.app import create_app
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Entry, KeptGeneration, Position, Step, Written
+from vitrine.core.status import Event, RequestKind, RunStatus, Status
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.errors import LeaseLost, RequestRefused, TransitionRefused
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Entry, KeptGeneration, Position, Step, Written
-from vitrine.pipeline import Claim, Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, generations, leases, pipelines, runs, schedules
-from vitrine.store import state as states
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store import history, pipelines, queue, schedules
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
+from vitrine.store.state import Restorable, known_generations, load_generation, load_state
 
 TARGET = "mem:genres"
 
@@ -97,7 +95,7 @@ def take_rollback(connection: Connection, pipeline: Pipeline, ttl: timedelta) ->
 
 
 def take(connection: Connection, pipeline: Pipeline, ttl: timedelta) -> Claim:
-    claim = claims.claim_next(connection, runner="tests", ttl=ttl, only=pipeline.id)
+    claim = queue.claim_next(connection, runner="tests", ttl=ttl, only=pipeline.id)
     assert claim is not None
     return claim
 
@@ -112,7 +110,7 @@ def roll_back(connection: Connection, settings: Settings, pipeline: Pipeline) ->
 
 
 def live(connection: Connection, pipeline: Pipeline) -> int | None:
-    found = generations.load(connection, pipeline.id).live
+    found = load_generation(connection, pipeline.id).live
     return found.number if found else None
 
 
@@ -126,14 +124,14 @@ def test_the_previous_generation_is_visible_again_as_fresh_as_it_was_and_the_pip
         pipelines.request_pause(connection, genres.id)
     if status is Status.FAILED:
         pipelines.request_run(connection, genres.id, trigger="api")
-        leases.end_run(connection, take(connection, genres, keeping.lease_ttl), Event.FAIL, RunStatus.FAILED)
+        queue.end_run(connection, take(connection, genres, keeping.lease_ttl), Event.FAIL, RunStatus.FAILED)
     executed = roll_back(connection, keeping, genres)
     assert (executed.outcome, executed.error) == (Outcome.FINISHED, None)
     assert shows(documents) == "b"
     pipeline = pipelines.get(connection, genres.id)
     assert (pipeline.status, pipeline.fresh_as_of) == (Status.PAUSED, second)
     assert live(connection, genres) == 2
-    newest = runs.list_page(connection, genres.id, limit=1)[0]
+    newest = history.list_runs(connection, genres.id, limit=1)[0]
     assert (newest.kind, newest.status, newest.error_code) == ("rollback", RunStatus.SUCCESS, None)
 
 
@@ -179,18 +177,18 @@ def test_a_rollback_of_a_running_pipeline_follows_its_run(
     pipelines.request_run(connection, genres.id, trigger="api")
     running = take(connection, genres, keeping.lease_ttl)
     status, asked = pipelines.request_run(connection, genres.id, trigger="api", kind=RequestKind.ROLLBACK)
-    assert (status, runs.get_request(connection, asked).state) == (Status.RUNNING, "pending")
+    assert (status, history.get_request(connection, asked).state) == (Status.RUNNING, "pending")
     assert dispatch(keeping, running)[1] is Status.RUN_REQUESTED
     assert shows(documents) == "c"
     assert dispatch(keeping, take(connection, genres, keeping.lease_ttl))[1] is Status.PAUSED
-    assert (shows(documents), runs.get_request(connection, asked).state) == ("b", "succeeded")
+    assert (shows(documents), history.get_request(connection, asked).state) == ("b", "succeeded")
 
 
 def test_a_schedule_does_not_replace_what_was_restored(
     connection: Connection, keeping: Settings, genres: Pipeline
 ) -> None:
     published(connection, keeping, genres, "ab")
-    revisions.change(connection, keeping, genres.id, {"schedule_interval": "1m"})
+    changes.change(connection, keeping, genres.id, {"schedule_interval": "1m"})
     roll_back(connection, keeping, genres)
     connection.execute("UPDATE etl.etl_pipelines SET next_due_at = now()")
     assert schedules.fire_schedules(connection) == []
@@ -207,7 +205,7 @@ def test_a_process_killed_at_any_point_of_a_rollback_goes_back_one_generation_an
     with forked(lambda: dispatch(keeping, claim)[1], f"{point}=kill") as child:
         assert child.ended() == -9
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-    assert len(leases.expire_leases(connection)) == 1
+    assert len(queue.expire_leases(connection)) == 1
     again = take(connection, genres, keeping.lease_ttl)
     assert (again.kind, again.request_id) == (RequestKind.ROLLBACK, claim.request_id)
     executed, status = dispatch(keeping, again)
@@ -224,7 +222,7 @@ def test_a_runner_that_lost_its_lease_cannot_restore(
     with forked(lambda: dispatch(keeping, claim)[1], "before_checkpoint=stop") as late:
         late.stopped()  # after the publish, before the save
         connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-        leases.expire_leases(connection)
+        queue.expire_leases(connection)
         dispatch(keeping, take(connection, genres, keeping.lease_ttl))
         published(connection, keeping, genres, "c")
         late.wake()
@@ -245,12 +243,12 @@ def test_a_load_that_was_published_and_not_saved_is_what_a_rollback_removes(
         assert child.ended() == -9
     assert (shows(documents), live(connection, genres)) == ("c", 2)
     connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
     pipelines.request_pause(connection, genres.id)
     assert roll_back(connection, keeping, genres).error is None
     assert (shows(documents), live(connection, genres)) == ("b", 2)
     assert pipelines.get(connection, genres.id).fresh_as_of == first[1]
-    assert not states.load(connection, genres.id).generation_open
+    assert not load_state(connection, genres.id).generation_open
 
 
 def test_a_load_under_construction_is_discarded(
@@ -259,10 +257,10 @@ def test_a_load_under_construction_is_discarded(
     published(connection, keeping, genres, "ab")
     rename(connection, "-c")
     run_one_batch(connection, keeping, genres)
-    assert states.load(connection, genres.id).generation_open
+    assert load_state(connection, genres.id).generation_open
     pipelines.request_pause(connection, genres.id)
     assert roll_back(connection, keeping, genres).error is None
-    assert (shows(documents), states.load(connection, genres.id).generation_open) == ("a", False)
+    assert (shows(documents), load_state(connection, genres.id).generation_open) == ("a", False)
     assert sweep(connection, keeping) == []
     pipelines.request_run(connection, genres.id, trigger="api", resume=True)
     assert dispatch(keeping, take(connection, genres, keeping.lease_ttl))[0].error is None
@@ -290,13 +288,13 @@ def test_the_checkpoint_of_a_generation_is_the_one_it_had_when_it_was_last_live(
         moved = Entry(Step.CHECKPOINT, position=Position(("5",), ("6",)), written=Written(facts={"offset": 5}))
         checkpoint.save(moved, None)
         publish("9", offset=9)
-        kept = generations.load(connection, genres.id).previous
+        kept = load_generation(connection, genres.id).previous
         assert kept == KeptGeneration(
             1, 0, "query", Position(("5",), ("6",)), "modified date, id uuid", "index 1", {"offset": 5}
         )
         assert kept is not None
         checkpoint.save(Entry(Step.RESTORED, restored=kept), None)
-    state = states.load(connection, genres.id)
+    state = load_state(connection, genres.id)
     assert (state.position, state.cursor_types) == (kept.position, kept.cursor_types)
     assert (state.identity, state.facts) == ("index 1", {"offset": 5})
     assert live(connection, genres) == 1
@@ -307,13 +305,13 @@ def test_a_zombie_can_store_no_restored_generation(
     connection: Connection, keeping: Settings, database_url: str, genres: Pipeline
 ) -> None:
     published(connection, keeping, genres, "ab")
-    kept = generations.load(connection, genres.id).previous
+    kept = load_generation(connection, genres.id).previous
     claim = take_rollback(connection, genres, keeping.lease_ttl)
     with Link(database_url, name="tests") as store:
         checkpoint = StoreCheckpoint(claim, store)
         checkpoint.open("")
         connection.execute("UPDATE etl.etl_pipelines SET lease_expires_at = now() - interval '1 s'")
-        leases.expire_leases(connection)
+        queue.expire_leases(connection)
         with pytest.raises(LeaseLost):
             checkpoint.save(Entry(Step.RESTORED, restored=kept), None)
     assert live(connection, genres) == 2
@@ -325,7 +323,7 @@ def test_ten_generations_are_remembered_and_the_way_back_is_among_them(
     published(connection, keeping, genres, "abcdefghijkl")
     stored = connection.execute("SELECT generation FROM etl.etl_generations ORDER BY 1").fetchall()
     assert [row["generation"] for row in stored] == list(range(3, 13))
-    found = generations.load(connection, genres.id)
+    found = load_generation(connection, genres.id)
     assert (found.live and found.live.number, found.previous and found.previous.number) == (12, 11)
 
 
@@ -334,7 +332,7 @@ def test_another_query_or_a_reset_keeps_the_way_back(
 ) -> None:
     published(connection, keeping, genres, "a")
     query = "SELECT id, name || '-z' AS name FROM content.genre"
-    revisions.change(connection, keeping, genres.id, {"source_query": query}, state="reset")
+    changes.change(connection, keeping, genres.id, {"source_query": query}, state="reset")
     succeed(connection, keeping, pipelines.get(connection, genres.id))
     assert shows(documents) == "z"
     assert roll_back(connection, keeping, genres).error is None
@@ -346,8 +344,8 @@ def test_another_target_or_key_forgets_the_generations(
     connection: Connection, keeping: Settings, genres: Pipeline, change: dict[str, Any]
 ) -> None:
     published(connection, keeping, genres, "ab")
-    revisions.change(connection, keeping, genres.id, change, state="reset")
-    assert generations.load(connection, genres.id) == generations.Restorable()
+    changes.change(connection, keeping, genres.id, change, state="reset")
+    assert load_generation(connection, genres.id) == Restorable()
 
 
 def test_a_deleted_pipeline_leaves_no_generation(connection: Connection, keeping: Settings, genres: Pipeline) -> None:
@@ -361,7 +359,7 @@ def test_a_generation_that_can_be_restored_is_not_swept(
 ) -> None:
     published(connection, keeping, genres, "ab")
     assert sweep(connection, keeping) == []
-    assert {(genres.id, 1), (genres.id, 2)} == states.known_generations(connection)
+    assert {(genres.id, 1), (genres.id, 2)} == known_generations(connection)
 
 
 # -- targets that keep nothing ----------------------------------------------------------------------------------------
@@ -389,8 +387,8 @@ def test_a_postgresql_mart_is_refused_by_the_runner_and_nothing_changes(
         pipelines.request_pause(connection, mart.id)
     if status is Status.FAILED:
         pipelines.request_run(connection, mart.id, trigger="api")
-        leases.end_run(connection, take(connection, mart, settings.lease_ttl), Event.FAIL, RunStatus.FAILED)
-    before = pipelines.get(connection, mart.id), states.load(connection, mart.id)
+        queue.end_run(connection, take(connection, mart, settings.lease_ttl), Event.FAIL, RunStatus.FAILED)
+    before = pipelines.get(connection, mart.id), load_state(connection, mart.id)
     error = roll_back(connection, settings, mart).error
     assert isinstance(error, RequestRefused)
     assert str(error) == (
@@ -399,8 +397,8 @@ def test_a_postgresql_mart_is_refused_by_the_runner_and_nothing_changes(
     )
     now = pipelines.get(connection, mart.id)
     assert (now.status, now.request_id, now.fresh_as_of) == (status, None, before[0].fresh_as_of)
-    assert states.load(connection, mart.id).position == before[1].position
-    newest = runs.list_page(connection, mart.id, limit=1)[0]
+    assert load_state(connection, mart.id).position == before[1].position
+    newest = history.list_runs(connection, mart.id, limit=1)[0]
     assert (newest.kind, newest.status, newest.error_code) == ("rollback", RunStatus.FAILED, "NOTHING_TO_ROLL_BACK")
 
 
@@ -422,7 +420,7 @@ def test_the_api_refuses_a_rollback_in_vain_and_records_nothing(
     assert (unkept.status_code, unkept.json()["code"]) == (409, "NOTHING_TO_ROLL_BACK")
     assert "does not keep generation 1" in unkept.json()["detail"]
     assert pipelines.get(connection, mart.id).status is Status.IDLE
-    assert len(runs.list_page(connection, mart.id)) == 2
+    assert len(history.list_runs(connection, mart.id)) == 2
 
 
 def test_the_api_requests_a_rollback_and_a_runner_carries_it_out(
@@ -463,6 +461,6 @@ def test_a_rollback_of_a_disabled_or_pausing_pipeline_is_refused(
     pipelines.request_pause(connection, genres.id)
     with pytest.raises(TransitionRefused, match="PAUSE_REQUESTED; wait until it is PAUSED"):
         pipelines.request_run(connection, genres.id, trigger="api", kind=RequestKind.ROLLBACK)
-    revisions.change(connection, keeping, genres.id, {"enabled": False})
+    changes.change(connection, keeping, genres.id, {"enabled": False})
     with pytest.raises(TransitionRefused, match="disabled"):
         pipelines.request_run(connection, genres.id, trigger="api", kind=RequestKind.ROLLBACK)

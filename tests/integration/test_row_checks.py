@@ -24,18 +24,18 @@ from tests.helpers.scores import (
     staging_tables,
     visible,
 )
-from vitrine import failpoints, revisions
-from vitrine.engine import validation
+from vitrine import failpoints
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import ConfigError, DataError, VitrineError
-from vitrine.flow.protocols import Outcome
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.operations import changes
+from vitrine.plan import validation
 from vitrine.postgres import Connection
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 BROKEN = {
     "not_null": (NOT_NULL, "title", None, "with NULL in 'title'"),
@@ -72,7 +72,7 @@ def test_rows_that_break_a_check_stay_invisible_until_they_are_mended(
     fill_scores(connection, 250)
     pipeline = create_scores(connection, settings, [check], mode)
     succeed(connection, settings, pipeline)
-    before, position = visible(connection), states.load(connection, pipeline.id).position
+    before, position = visible(connection), state.load_state(connection, pipeline.id).position
     change_score(connection, [7, 180], column, value)
     error = str(refused(run(connection, settings, pipeline)))
     rows = 3 if kind == "unique" and mode == "full" else 2  # the row that had the value first breaks it as well
@@ -81,7 +81,7 @@ def test_rows_that_break_a_check_stay_invisible_until_they_are_mended(
     assert "180" in error.partition("for example ")[2]
     assert value is None or f"'{value}'" not in error
     assert visible(connection) == before
-    assert states.load(connection, pipeline.id).position == position
+    assert state.load_state(connection, pipeline.id).position == position
     assert status_of(connection, pipeline) is Status.FAILED
     assert staging_tables(connection) == []
     (result,) = results(connection, pipeline).values()
@@ -111,7 +111,7 @@ def test_a_first_load_that_breaks_a_check_creates_no_mart(
     pipeline = create_scores(connection, settings, [check], "incremental")
     refused(run(connection, settings, pipeline))
     assert visible(connection) is None
-    assert states.load(connection, pipeline.id).position.is_start
+    assert state.load_state(connection, pipeline.id).position.is_start
     change_score(connection, [180], "title", "title 180")
     change_score(connection, [180], "kind", "film")
     change_score(connection, [180], "score", "5")
@@ -188,7 +188,7 @@ def test_batches_before_the_one_that_breaks_a_check_stay_written(connection: Con
     shown = visible(connection)
     assert shown is not None
     assert len(shown) == 201
-    assert states.load(connection, pipeline.id).position.cursor == ("2024-01-01 00:03:21+00", "201")
+    assert state.load_state(connection, pipeline.id).position.cursor == ("2024-01-01 00:03:21+00", "201")
 
 
 @pytest.mark.promise("M4")
@@ -348,7 +348,7 @@ def test_a_load_is_counted_by_itself_and_against_the_mart(
     pipeline = create_scores(connection, settings, [])
     succeed(connection, settings, pipeline)
     connection.execute("DELETE FROM ugc.scores WHERE id > 10")
-    revisions.change(connection, settings, pipeline.id, {"checks": [{"type": "row_count"} | check]})
+    changes.change(connection, settings, pipeline.id, {"checks": [{"type": "row_count"} | check]})
     executed = run(connection, settings, pipeline)
     if reason is None:
         assert executed.outcome is Outcome.FINISHED, executed.error
@@ -430,7 +430,7 @@ def test_rows_in_quarantine_are_not_checked_and_the_others_are(
 def test_a_backfill_and_the_catch_up_of_a_full_load_are_checked_as_well(
     connection: Connection, settings: Settings
 ) -> None:
-    from vitrine.requests import RequestKind, RunOptions
+    from vitrine.core.status import RequestKind, RunOptions
 
     fill_scores(connection, 10)
     pipeline = create_scores(connection, settings, [RANGE], "incremental")
@@ -525,8 +525,8 @@ def test_a_query_may_read_nothing_but_the_rows(
 def test_a_check_can_change_nothing_even_if_the_policy_let_it(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitrine import policy
     from vitrine.connectors.postgres.sink import row_checks
+    from vitrine.sql import policy
 
     class Writes:
         def over(self, rows: str) -> str:
@@ -568,11 +568,11 @@ def test_checks_are_stored_exported_and_changed_without_a_choice_for_the_state(
     stored = pipelines.get(connection, pipeline.id).definition
     assert stored == pipeline.definition
     assert stored.model_dump(mode="json", exclude_defaults=True)["checks"] == EVERY
-    changed = revisions.change(connection, settings, pipeline.id, {"checks": [NOT_NULL | {"severity": "warn"}]})
+    changed = changes.change(connection, settings, pipeline.id, {"checks": [NOT_NULL | {"severity": "warn"}]})
     assert changed.config_version == pipeline.config_version + 1
     assert changed.definition.checks[0].severity == "warn"
-    assert states.load(connection, pipeline.id).has_checkpoint
-    differences = revisions.differences(pipeline, changed)
+    assert state.load_state(connection, pipeline.id).has_checkpoint
+    differences = changes.differences(pipeline, changed)
     assert [one.field for one in differences] == ["checks"]
 
 
@@ -582,7 +582,7 @@ def test_a_run_uses_the_checks_that_it_has_captured(connection: Connection, sett
     pipeline = create_scores(connection, settings, [])
 
     def add_check(counts: object, expected: int | None) -> None:
-        revisions.change(connection, settings, pipeline.id, {"checks": [RANGE]})
+        changes.change(connection, settings, pipeline.id, {"checks": [RANGE]})
 
     succeed(connection, settings, pipeline, watch=add_check)
     refused(run(connection, settings, pipeline))

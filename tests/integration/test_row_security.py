@@ -10,9 +10,9 @@ from pydantic import SecretStr
 
 from tests.helpers.running import create, once_read, run, succeed
 from vitrine.api.app import create_app
-from vitrine.engine import plan, validation
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.plan import planner, validation
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
@@ -100,7 +100,7 @@ def test_a_pipeline_may_respect_a_policy_and_says_so(connection: Connection, gua
     assert all(row["title"] < "M" for row in films(connection))
     (warning,) = validation.validate(Definition.model_validate(FIELDS | RESPECT), guarded).warnings
     assert "rows that policies of content.film_work hide" in warning
-    built = plan.prepare(plan.check(Definition.model_validate(FIELDS | RESPECT), guarded), writes=False)
+    built = planner.prepare(planner.check(Definition.model_validate(FIELDS | RESPECT), guarded), writes=False)
     built.close()
     assert [finding.code for finding in built.source.findings] == ["ROW_SECURITY"]
 

@@ -10,15 +10,15 @@ import pytest
 from tests.helpers.events import create_filled
 from tests.helpers.running import create, run, succeed
 from tests.helpers.tasks import register
-from vitrine.ids import RunId
+from vitrine.core.status import RunId
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.logs import OURS, Redactor
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
-from vitrine.runner import run_log
-from vitrine.runner.run_log import RunLogKeeper
+from vitrine.runner import run as run_log
+from vitrine.runner.run import RunLogKeeper
 from vitrine.settings import Settings
-from vitrine.store import run_logs, runs
+from vitrine.store import history
 from vitrine.store.database import Link
 
 
@@ -33,8 +33,8 @@ def _lines_are_made() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction
 
 
 def lines(connection: Connection, pipeline: Pipeline) -> list[dict[str, Any]]:
-    (newest, *_) = runs.list_page(connection, pipeline.id)
-    return [dict(line) for line in run_logs.load(connection, newest.id).lines]
+    (newest, *_) = history.list_runs(connection, pipeline.id)
+    return [dict(line) for line in history.load_log(connection, newest.id).lines]
 
 
 def actions(connection: Connection, pipeline: Pipeline) -> list[str]:
@@ -121,7 +121,7 @@ def test_a_line_has_no_secret_and_nothing_that_the_store_cannot_hold(
 ) -> None:
     pipeline = create_filled(connection, settings, "incremental", 5)
     succeed(connection, settings, pipeline)
-    (newest, *_) = runs.list_page(connection, pipeline.id)
+    (newest, *_) = history.list_runs(connection, pipeline.id)
     made = RunLogKeeper(newest.id, Redactor(["very-secret-word"]))
     with made, Link(settings.store_url, name="tests") as store:
         extra = {"run_id": newest.id, "odd": float("nan"), "half": "\ud800", "thing": object(), "n": "very-secret-word"}
@@ -142,9 +142,9 @@ def test_lines_are_deleted_with_their_run(connection: Connection, settings: Sett
     pipeline = create_filled(connection, settings, "incremental", 5)
     for _ in range(4):
         succeed(connection, settings, pipeline)
-    runs.prune(connection, max_age=timedelta(days=1), max_runs=2)
+    history.prune_runs(connection, max_age=timedelta(days=1), max_runs=2)
     stored = connection.execute("SELECT run_id FROM etl.etl_run_logs").fetchall()
-    assert {row["run_id"] for row in stored} == {one.id for one in runs.list_page(connection, pipeline.id)}
+    assert {row["run_id"] for row in stored} == {one.id for one in history.list_runs(connection, pipeline.id)}
 
 
 def test_a_long_run_stores_its_lines_from_time_to_time(

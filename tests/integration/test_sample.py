@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from vitrine.definition.pipeline import Pipeline
 from vitrine.demo import search, story
 from vitrine.errors import ConfigError
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from vitrine.model import Definition
-from vitrine.pipeline import Claim, Pipeline
+from vitrine.core import status
+from vitrine.core.status import Event, RunStatus, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import PipelineExecutor
-from vitrine.runner.manager import PipelineManager
+from vitrine.runner.run import PipelineDispatcher, PipelineExecutor
+from vitrine.runner.worker import PipelineManager
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, database, leases, pipelines, runs
+from vitrine.store import database, history, pipelines, queue
 
 TTL = timedelta(seconds=30)
 DAY = timedelta(days=1)
@@ -53,7 +53,7 @@ def test_a_claim_among_ten_thousand_pipelines_uses_the_index(
     connection.execute(MANY, {"count": 10_000, "waiting": waiting})
     connection.execute("ANALYZE etl.etl_pipelines")
     statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(sql.SQL(database.statement("claim_next")))
-    given = {"runner": "w", "ttl": TTL, "only": None, "full_sources": full, "steps": pipelines.STEPS}
+    given = {"runner": "w", "ttl": TTL, "only": None, "full_sources": full, "steps": status.STEPS}
     explained = connection.execute(statement, given).fetchone()
     assert explained is not None
     plan = explained["QUERY PLAN"][0]["Plan"]
@@ -66,7 +66,7 @@ def test_a_claim_among_ten_thousand_pipelines_uses_the_index(
 
 
 def claim(connection: Connection, limits: dict[str, int]) -> Claim | None:
-    return claims.claim_next(connection, runner="w", ttl=TTL, runs_per_source=limits)
+    return queue.claim_next(connection, runner="w", ttl=TTL, runs_per_source=limits)
 
 
 @pytest.mark.promise("S7")
@@ -82,7 +82,7 @@ def test_a_source_at_its_limit_is_skipped_without_a_lease(connection: Connection
     assert claim(connection, limits) is None
     waiting = pipelines.get(connection, "p1")
     assert (waiting.status, waiting.lease_owner) == (Status.RUN_REQUESTED, None)
-    leases.end_run(connection, first, Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, first, Event.FINISH, RunStatus.SUCCESS)
     third = claim(connection, limits)
     assert third is not None
     assert third.definition.name == "p1"
@@ -107,21 +107,21 @@ def test_many_runners_at_once_do_not_exceed_a_limit(database_url: str, connectio
 
 def remember(connection: Connection, pipeline: Pipeline, *statuses: str, days: int = 0) -> None:
     """Insert runs that ended this many days ago, the oldest first."""
-    for status in statuses:
+    for end in statuses:
         connection.execute(
             "INSERT INTO etl.etl_runs (pipeline_id, attempt, trigger, kind, status, started_at, finished_at, config,"
             " runner, lease_token) VALUES (%s, 1, 'api', 'full', %s, now() - %s, CASE WHEN %s <> 'RUNNING'"
             " THEN now() - %s END, '{}', 'tests', 1)",
-            [pipeline.id, status, days * DAY, status, days * DAY],
+            [pipeline.id, end, days * DAY, end, days * DAY],
         )
 
 
 def left(connection: Connection, pipeline: Pipeline) -> list[str]:
-    return [run.status.value for run in reversed(runs.list_page(connection, pipeline.id, limit=1000))]
+    return [run.status.value for run in reversed(history.list_runs(connection, pipeline.id, limit=1000))]
 
 
 def prune(connection: Connection, max_runs: int = 1000, limit: int = 500) -> int:
-    return runs.prune(connection, max_age=30 * DAY, max_runs=max_runs, limit=limit)
+    return history.prune_runs(connection, max_age=30 * DAY, max_runs=max_runs, limit=limit)
 
 
 @pytest.mark.promise("S9")

@@ -13,16 +13,15 @@ from pydantic import SecretStr
 from tests.helpers.proxy import Proxy
 from tests.helpers.running import create, differences
 from tests.helpers.waiting import wait_until
-from vitrine import postgres as connections
+from vitrine import postgres
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.runner import dispatcher
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import PipelineExecutor
-from vitrine.runner.manager import PipelineManager
+from vitrine.runner import run
+from vitrine.runner.run import PipelineDispatcher, PipelineExecutor
+from vitrine.runner.worker import PipelineManager
 from vitrine.settings import Settings
-from vitrine.status import Status
 from vitrine.store import pipelines
 
 RUNS, ROWS = 4, 4000
@@ -31,8 +30,8 @@ ROLE = "scarce"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(dispatcher, "CONNECTION_WAITS", (0.05, 0.3))
+    monkeypatch.setattr(postgres, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(run, "CONNECTION_WAITS", (0.05, 0.3))
 
 
 def with_url(settings: Settings, url: str) -> Settings:

@@ -9,16 +9,16 @@ import pytest
 from psycopg import sql
 
 from tests.helpers.waiting import wait_until
-from vitrine import revisions
-from vitrine.model import Definition
-from vitrine.pipeline import Claim, Pipeline
+from vitrine.core import status
+from vitrine.core.status import Event, RunStatus, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Claim, Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import PipelineExecutor
-from vitrine.runner.manager import PipelineManager
+from vitrine.runner.run import PipelineDispatcher, PipelineExecutor
+from vitrine.runner.worker import PipelineManager
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, database, leases, pipelines, runs, schedules
+from vitrine.store import database, history, pipelines, queue, schedules
 
 TTL = timedelta(seconds=30)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -49,14 +49,14 @@ def make_due(connection: Connection, ago: timedelta = timedelta(seconds=1)) -> d
 
 
 def claim(connection: Connection) -> Claim:
-    taken = claims.claim_next(connection, runner="tests", ttl=TTL)
+    taken = queue.claim_next(connection, runner="tests", ttl=TTL)
     assert taken is not None
     return taken
 
 
 def due_times(connection: Connection, pipeline: Pipeline) -> list[tuple[str, datetime | None]]:
     """Trigger and due time of each run, the oldest first."""
-    return [(one.trigger, one.due_at) for one in reversed(runs.list_page(connection, pipeline.id))]
+    return [(one.trigger, one.due_at) for one in reversed(history.list_runs(connection, pipeline.id))]
 
 
 @pytest.mark.promise("S3")
@@ -78,10 +78,10 @@ def test_a_cron_schedule_is_due_by_the_clock_of_the_database_in_its_time_zone(co
 
 def test_the_time_zone_of_the_settings_applies_to_schedules(connection: Connection, settings: Settings) -> None:
     zoned = settings.model_copy(update={"timezone": "Asia/Almaty"})
-    pipeline = revisions.create(connection, zoned, definition(schedule_interval="0 6 * * *"))
+    pipeline = changes.create(connection, zoned, definition(schedule_interval="0 6 * * *"))
     assert pipeline.next_due_at is not None
     assert pipeline.next_due_at.astimezone(UTC).strftime("%H:%M") == "01:00"
-    moved = revisions.change(connection, settings, pipeline.id, {"schedule_interval": "0 7 * * *"})
+    moved = changes.change(connection, settings, pipeline.id, {"schedule_interval": "0 7 * * *"})
     assert moved.next_due_at is not None
     assert moved.next_due_at.astimezone(UTC).strftime("%H:%M") == "07:00"
 
@@ -93,10 +93,10 @@ def test_a_due_time_that_another_runner_has_consumed_is_skipped(connection: Conn
     (seen,) = database.fetch_all(connection, "list_due", limit=10)
     assert schedules.fire_schedules(connection) == [pipeline.name]
     held = claim(connection)
-    leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
     # as a runner does that has read the due time before, and writes now
     late = {"ids": [pipeline.id], "due": [seen["next_due_at"]], "following": [seen["next_due_at"]]}
-    assert database.fetch_all(connection, "fire_schedules", **late, steps=pipelines.STEPS) == []
+    assert database.fetch_all(connection, "fire_schedules", **late, steps=status.STEPS) == []
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
 
 
@@ -105,7 +105,7 @@ def test_after_days_without_a_runner_one_run_starts_and_the_interval_keeps_its_p
     pipeline = create(connection, "7m")
     due = make_due(connection, timedelta(days=3))
     assert schedules.fire_schedules(connection) == [pipeline.name]
-    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert schedules.fire_schedules(connection) == []
     following = pipelines.get(connection, pipeline.id).next_due_at
     assert following is not None
@@ -131,14 +131,14 @@ def test_every_attempt_records_the_due_time_it_serves(connection: Connection) ->
     pipeline = create(connection)
     due = make_due(connection)
     schedules.fire_schedules(connection)
-    leases.end_run(connection, claim(connection), Event.RETRY, RunStatus.FAILED, attempt=1)
+    queue.end_run(connection, claim(connection), Event.RETRY, RunStatus.FAILED, attempt=1)
     held = claim(connection)
     pipelines.request_pause(connection, pipeline.id)
-    leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    queue.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
     pipelines.request_run(connection, pipeline.id, trigger="api")  # resumes the same request
-    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("schedule", due), ("api", due)]
-    (request,) = {one.request_id for one in runs.list_page(connection, pipeline.id)}
+    (request,) = {one.request_id for one in history.list_runs(connection, pipeline.id)}
     assert request is not None
 
 
@@ -148,9 +148,9 @@ def test_a_run_that_a_user_requests_has_no_due_time(connection: Connection, endi
     pipeline = create(connection)
     due = make_due(connection)
     schedules.fire_schedules(connection)
-    leases.end_run(connection, claim(connection), ending, RunStatus.SUCCESS)
+    queue.end_run(connection, claim(connection), ending, RunStatus.SUCCESS)
     pipelines.request_run(connection, pipeline.id, trigger="cli")
-    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("cli", None)]
 
 
@@ -161,8 +161,8 @@ def test_a_rerun_after_a_scheduled_run_is_not_a_second_run_for_the_due_time(conn
     schedules.fire_schedules(connection)
     held = claim(connection)
     pipelines.request_run(connection, pipeline.id, trigger="api")
-    leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
-    leases.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    queue.end_run(connection, claim(connection), Event.FINISH, RunStatus.SUCCESS)
     assert due_times(connection, pipeline) == [("schedule", due), ("api", None)]
 
 
@@ -195,7 +195,7 @@ def test_a_schedule_stored_without_validation_does_not_stop_the_others(connectio
     make_due(connection)
     assert sorted(schedules.fire_schedules(connection)) == ["fine", "genres"]
     assert claim(connection).definition.name == "fine"
-    assert claims.claim_next(connection, runner="tests", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="tests", ttl=TTL) is None
     row = connection.execute("SELECT status, next_due_at FROM etl.etl_pipelines WHERE id = %s", [odd.id]).fetchone()
     assert row == {"status": "FAILED", "next_due_at": None}
 

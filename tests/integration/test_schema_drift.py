@@ -9,15 +9,14 @@ import pytest
 from tests.helpers.events import both_modes
 from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.tasks import register
-from vitrine import revisions
-from vitrine.engine import validation
-from vitrine.ids import Row
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import Row
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
+from vitrine.operations import changes
+from vitrine.plan import validation
 from vitrine.postgres import Connection, raw
-from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 QUERY = "SELECT * FROM ugc.stock"
 TARGET = "analytics.stock"
@@ -102,7 +101,7 @@ def test_a_column_that_the_user_removes_from_the_query_keeps_its_values(
     pipelines.request_pause(connection, stock.id)
     query = "SELECT id, amount, modified FROM ugc.stock"
     state: dict[str, Any] = {"state": "keep"} if mode == "incremental" else {}
-    stock = revisions.change(connection, settings, stock.id, {"source_query": query}, **state)
+    stock = changes.change(connection, settings, stock.id, {"source_query": query}, **state)
     connection.execute("UPDATE ugc.stock SET amount = 9, modified = now()")
     succeed(connection, settings, stock)
     assert differences(connection, query, TARGET, "id") == []
@@ -168,7 +167,7 @@ def test_a_column_that_is_added_is_reported_with_what_old_rows_hold(
     with caplog.at_level(logging.WARNING):
         succeed(connection, settings, stock)
     assert warning in caplog.text
-    states.reset(connection, stock.id)
+    state.reset_state(connection, stock.id)
     succeed(connection, settings, stock)
     assert differences(connection, QUERY, TARGET, "id") == []
 

@@ -7,9 +7,9 @@ import pytest
 from tests.helpers.running import run, succeed
 from tests.helpers.scores import SCORES, change_score, fill_scores, results
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
-from vitrine.engine import validation
 from vitrine.errors import ConfigError, DataError
-from vitrine.runner.executor import Executed
+from vitrine.plan import validation
+from vitrine.runner.run import Executed
 
 Check = dict[str, Any]
 

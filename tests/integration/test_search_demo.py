@@ -9,11 +9,11 @@ import pytest
 
 from tests.helpers.running import create, succeed
 from tests.helpers.search_case import Search
-from vitrine.demo import search as demo
-from vitrine.engine import reconcile
-from vitrine.pipeline import Pipeline
+from vitrine.compare import reconcile
+from vitrine.definition.pipeline import Pipeline
+from vitrine.demo import search
 from vitrine.postgres import Connection
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
 
 ROLES = ("director", "actor", "writer")
@@ -122,7 +122,7 @@ def indexes(connection: Connection, settings: Settings, elasticsearch_url: str, 
     changed = {"connectors": {"elasticsearch": {"url": elasticsearch_url}}, "lease_ttl": timedelta(seconds=30)}
     own = settings.model_copy(update=changed)
     pipelines: dict[str, Pipeline] = {}
-    for document in demo.documents():
+    for document in search.documents():
         name = str(document.fields["target_table"]).removeprefix("es:")
         fields = {field: value for field, value in document.fields.items() if field != "id"}
         pipelines[name] = create(connection, own, **{**fields, "target_table": f"es:{index_name}-{name}"})
@@ -156,15 +156,15 @@ def test_the_catalogue_finds_films_by_actor_genre_and_word_forms_of_both_languag
 
     played = sorted(film["title"] for film in films.values() if actor in film["actors"])
     assert sample["title"] in played
-    assert indexes.titles(demo.by_actor(actor.lower())) == played
+    assert indexes.titles(search.by_actor(actor.lower())) == played
     directed = {"query": {"nested": {"path": "directors", "query": {"term": {"directors.full_name.keyword": actor}}}}}
     assert indexes.titles(directed) == sorted(film["title"] for film in films.values() if actor in film["directors"])
     tagged = {"query": {"nested": {"path": "genres", "query": {"term": {"genres.name": genre}}}}}
     assert indexes.titles(tagged) == sorted(film["title"] for film in films.values() if genre in film["genres"])
 
-    assert indexes.titles(demo.by_words("планета")) == ["Солярис", "Тайна третьей планеты"]
-    assert indexes.titles(demo.by_words("далекий")) == ["Солярис"]  # ё in the text, е in the search
-    assert indexes.titles(demo.by_words("striking empires"))[:1] == ["Star Wars: Episode V - The Empire Strikes Back"]
+    assert indexes.titles(search.by_words("планета")) == ["Солярис", "Тайна третьей планеты"]
+    assert indexes.titles(search.by_words("далекий")) == ["Солярис"]  # ё in the text, е in the search
+    assert indexes.titles(search.by_words("striking empires"))[:1] == ["Star Wars: Episode V - The Empire Strikes Back"]
 
 
 def test_names_of_two_actors_of_one_film_do_not_find_it(indexes: Indexes) -> None:
@@ -179,7 +179,7 @@ def test_names_of_two_actors_of_one_film_do_not_find_it(indexes: Indexes) -> Non
         for other in film["actors"]
         if f"{one.split(' ')[0]} {other.split(' ')[-1]}" not in actors
     )
-    assert indexes.titles(demo.by_actor(f"{first.split(' ')[0]} {second.split(' ')[-1]}")) == []
+    assert indexes.titles(search.by_actor(f"{first.split(' ')[0]} {second.split(' ')[-1]}")) == []
 
 
 def test_the_other_two_indexes_hold_the_films_and_their_ratings(indexes: Indexes) -> None:
@@ -203,7 +203,7 @@ def test_the_other_two_indexes_hold_the_films_and_their_ratings(indexes: Indexes
     ).fetchall()[0]
     numbers = {"rating_count": best["rating_count"], "avg_rating": f"{float(best['avg_rating']):.2f}"}
     assert {"film_id": best["film_id"], **numbers} == expected
-    assert indexes.titles(demo.by_actor(best["actors"][0]["full_name"]), "film_rating_agg").count(best["title"]) == 1
+    assert indexes.titles(search.by_actor(best["actors"][0]["full_name"]), "film_rating_agg").count(best["title"]) == 1
 
 
 def test_a_second_run_duplicates_nothing_and_every_index_equals_its_source(indexes: Indexes) -> None:

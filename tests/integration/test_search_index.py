@@ -14,18 +14,17 @@ from tests.helpers.running import run, succeed, sweep
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request
 from tests.helpers.waiting import wait_until
-from vitrine import registry, revisions
-from vitrine.connectors.elasticsearch import sweeping
-from vitrine.engine import reconcile, validation
-from vitrine.flow.protocols import Outcome
-from vitrine.ids import Row
-from vitrine.pipeline import Pipeline
-from vitrine.registry import Kind, Task
-from vitrine.requests import RequestKind
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
-from vitrine.status import Status
-from vitrine.store import leases, pipelines
+from vitrine.compare import reconcile
+from vitrine.connectors.elasticsearch import index
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import RequestKind, Row, Status
+from vitrine.definition import registry
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
+from vitrine.operations import changes
+from vitrine.plan import validation
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
+from vitrine.store import pipelines, queue
 
 
 def warnings(cluster: Cluster, pipeline: Pipeline) -> str:
@@ -35,7 +34,7 @@ def warnings(cluster: Cluster, pipeline: Pipeline) -> str:
 
 
 def update(cluster: Cluster, pipeline: Pipeline, **fields: Any) -> None:
-    revisions.change(cluster.connection, cluster.settings, pipeline.name, fields, state="keep")
+    changes.change(cluster.connection, cluster.settings, pipeline.name, fields, state="keep")
 
 
 def touch(cluster: Cluster, note: str, *ids: int) -> None:
@@ -307,12 +306,12 @@ def test_a_load_is_swept_though_a_template_has_given_it_an_alias(cluster: Cluste
         claim = claimed(cluster.settings)
         with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
             assert child.ended() < 0
-    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: queue.expire_leases(cluster.connection), what="the end of the lease")
     live = cluster.search.live(cluster.name)
     (load,) = set(cluster.search.indexes(cluster.name)) - {live}
     pipelines.request_pause(cluster.connection, pipeline.id)
     query = {"source_query": f"{NUMBERS} WHERE id > 0"}
-    revisions.change(cluster.connection, cluster.settings, pipeline.name, query, state="reset")
+    changes.change(cluster.connection, cluster.settings, pipeline.name, query, state="reset")
     assert sweep(cluster.connection, cluster.settings) == [load]
 
 
@@ -428,7 +427,7 @@ def test_a_load_that_dies_before_the_alias_changes_leaves_the_index_as_it_was(cl
         assert child.ended() < 0
     assert cluster.search.live(cluster.name) == before
     assert set(cluster.notes().values()) == {"note 1", "note 2", "note 3"}
-    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: queue.expire_leases(cluster.connection), what="the end of the lease")
     if ends == "swept":
         update(cluster, pipeline, source_query=f"{NUMBERS} WHERE id > 0")  # the load belongs to another query
     executed = run(cluster.connection, cluster.settings, pipeline, resume=True)
@@ -487,7 +486,7 @@ def test_a_batch_whose_runner_dies_after_the_reply_is_written_again_with_the_sam
     with forked(lambda: dispatched(cluster.settings, claim), "before_checkpoint=kill@2") as child:
         assert child.ended() < 0
     assert sum(note == "changed" for note in cluster.notes().values()) == 10
-    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: queue.expire_leases(cluster.connection), what="the end of the lease")
     assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
     assert cluster.ids() == [str(number) for number in range(1, 21)]
     assert set(cluster.notes().values()) == {"changed"}
@@ -504,7 +503,7 @@ def test_a_run_that_wakes_after_its_lease_has_ended_sends_nothing(cluster: Clust
     claim = claimed(cluster.settings)
     with forked(lambda: dispatched(cluster.settings, claim), "after_read=stop") as zombie:
         zombie.stopped()
-        wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
+        wait_until(lambda: queue.expire_leases(cluster.connection), what="the end of the lease")
         touch(cluster, "newer", 1, 2)
         assert run(cluster.connection, cluster.settings, pipeline, resume=True).outcome is Outcome.FINISHED
         sent = len(cluster.proxy.bulks)
@@ -538,7 +537,7 @@ def test_a_run_that_takes_over_waits_before_its_first_write(cluster: Cluster) ->
     touch(cluster, "changed", 1)
     pipelines.request_run(cluster.connection, pipeline.id, trigger="api")
     claimed(cluster.settings)  # and dies
-    wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
+    wait_until(lambda: queue.expire_leases(cluster.connection), what="the end of the lease")
     url, waits = cluster.proxy.url, "600s"
     patient = cluster.settings.model_copy(
         update={"connectors": {"elasticsearch": {"url": url, "takeover_grace": waits}}}
@@ -569,7 +568,7 @@ def test_reconcile_compares_documents_with_the_source(cluster: Cluster) -> None:
 def test_a_cluster_that_does_not_answer_stops_no_sweep_for_long(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "SWEEP_SECONDS", 0.3)
+    monkeypatch.setattr(index, "SWEEP_SECONDS", 0.3)
     with cluster.proxy.blocked():
         started = time.monotonic()
         assert sweep(cluster.connection, cluster.settings) == []

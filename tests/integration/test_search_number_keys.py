@@ -7,9 +7,9 @@ import pytest
 from tests.helpers.reconciling import NOTHING, keys, report
 from tests.helpers.running import succeed
 from tests.helpers.search_cluster import Cluster
-from vitrine import revisions
-from vitrine.connectors.elasticsearch import number_keys
-from vitrine.pipeline import Pipeline
+from vitrine.connectors.elasticsearch import read
+from vitrine.definition.pipeline import Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import raw
 
 PRICES = "SELECT price, shop, id FROM content.prices"
@@ -40,7 +40,7 @@ AS_KEYWORD = {"index": {"mappings": {"properties": {"price": {"type": "keyword"}
 def test_documents_that_the_source_lacks_are_deleted(
     cluster: Cluster, kind: str, fields: dict[str, Any], ids: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(number_keys, "KEYS_PER_QUERY", 1)
+    monkeypatch.setattr(read, "KEYS_PER_QUERY", 1)
     pipeline = create(cluster, kind, **fields)
     before = set(cluster.search.documents(cluster.name))
     assert before >= ids
@@ -68,6 +68,6 @@ def test_rows_that_vanished_are_deleted_by_a_run_that_compares_the_keys(cluster:
     pipeline = create(cluster, DECIMAL, mode="incremental", incremental_key="id", incremental_id_key="price")
     cluster.connection.execute("DELETE FROM content.prices WHERE id IN (3, 4)")
     options = {"delete_mode": "reconcile_keys"}
-    pipeline = revisions.change(cluster.connection, cluster.settings, pipeline.id, {"options": options})
+    pipeline = changes.change(cluster.connection, cluster.settings, pipeline.id, {"options": options})
     assert succeed(cluster.connection, cluster.settings, pipeline).counts.deleted == 2
     assert not {"1.50", "2.00"} & set(cluster.search.documents(cluster.name))

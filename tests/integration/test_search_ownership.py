@@ -7,13 +7,12 @@ import pytest
 from tests.helpers.running import run, succeed, sweep
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request
-from vitrine import revisions
-from vitrine.engine import validation
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import ConfigError
-from vitrine.pipeline import Pipeline
-from vitrine.runner.executor import Executed
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.operations import changes
+from vitrine.plan import validation
+from vitrine.runner.run import Executed
+from vitrine.store import pipelines, state
 
 
 def refusal(executed: Executed) -> tuple[str, str]:
@@ -107,10 +106,13 @@ def test_changes_are_not_written_to_another_index_than_the_checkpoint_belongs_to
         cluster.search.remove(cluster.name)
     if event == "by hand":
         cluster.search.ask("PUT", second, {"aliases": {cluster.name: {}, f"{second}__write": {}}})
-    before = cluster.search.documents(cluster.name), states.load(cluster.connection, pipeline.id).position
+    before = cluster.search.documents(cluster.name), state.load_state(cluster.connection, pipeline.id).position
     cluster.fill(4, 5)
     assert refusal(run(cluster.connection, cluster.settings, pipeline))[0] == code
-    assert (cluster.search.documents(cluster.name), states.load(cluster.connection, pipeline.id).position) == before
+    assert (
+        cluster.search.documents(cluster.name),
+        state.load_state(cluster.connection, pipeline.id).position,
+    ) == before
 
 
 def test_another_key_needs_a_full_run_because_documents_with_the_old_ids_would_stay(cluster: Cluster) -> None:
@@ -118,7 +120,7 @@ def test_another_key_needs_a_full_run_because_documents_with_the_old_ids_would_s
     query = "SELECT id, id + 100 AS other, note, modified FROM content.numbers"
     pipeline = cluster.create(query, **INCREMENTAL)
     succeed(cluster.connection, cluster.settings, pipeline)
-    revisions.change(cluster.connection, cluster.settings, pipeline.name, {"key_columns": ["other"]}, state="reset")
+    changes.change(cluster.connection, cluster.settings, pipeline.name, {"key_columns": ["other"]}, state="reset")
     assert code_of_validation(cluster, pipeline) == "TARGET_SCHEMA"
     code, text = refusal(run(cluster.connection, cluster.settings, pipeline))
     assert (code, "build the index again by a full run" in text) == ("TARGET_SCHEMA", True)
@@ -180,7 +182,7 @@ def load_without_publishing(cluster: Cluster, **fields: Any) -> Pipeline:
         refusal(run(cluster.connection, cluster.settings, pipeline, retry=True))
     pipelines.request_pause(cluster.connection, pipeline.id)
     query = {"source_query": f"{NUMBERS} WHERE id > 0"}
-    revisions.change(cluster.connection, cluster.settings, pipeline.name, query, state="reset")
+    changes.change(cluster.connection, cluster.settings, pipeline.name, query, state="reset")
     return pipeline
 
 

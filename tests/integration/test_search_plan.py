@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.planning_changes import carry_out, figures, of_run, planned
 from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, NUMBERS, Cluster
-from vitrine import revisions
+from vitrine.operations import changes
 
 UPPER = NUMBERS.replace("note", "CASE WHEN id <= 20 THEN upper(note) ELSE note END AS note", 1)
 
@@ -38,7 +38,7 @@ def test_the_guard_of_an_index_is_planned_as_it_counts(cluster: Cluster, strict:
     query = NUMBERS.replace("id,", "id + 100 AS id,", 1)
     found = of_run(planned(cluster.settings, pipeline, source_query=query), "next")
     assert figures(found) == (20, 0, 20)
-    changed = revisions.change(cluster.connection, cluster.settings, pipeline.id, {"source_query": query})
+    changed = changes.change(cluster.connection, cluster.settings, pipeline.id, {"source_query": query})
     error = run(cluster.connection, cluster.settings, changed).error
     assert (error is not None, "SHRINK_GUARD" in (found.refused or "")) == (strict, strict)
 

@@ -10,9 +10,9 @@ from tests.helpers.reconciling import NOTHING, keys, report
 from tests.helpers.running import succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Reply, Request
-from vitrine.connectors.elasticsearch import scan, stored
-from vitrine.connectors.elasticsearch.scan import Scan
-from vitrine.engine import digests, reconcile
+from vitrine.compare import digests, reconcile
+from vitrine.connectors.elasticsearch import read
+from vitrine.connectors.elasticsearch.read import Scan
 from vitrine.errors import TransientError
 from vitrine.store import pipelines
 
@@ -90,7 +90,7 @@ def test_a_view_that_the_cluster_has_closed_is_not_a_missing_index(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a restart."""
-    monkeypatch.setattr(stored, "Scan", partial(Scan, page=10))
+    monkeypatch.setattr(read, "Scan", partial(Scan, page=10))
     cluster.fill(1, 30)
     pipeline = cluster.create()
     succeed(cluster.connection, cluster.settings, pipeline)
@@ -107,7 +107,7 @@ def test_a_view_that_the_cluster_has_closed_is_not_a_missing_index(
 
 def test_pages_of_wide_documents_are_small(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster builds a page in its memory."""
-    monkeypatch.setattr(scan, "PAGE_BYTES", 100_000)
+    monkeypatch.setattr(read, "PAGE_BYTES", 100_000)
     cluster.fill(1, 400)
     cluster.connection.execute("UPDATE content.numbers SET note = repeat('x', 5000) WHERE id > 100")
     pipeline = cluster.create()

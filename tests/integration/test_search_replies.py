@@ -19,18 +19,18 @@ from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Lost, Reply, Request, SearchProxy
 from tests.helpers.waiting import wait_until
-from vitrine import revisions
+from vitrine.compare import reconcile
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.bulk import Action, Bulk, Limits, Operations
-from vitrine.connectors.elasticsearch.requests import Requests
-from vitrine.engine import plan, reconcile, validation
+from vitrine.connectors.elasticsearch.client import Requests
+from vitrine.core.rows import Reject
+from vitrine.core.status import Status
 from vitrine.errors import TransientError
-from vitrine.flow.rows import Reject
+from vitrine.operations import changes
+from vitrine.plan import planner, validation
 from vitrine.postgres import raw
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import leases, pipelines, rejects
-from vitrine.store import state as states
+from vitrine.store import checkpoint, pipelines, queue, state
 
 # -- single documents -------------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def test_a_reject_that_is_nested_too_deeply_can_be_listed(cluster: Cluster) -> N
     options = {"on_reject": "quarantine", "index": index}
     pipeline = cluster.create("SELECT id, note, tree FROM content.numbers", options=options)
     succeed(cluster.connection, cluster.settings, pipeline)
-    (reject,) = rejects.list_open(cluster.connection, pipeline.id)
+    (reject,) = checkpoint.list_open(cluster.connection, pipeline.id)
     assert reject["key"] == "1"
     assert list(reject["row"]) == ["document"]
 
@@ -123,7 +123,7 @@ def test_a_load_keeps_the_last_good_document_of_a_rejected_row(cluster: Cluster,
         claim = claimed(cluster.settings)
         with forked(lambda: dispatched(cluster.settings, claim), "before_alias=kill") as child:
             assert child.ended() < 0
-        wait_until(lambda: leases.expire_leases(cluster.connection), what="the end of the lease")
+        wait_until(lambda: queue.expire_leases(cluster.connection), what="the end of the lease")
     succeed(cluster.connection, cluster.settings, pipeline, resume=dies)
     assert cluster.notes() == {"1": "7", "2": "7", "3": "8", "4": "8"}
     assert set(cluster.rejected(pipeline)) == {"1", "2", "6"}
@@ -144,7 +144,7 @@ def test_a_refused_document_fails_the_run_where_the_policy_says_so(cluster: Clus
     assert "row 7 of" in str(executed.error)
     assert "failed to parse field [note]" in str(executed.error)
     assert "secret" not in str(executed.error)
-    assert states.load(cluster.connection, pipeline.id).position.is_start
+    assert state.load_state(cluster.connection, pipeline.id).position.is_start
     assert pipelines.get(cluster.connection, pipeline.name).status is Status.FAILED
 
 
@@ -216,7 +216,7 @@ def test_a_document_with_a_higher_version_is_never_a_success(cluster: Cluster, m
 def test_deleting_a_document_that_is_not_there_is_a_success(cluster: Cluster) -> None:
     cluster.fill(1, 3)
     succeed(cluster.connection, cluster.settings, cluster.create())
-    requests = Requests(cluster.settings.section("elasticsearch", ElasticsearchSettings), "es:x", plan.NoLease())
+    requests = Requests(cluster.settings.section("elasticsearch", ElasticsearchSettings), "es:x", planner.NoLease())
     bulk = Bulk(requests, f"{cluster.search.live(cluster.name)}__write", Limits(10, 1000, 1, compress=False), 1, fail)
     bulk.send(Operations(Action.DELETE, ["2", "77"], version=2**62))
     bulk.finish()
@@ -254,7 +254,7 @@ def test_a_reply_that_does_not_account_for_every_document_is_a_failure(cluster: 
     with cluster.proxy.following(cluster.proxy.once(lambda request: BROKEN[how](request.forward()))):
         executed = run(cluster.connection, cluster.settings, pipeline)
     assert isinstance(executed.error, TransientError)
-    assert states.load(cluster.connection, pipeline.id).position.is_start
+    assert state.load_state(cluster.connection, pipeline.id).position.is_start
     succeed(cluster.connection, cluster.settings, pipeline, waits=(0.01,))
     assert len(cluster.ids()) == 5
 
@@ -318,7 +318,7 @@ def test_an_upsert_that_changes_nothing_is_a_success(cluster: Cluster) -> None:
     fields: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "write": "upsert"}}
     pipeline = cluster.create(**fields)
     succeed(cluster.connection, cluster.settings, pipeline)
-    revisions.change_state(cluster.connection, pipeline.name)  # everything is sent again
+    changes.change_state(cluster.connection, pipeline.name)  # everything is sent again
     succeed(cluster.connection, cluster.settings, pipeline)
     assert cluster.rejected(pipeline) == {}
     assert [json.loads(one)["update"]["_id"] for one in cluster.proxy.bulks[-1].lines[::2]] == ["1", "2", "3"]

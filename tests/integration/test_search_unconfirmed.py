@@ -11,7 +11,7 @@ from tests.helpers.running import run, succeed
 from tests.helpers.search_cluster import INCREMENTAL, Cluster
 from tests.helpers.search_proxy import Reply, Request
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
-from vitrine.connectors.elasticsearch.requests import Requests
+from vitrine.connectors.elasticsearch.client import Requests
 from vitrine.errors import LeaseLost, TransientError
 
 QUARANTINE: dict[str, Any] = {**INCREMENTAL, "options": {"horizon_margin": "0s", "on_reject": "quarantine"}}

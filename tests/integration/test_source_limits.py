@@ -12,15 +12,14 @@ from psycopg import sql
 from tests.helpers.planning import BOMB, create_bomb, planning, silent
 from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.waiting import wait_until
-from vitrine.connectors.postgres.role_limits import RoleLimits
-from vitrine.engine import validation
+from vitrine.core.protocols import Outcome
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import ConfigError, DataError, VitrineError
-from vitrine.flow.protocols import Outcome
-from vitrine.pipeline import Pipeline
-from vitrine.postgres import Connection, connect
-from vitrine.runner.executor import Executed
+from vitrine.plan import validation
+from vitrine.postgres import Connection, RoleLimits, connect
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
-from vitrine.store import pipelines, rejects
+from vitrine.store import checkpoint, pipelines
 
 PROMISED_SECONDS = 3.0
 """A stop, a pause or a delete during a plan: one second by design, with a reserve for a loaded machine."""
@@ -257,14 +256,14 @@ def test_a_row_that_is_too_large_is_quarantined_without_its_values(
     counts = succeed(connection, settings, pipeline).counts
     assert (counts.read, counts.rejected) == (9, len(large))
     assert differences(connection, OTHER_ROWS, "analytics.films", "id") == []
-    found = rejects.list_page(connection, pipeline.id, with_rows=True)
+    found = checkpoint.list_page(connection, pipeline.id, with_rows=True)
     assert [(one.key, one.column, one.code, one.row) for one in found] == [
         (str(number), "body", "ROW_TOO_LARGE", {}) for number in large
     ]
     assert found[0].reason == ("the row has 4.8MB, more than 1MB (VITRINE_MAX_ROW_BYTES), most of it in column 'body'")
     change(connection, large[0], 1)
     succeed(connection, settings, pipeline)
-    assert [one.key for one in rejects.list_page(connection, pipeline.id)] == [str(number) for number in large[1:]]
+    assert [one.key for one in checkpoint.list_page(connection, pipeline.id)] == [str(number) for number in large[1:]]
     assert differences(connection, OTHER_ROWS, "analytics.films", "id") == []
 
 
@@ -300,7 +299,7 @@ def test_a_row_that_is_too_large_is_found_whatever_its_columns_are_named(
     query = 'SELECT id, title AS q, body AS r, 1 AS size, 2 AS key, 3 AS formats, 4 AS "cursor" FROM content.wide'
     pipeline = wide(connection, settings, 5, query=query, options=QUARANTINE)
     assert succeed(connection, settings, pipeline).counts.rejected == 1
-    assert [one.column for one in rejects.list_page(connection, pipeline.id)] == ["r"]
+    assert [one.column for one in checkpoint.list_page(connection, pipeline.id)] == ["r"]
 
 
 @pytest.mark.promise("K14", "E2")

@@ -7,14 +7,14 @@ import pytest
 from fastapi.testclient import TestClient
 from psycopg import sql
 
-from vitrine import pipeline_files
 from vitrine.api.app import create_app
-from vitrine.engine import validation
+from vitrine.definition import files, yaml
 from vitrine.errors import ConfigError, NotFound
+from vitrine.operations import checks
+from vitrine.operations.bodies.overview import TableBody
+from vitrine.operations.context import Context, local_caller
+from vitrine.plan import validation
 from vitrine.postgres import Connection
-from vitrine.service import sources
-from vitrine.service.bodies.sources import TableBody
-from vitrine.service.context import Context, local_caller
 from vitrine.settings import Settings
 
 
@@ -24,7 +24,7 @@ def context(connection: Connection, settings: Settings) -> Context:
 
 
 def tables(context: Context, **options: Any) -> dict[str, TableBody]:
-    return {one.full_name: one for one in sources.tables(context, "default", **options).items}
+    return {one.full_name: one for one in checks.list_tables(context, "default", **options).items}
 
 
 def test_tables_have_their_key_and_the_best_cursor_first(context: Context) -> None:
@@ -67,7 +67,7 @@ def test_only_allowed_schemas_and_readable_columns_are_listed(
     with pytest.raises(ConfigError, match="VITRINE_ALLOWED_SOURCE_SCHEMAS"):
         tables(context, schema="public")
     with pytest.raises(NotFound, match="configured: default"):
-        sources.tables(context, "billing")
+        checks.list_tables(context, "billing")
 
 
 def test_every_kind_of_table_is_described(context: Context, connection: Connection) -> None:
@@ -97,7 +97,7 @@ def test_pages_continue_where_the_last_one_ended(context: Context) -> None:
     seen: list[str] = []
     after: str | None = ""
     while after is not None:
-        page = sources.tables(context, "default", after=after, limit=3)
+        page = checks.list_tables(context, "default", after=after, limit=3)
         seen += [one.full_name for one in page.items]
         after = page.next
     assert seen == whole
@@ -113,8 +113,8 @@ def test_the_first_file_of_every_table_is_valid(context: Context, connection: Co
     for name, table in tables(context).items():
         cursor = next((one.column for one in table.cursors if one.is_modification), None)
         columns = [column.name for column in table.columns]
-        starting = pipeline_files.Starting(table.schema_name, table.name, columns, table.key, cursor)
-        document = pipeline_files.parse_text(f"{name}.yaml", starting.text())
+        starting = files.Starting(table.schema_name, table.name, columns, table.key, cursor)
+        document = yaml.parse_text(f"{name}.yaml", starting.text())
         report = validation.validate(document.valid_definition(), settings)
         assert [column.name for column in report.columns] == columns, name
 
@@ -132,6 +132,6 @@ def test_routes_list_tables_and_transforms(settings: Settings, connection: Conne
 
 
 def test_names_are_quoted_only_where_sql_needs_it() -> None:
-    starting = pipeline_files.Starting("content", "film", ["id", "user", "Name", 'a"b'], ["id"], None)
+    starting = files.Starting("content", "film", ["id", "user", "Name", 'a"b'], ["id"], None)
     assert 'SELECT id, "user", "Name", "a""b"\n' in starting.text()
     assert sql.Identifier('a"b').as_string(None) == '"a""b"'

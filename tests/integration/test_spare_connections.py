@@ -6,13 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.events import create_events, fill_events
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import PipelineExecutor
+from vitrine.runner.run import PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import claims, pipelines
+from vitrine.store import pipelines, queue
 from vitrine.store.database import SPARE_SECONDS, Link, Spares
 
 
@@ -98,7 +97,7 @@ def test_only_a_run_that_kept_its_lease_leaves_its_session(
     connection: Connection, settings: Settings, events: Pipeline, spares: Spares, lost: bool
 ) -> None:
     pipelines.request_run(connection, events.id, trigger="api")
-    claim = claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
+    claim = queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl)
     assert claim is not None
     if lost:
         connection.execute("UPDATE etl.etl_pipelines SET lease_token = lease_token + 1")

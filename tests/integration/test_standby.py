@@ -10,7 +10,7 @@ from tests.helpers.waiting import wait_until
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import state as states
+from vitrine.store import state
 
 EARLIER, LATER = 1, 2
 
@@ -54,7 +54,7 @@ def test_a_row_that_a_standby_replays_later_is_not_lost(
         wait_until(lambda: events_on(standby) == 2)
         assert succeed(connection, replica, events).counts.written == 1
         # idle from here on: the checkpoint stays, at most the lookback behind the last transaction
-        position = states.load(connection, events.id).position
+        position = state.load_state(connection, events.id).position
         assert position.cursor is not None
         assert succeed(connection, replica, events).counts.written == 0
-        assert states.load(connection, events.id).position == position
+        assert state.load_state(connection, events.id).position == position

@@ -8,10 +8,10 @@ from fastapi.testclient import TestClient
 from tests.helpers.pipelines import create
 from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import run, succeed
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import claims, pipelines
+from vitrine.store import pipelines, queue
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_the_state_of_a_running_pipeline_cannot_be_changed(
     client: TestClient, connection: Connection, settings: Settings, ratings: Pipeline
 ) -> None:
     pipelines.request_run(connection, ratings.id, trigger="api")
-    assert claims.claim_next(connection, runner="worker-1", ttl=settings.lease_ttl) is not None
+    assert queue.claim_next(connection, runner="worker-1", ttl=settings.lease_ttl) is not None
     before = client.get(f"/pipelines/{ratings.name}/state").json()
     for answer in (
         change(client, ratings, action="reset"),

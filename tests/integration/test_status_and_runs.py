@@ -8,26 +8,26 @@ from fastapi.testclient import TestClient
 
 from tests.helpers.pipelines import create
 from vitrine.api.app import create_app
-from vitrine.pipeline import Claim
+from vitrine.core.status import Event, RunStatus, Status
+from vitrine.definition.pipeline import Claim
+from vitrine.operations.bodies.control import MANY
 from vitrine.postgres import Connection
-from vitrine.service.bodies.many import MANY
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus, Status
-from vitrine.store import claims, leases, pipelines, runs
+from vitrine.store import history, pipelines, queue
 
 TTL = timedelta(seconds=30)
 
 
 def claim(connection: Connection, name: str) -> Claim:
     pipelines.request_run(connection, name, trigger="api")
-    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL, only=pipelines.get(connection, name).id)
+    taken = queue.claim_next(connection, runner="worker-1", ttl=TTL, only=pipelines.get(connection, name).id)
     assert taken is not None
     return taken
 
 
 def fail(connection: Connection, name: str, code: str = "CONFIG") -> None:
     taken = claim(connection, name)
-    leases.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code=code, error_message="it failed")
+    queue.end_run(connection, taken, Event.FAIL, RunStatus.FAILED, error_code=code, error_message="it failed")
 
 
 def waiting(client: TestClient, name: str = "genres") -> Any:
@@ -45,13 +45,13 @@ def test_the_status_says_why_the_pipeline_waits_from_the_request_to_the_end(
     client.post("/pipelines/genres/run")
     assert waiting(client) == "no runner is alive; start one with `vitrine runner`"
     assert client.get("/pipelines/genres/status").json()["runners"] == 0
-    runs.register_runner(connection, "worker-1")
+    history.register_runner(connection, "worker-1")
     status = client.get("/pipelines/genres/status").json()
     assert (status["waiting"], status["runners"]) == ("the run waits for a free runner", 1)
-    taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
+    taken = queue.claim_next(connection, runner="worker-1", ttl=TTL)
     assert taken is not None
     assert waiting(client) is None
-    leases.end_run(
+    queue.end_run(
         connection,
         taken,
         Event.RETRY,
@@ -69,9 +69,9 @@ def test_the_status_says_why_the_pipeline_waits_from_the_request_to_the_end(
     assert waiting(client) == "the pipeline is disabled; enable it, and it can run again"
     client.post("/pipelines/genres/enable")
     client.post("/pipelines/genres/resume")
-    fail_taken = claims.claim_next(connection, runner="worker-1", ttl=TTL)
+    fail_taken = queue.claim_next(connection, runner="worker-1", ttl=TTL)
     assert fail_taken is not None
-    leases.end_run(connection, fail_taken, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="no")
+    queue.end_run(connection, fail_taken, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="no")
     assert waiting(client).startswith("the last run failed with CONFIG at ")
 
 
@@ -90,7 +90,7 @@ def test_a_source_at_its_limit_is_the_reason_to_wait(connection: Connection, set
     for name in ("first", "second", "third"):
         create(connection, name)
     create(connection, "elsewhere", source="other")
-    runs.register_runner(connection, "worker-1")
+    history.register_runner(connection, "worker-1")
     claim(connection, "first")
     limited = settings.model_copy(update={"source_connections": {"DEFAULT": 2}})
     with TestClient(create_app(limited)) as client:
@@ -217,7 +217,7 @@ def test_a_request_for_many_is_bounded_and_continues_after_the_last(
     client: TestClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MANY == 1000
-    monkeypatch.setattr("vitrine.service.many.MANY", 3)
+    monkeypatch.setattr("vitrine.operations.control.MANY", 3)
     for number in range(5):
         create(connection, f"p{number}", tags=["all"])
     body = client.post("/runs", json={"tag": "all"}).json()

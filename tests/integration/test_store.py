@@ -19,22 +19,22 @@ from tests.helpers.chains import complete_wave
 from tests.helpers.journal import assert_legal, start
 from tests.helpers.processes import environment, free_port
 from tests.helpers.waiting import wait_until
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts, Entry, Position, Reject, Step, Written
+from vitrine.core.status import LEASED, NEXT, RETURNS, Event, RunStatus, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.embedded import EmbeddedPostgres
 from vitrine.errors import ConfigError, LeaseLost, NotFound, TransientError, TransitionRefused, VitrineError
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts, Entry, Position, Reject, Step, Written
-from vitrine.model import Definition
-from vitrine.pipeline import Claim, Pipeline
 from vitrine.postgres import Connection, connect
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
 from vitrine.settings import Settings
-from vitrine.status import LEASED, NEXT, RETURNS, Event, RunStatus, Status
-from vitrine.store import chains, claims, database, leases, pipelines, rejects, runs, schedules
-from vitrine.store import state as states
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store import checkpoint, database, pipelines, queue, schedules
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
+from vitrine.store.history import get_request, installation_id, list_runs, sink_facts
 from vitrine.store.migrate import LOCK, migrate, newest_revision, present_revision, revisions
+from vitrine.store.state import load_state
 
 TTL = timedelta(seconds=30)
 RUN_STATUS_AFTER = {
@@ -66,7 +66,7 @@ def request(connection: Connection, pipeline: Pipeline) -> Any:
 
 
 def claim(connection: Connection, pipeline: Pipeline | None = None, runner: str = "worker-1") -> Claim:
-    taken = claims.claim_next(connection, runner=runner, ttl=TTL, only=pipeline.id if pipeline else None)
+    taken = queue.claim_next(connection, runner=runner, ttl=TTL, only=pipeline.id if pipeline else None)
     assert taken is not None
     return taken
 
@@ -77,7 +77,7 @@ def run(connection: Connection, pipeline: Pipeline) -> Claim:
 
 
 def finish(connection: Connection, held: Claim) -> Status | None:
-    return leases.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
+    return queue.end_run(connection, held, Event.FINISH, RunStatus.SUCCESS)
 
 
 def kill(connection: Connection, pipeline: Pipeline) -> None:
@@ -101,7 +101,7 @@ def status(connection: Connection, pipeline: Pipeline) -> Status:
 
 
 def history(connection: Connection, pipeline: Pipeline) -> list[tuple[RunStatus, str | None]]:
-    return [(one.status, one.error_code) for one in reversed(runs.list_page(connection, pipeline.id))]
+    return [(one.status, one.error_code) for one in reversed(list_runs(connection, pipeline.id))]
 
 
 def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Claim:
@@ -111,16 +111,16 @@ def bring_to(connection: Connection, pipeline: Pipeline, wanted: Status) -> Clai
         case Status.IDLE:
             finish(connection, held)
         case Status.RUN_REQUESTED:
-            leases.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+            queue.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
         case Status.RUNNING:
             pass
         case Status.PAUSE_REQUESTED:
             pipelines.request_pause(connection, pipeline.id)
         case Status.PAUSED:
             pipelines.request_pause(connection, pipeline.id)
-            leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
+            queue.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
         case Status.FAILED:
-            leases.end_run(connection, held, Event.FAIL, RunStatus.FAILED)
+            queue.end_run(connection, held, Event.FAIL, RunStatus.FAILED)
     assert status(connection, pipeline) is wanted
     return held
 
@@ -138,9 +138,9 @@ def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event)
             schedules.fire_schedules(connection)
             return row(connection, pipeline)["requested_trigger"] == "schedule"
         case Event.CHAIN:
-            return chains.fire(connection) == [pipeline.id]
+            return schedules.fire_chains(connection) == [pipeline.id]
         case Event.CLAIM:
-            return claims.claim_next(connection, runner="w", ttl=TTL, only=pipeline.id) is not None
+            return queue.claim_next(connection, runner="w", ttl=TTL, only=pipeline.id) is not None
         case Event.PAUSE:
             try:
                 pipelines.request_pause(connection, pipeline.id)
@@ -148,9 +148,9 @@ def apply(connection: Connection, pipeline: Pipeline, held: Claim, event: Event)
                 return False
             return True
         case Event.EXPIRE | Event.CRASH_LOOP:
-            return [freed["id"] for freed in leases.expire_leases(connection)] == [pipeline.id]
+            return [freed["id"] for freed in queue.expire_leases(connection)] == [pipeline.id]
         case _:
-            return leases.end_run(connection, held, event, RUN_STATUS_AFTER[event]) is not None
+            return queue.end_run(connection, held, event, RUN_STATUS_AFTER[event]) is not None
 
 
 @pytest.mark.promise("D19")
@@ -199,7 +199,7 @@ def test_only_the_holder_of_the_token_can_end_the_run(connection: Connection, ev
     held = bring_to(connection, pipeline, old)
     before = row(connection, pipeline)
     zombie = replace(held, token=held.token - 1)
-    assert leases.end_run(connection, zombie, event, RUN_STATUS_AFTER[event]) is None
+    assert queue.end_run(connection, zombie, event, RUN_STATUS_AFTER[event]) is None
     assert row(connection, pipeline) == before
     assert history(connection, pipeline) == [(RunStatus.RUNNING, None)]
 
@@ -289,7 +289,7 @@ def test_sixteen_threads_claim_fifty_pipelines_once_each(database_url: str, conn
         with connect(database_url, name="tests") as own:
             gate.wait()
             taken: list[Claim] = []
-            while (found := claims.claim_next(own, runner=f"worker-{number}", ttl=TTL)) is not None:
+            while (found := queue.claim_next(own, runner=f"worker-{number}", ttl=TTL)) is not None:
                 taken.append(found)
             return taken
 
@@ -311,7 +311,7 @@ def test_a_pipeline_that_is_being_claimed_is_skipped_without_waiting(database_ur
         with connection.transaction():
             assert claim(connection).pipeline_id == first.id
             assert claim(other).pipeline_id == second.id
-            assert claims.claim_next(other, runner="w", ttl=TTL) is None
+            assert queue.claim_next(other, runner="w", ttl=TTL) is None
 
 
 def test_the_oldest_request_is_claimed_first(connection: Connection) -> None:
@@ -347,10 +347,10 @@ def test_a_heartbeat_extends_the_lease_and_returns_the_status(connection: Connec
     pipeline = create(connection)
     held = run(connection, pipeline)
     before = row(connection, pipeline)["lease_expires_at"]
-    assert leases.heartbeat(connection, held, 2 * TTL) is Status.RUNNING
+    assert queue.heartbeat(connection, held, 2 * TTL) is Status.RUNNING
     assert row(connection, pipeline)["lease_expires_at"] > before + TTL / 2
     pipelines.request_pause(connection, pipeline.id)
-    assert leases.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
+    assert queue.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
 
 
 @pytest.mark.promise("A11")
@@ -359,13 +359,13 @@ def test_an_expired_lease_never_becomes_valid_again(connection: Connection) -> N
     held = run(connection, pipeline)
     kill(connection, pipeline)
     before = row(connection, pipeline)
-    assert leases.heartbeat(connection, held, TTL) is None
+    assert queue.heartbeat(connection, held, TTL) is None
     assert row(connection, pipeline) == before
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
     second = claim(connection, pipeline)
     assert (second.token > held.token, second.run_id != held.run_id) == (True, True)
-    assert leases.heartbeat(connection, held, TTL) is None
-    assert leases.heartbeat(connection, second, TTL) is Status.RUNNING
+    assert queue.heartbeat(connection, held, TTL) is None
+    assert queue.heartbeat(connection, second, TTL) is Status.RUNNING
 
 
 def checkpoint_of(store: Link, held: Claim, *, full: bool = False) -> StoreCheckpoint:
@@ -397,10 +397,10 @@ def test_a_zombie_can_save_nothing_and_its_rows_are_rolled_back(
     pipeline = create(connection)
     zombie = run(connection, pipeline)
     stale = checkpoint_of(store, zombie, full=full)
-    before = states.load(connection, pipeline.id)
+    before = load_state(connection, pipeline.id)
     connection.execute("CREATE TABLE analytics.written (id integer)")
     kill(connection, pipeline)
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
     claim(connection, pipeline, "worker-2")
 
     def write_a_batch() -> None:
@@ -417,7 +417,7 @@ def test_a_zombie_can_save_nothing_and_its_rows_are_rolled_back(
         stale.open("id uuid")
     with pytest.raises(LeaseLost):
         stale.open_generation("fingerprint", None)
-    assert states.load(connection, pipeline.id) == before
+    assert load_state(connection, pipeline.id) == before
     assert finish(connection, zombie) is None
     assert status(connection, pipeline) is Status.RUNNING
 
@@ -434,9 +434,9 @@ def test_no_runner_takes_a_pipeline_over_while_its_batch_commits(
         kill(other, pipeline)
         with connection.transaction():
             checkpoint.save(Entry(Step.CHECKPOINT, ("7",), Position(("7",)), read=1), connection)
-            assert leases.expire_leases(other) == []
-        assert len(leases.expire_leases(other)) == 1
-        assert states.load(other, pipeline.id).position == Position(("7",))
+            assert queue.expire_leases(other) == []
+        assert len(queue.expire_leases(other)) == 1
+        assert load_state(other, pipeline.id).position == Position(("7",))
 
 
 @pytest.mark.promise("A22")
@@ -449,7 +449,7 @@ def test_every_unit_that_begins_has_a_higher_version_than_all_before_it(connecti
     saved = first.stamp()
     assert saved.sequence == repeated.sequence + 1
     kill(connection, pipeline)
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
     after_takeover = checkpoint_of(store, claim(connection, pipeline, "worker-2")).stamp()
     assert after_takeover.sequence == saved.sequence
     versions = [one.version for one in (unsaved, repeated, saved, after_takeover)]
@@ -464,7 +464,7 @@ def test_a_valid_lease_is_not_changed(connection: Connection) -> None:
     pipeline = create(connection)
     run(connection, pipeline)
     before = row(connection, pipeline)
-    assert leases.expire_leases(connection) == []
+    assert queue.expire_leases(connection) == []
     assert row(connection, pipeline) == before
 
 
@@ -474,7 +474,7 @@ def test_an_expired_lease_returns_to_the_queue_under_the_same_request(connection
     asked = request(connection, pipeline)
     claim(connection, pipeline)
     kill(connection, pipeline)
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
     after = pipelines.get(connection, pipeline.id)
     assert (after.status, after.request_id, after.attempt) == (Status.RUN_REQUESTED, asked, 1)
     assert history(connection, pipeline) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
@@ -489,7 +489,7 @@ def test_the_lease_of_a_disabled_pipeline_expires_too(connection: Connection) ->
     run(connection, pipeline)
     connection.execute("UPDATE etl.etl_pipelines SET enabled = false")
     kill(connection, pipeline)
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
     assert status(connection, pipeline) is Status.RUN_REQUESTED
 
 
@@ -498,10 +498,10 @@ def test_a_runner_that_dies_after_a_pause_leaves_a_paused_pipeline(connection: C
     pipeline = create(connection)
     bring_to(connection, pipeline, Status.PAUSE_REQUESTED)
     kill(connection, pipeline)
-    leases.expire_leases(connection)
+    queue.expire_leases(connection)
     assert status(connection, pipeline) is Status.PAUSED
     assert history(connection, pipeline) == [(RunStatus.ABANDONED, "LEASE_EXPIRED")]
-    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="w", ttl=TTL) is None
 
 
 @pytest.mark.promise("A13")
@@ -512,11 +512,11 @@ def test_three_crashes_without_progress_are_a_crash_loop(connection: Connection)
     for _ in range(3):
         claim(connection, pipeline)
         kill(connection, pipeline)
-        leases.expire_leases(connection)
+        queue.expire_leases(connection)
     assert status(connection, pipeline) is Status.FAILED
     expired = (RunStatus.ABANDONED, "LEASE_EXPIRED")
     assert history(connection, pipeline) == [expired, expired, (RunStatus.ABANDONED, "CRASH_LOOP")]
-    assert runs.get_request(connection, asked).state == "failed"
+    assert get_request(connection, asked).state == "failed"
     assert request(connection, pipeline) != asked
     assert claim(connection, pipeline).attempt == 1
     assert_legal(connection)
@@ -533,7 +533,7 @@ def test_progress_of_one_batch_resets_the_count_of_crashes(connection: Connectio
             entry = Entry(Step.CHECKPOINT, ("1",), Position(("1",)), read=1)
             checkpoint_of(store, held).save(entry, None)
         kill(connection, pipeline)
-        leases.expire_leases(connection)
+        queue.expire_leases(connection)
     assert (status(connection, pipeline), claim(connection, pipeline).attempt) == (Status.RUN_REQUESTED, 1)
 
 
@@ -543,7 +543,7 @@ def test_the_sessions_of_an_expired_lease_are_terminated(database_url: str, conn
     held = run(connection, pipeline)
     with connect(database_url, name=held.session) as stuck:
         kill(connection, pipeline)
-        leases.expire_leases(connection)
+        queue.expire_leases(connection)
         with pytest.raises(psycopg.errors.AdminShutdown):
             stuck.execute("SELECT 1")
 
@@ -555,7 +555,7 @@ def test_the_sessions_of_an_expired_lease_are_terminated(database_url: str, conn
 def test_a_release_costs_no_attempt(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    leases.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
+    queue.end_run(connection, held, Event.RELEASE, RunStatus.ABANDONED)
     again = claim(connection, pipeline)
     assert (held.attempt, again.attempt) == (1, 1)
 
@@ -563,9 +563,9 @@ def test_a_release_costs_no_attempt(connection: Connection) -> None:
 def test_a_retry_is_not_claimed_before_its_time(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
-    leases.end_run(connection, held, Event.RETRY, RunStatus.FAILED, attempt=1, delay=timedelta(hours=1))
+    queue.end_run(connection, held, Event.RETRY, RunStatus.FAILED, attempt=1, delay=timedelta(hours=1))
     assert status(connection, pipeline) is Status.RUN_REQUESTED
-    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="w", ttl=TTL) is None
     connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now() - interval '1 second'")
     assert claim(connection, pipeline).attempt == 2
 
@@ -584,11 +584,11 @@ def test_a_request_keeps_its_id_until_its_run_starts(connection: Connection) -> 
     pipeline = create(connection)
     first = request(connection, pipeline)
     assert request(connection, pipeline) == first
-    assert runs.get_request(connection, first).state == "pending"
+    assert get_request(connection, first).state == "pending"
     held = claim(connection, pipeline)
-    assert runs.get_request(connection, first).state == "running"
+    assert get_request(connection, first).state == "running"
     finish(connection, held)
-    done = runs.get_request(connection, first)
+    done = get_request(connection, first)
     assert (done.state, done.run and done.run.id) == ("succeeded", held.run_id)
     assert request(connection, pipeline) != first
 
@@ -606,7 +606,7 @@ def test_two_requests_at_once_get_one_id(database_url: str, connection: Connecti
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(ask, range(8)))) == 1
     claim(connection, pipeline)
-    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="w", ttl=TTL) is None
 
 
 @pytest.mark.promise("D8")
@@ -618,14 +618,14 @@ def test_a_request_while_running_is_one_more_run_under_an_id_of_its_own(connecti
     second = request(connection, pipeline)
     assert second != first
     assert request(connection, pipeline) == second
-    assert runs.get_request(connection, second).state == "pending"
+    assert get_request(connection, second).state == "pending"
     assert finish(connection, held) is Status.RUN_REQUESTED
-    assert runs.get_request(connection, first).state == "succeeded"
+    assert get_request(connection, first).state == "succeeded"
     again = claim(connection, pipeline)
-    assert runs.get_request(connection, second).state == "running"
+    assert get_request(connection, second).state == "running"
     assert finish(connection, again) is Status.IDLE
-    assert runs.get_request(connection, second).state == "succeeded"
-    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
+    assert get_request(connection, second).state == "succeeded"
+    assert queue.claim_next(connection, runner="w", ttl=TTL) is None
     assert_legal(connection)
 
 
@@ -635,11 +635,11 @@ def test_a_resumed_pipeline_continues_its_request(connection: Connection) -> Non
     asked = request(connection, pipeline)
     held = claim(connection, pipeline)
     pipelines.request_pause(connection, pipeline.id)
-    leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
-    assert runs.get_request(connection, asked).state == "paused"
+    queue.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED)
+    assert get_request(connection, asked).state == "paused"
     assert request(connection, pipeline) == asked
     finish(connection, claim(connection, pipeline))
-    assert runs.get_request(connection, asked).state == "succeeded"
+    assert get_request(connection, asked).state == "succeeded"
 
 
 def test_a_requested_rerun_survives_a_pause_and_a_success(connection: Connection) -> None:
@@ -648,7 +648,7 @@ def test_a_requested_rerun_survives_a_pause_and_a_success(connection: Connection
     second = request(connection, pipeline)
     pipelines.request_pause(connection, pipeline.id)
     assert finish(connection, held) is Status.PAUSED
-    assert runs.get_request(connection, second).state == "paused"
+    assert get_request(connection, second).state == "paused"
     assert request(connection, pipeline) == second
     assert finish(connection, claim(connection, pipeline)) is Status.IDLE
 
@@ -660,7 +660,7 @@ def test_a_withdrawn_pause_leaves_the_same_run_running(connection: Connection) -
     pipelines.request_pause(connection, pipeline.id)
     _, resumed = pipelines.request_run(connection, pipeline.id, trigger="api", resume=True)
     assert resumed == pipelines.get(connection, pipeline.id).request_id
-    assert leases.heartbeat(connection, held, TTL) is Status.RUNNING
+    assert queue.heartbeat(connection, held, TTL) is Status.RUNNING
     assert finish(connection, held) is Status.IDLE
 
 
@@ -687,7 +687,7 @@ def test_an_unknown_request_or_pipeline_is_not_found(connection: Connection) -> 
             pipelines.get(connection, key)
     pipeline = create(connection)
     with pytest.raises(NotFound):
-        runs.get_request(connection, pipeline.id)
+        get_request(connection, pipeline.id)
 
 
 # -- schedules --------------------------------------------------------------------------------------------------------
@@ -804,7 +804,7 @@ def test_disabling_a_pipeline_that_is_being_claimed_pauses_its_run(database_url:
             waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tests:other' AND wait_event_type = 'Lock'"
             wait_until(lambda: observer.execute(waiting).fetchall(), what="an update that waits for the claim")
         assert disabling.result(timeout=30) is Status.PAUSE_REQUESTED
-    assert leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert queue.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
     assert pipelines.get(connection, pipeline.id).definition.enabled is False
 
 
@@ -813,8 +813,8 @@ def test_disabling_a_running_pipeline_pauses_it(connection: Connection) -> None:
     pipeline = create(connection)
     held = run(connection, pipeline)
     assert enable(connection, pipeline, False) is Status.PAUSE_REQUESTED
-    assert leases.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
-    assert leases.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
+    assert queue.heartbeat(connection, held, TTL) is Status.PAUSE_REQUESTED
+    assert queue.end_run(connection, held, Event.PAUSED, RunStatus.PAUSED) is Status.PAUSED
     assert_legal(connection)
 
 
@@ -823,7 +823,7 @@ def test_a_disabled_pipeline_keeps_its_request_but_is_not_claimed(connection: Co
     pipeline = create(connection)
     asked = request(connection, pipeline)
     assert enable(connection, pipeline, False) is Status.RUN_REQUESTED
-    assert claims.claim_next(connection, runner="w", ttl=TTL) is None
+    assert queue.claim_next(connection, runner="w", ttl=TTL) is None
     with pytest.raises(TransitionRefused, match="disabled"):
         request(connection, pipeline)
     assert enable(connection, pipeline, True) is Status.RUN_REQUESTED
@@ -851,10 +851,10 @@ def rejected(key: str, reason: str, column: str | None = "name") -> Reject:
 
 def test_the_newest_reject_of_a_key_replaces_the_older_ones(connection: Connection) -> None:
     held = run(connection, create(connection))
-    rejects.store_rejects(connection, held, [rejected("1", "older"), rejected("2", "other", None)], [])
+    checkpoint.store_rejects(connection, held, [rejected("1", "older"), rejected("2", "other", None)], [])
     batch = [rejected("3", "first"), rejected("1", "newer"), rejected("3", "second"), rejected("1", "newest")]
-    rejects.store_rejects(connection, held, batch, [])
-    stored = rejects.list_open(connection, held.pipeline_id)
+    checkpoint.store_rejects(connection, held, batch, [])
+    stored = checkpoint.list_open(connection, held.pipeline_id)
     assert [(one["key"], one["column_name"], one["reason"], one["row"]["reason"]) for one in stored] == [
         ("1", "name", "newest", "newest"),
         ("2", None, "other", "other"),
@@ -864,11 +864,11 @@ def test_the_newest_reject_of_a_key_replaces_the_older_ones(connection: Connecti
 
 def test_a_key_that_is_written_leaves_the_quarantine(connection: Connection) -> None:
     held = run(connection, create(connection))
-    rejects.store_rejects(connection, held, [rejected("1", "a"), rejected("2", "b")], [])
-    rejects.store_rejects(connection, held, [], ["1", "9"])
-    assert runs.context(connection, held.pipeline_id).open_rejects == ["2"]
-    rejects.store_rejects(connection, held, [rejected("1", "rejected again")], [])
-    assert [one["key"] for one in rejects.list_open(connection, held.pipeline_id)] == ["2", "1"]
+    checkpoint.store_rejects(connection, held, [rejected("1", "a"), rejected("2", "b")], [])
+    checkpoint.store_rejects(connection, held, [], ["1", "9"])
+    assert sink_facts(connection, held.pipeline_id).open_rejects == ["2"]
+    checkpoint.store_rejects(connection, held, [rejected("1", "rejected again")], [])
+    assert [one["key"] for one in checkpoint.list_open(connection, held.pipeline_id)] == ["2", "1"]
 
 
 def test_a_thousand_rejects_are_stored_by_one_statement(connection: Connection) -> None:
@@ -882,8 +882,8 @@ def test_a_thousand_rejects_are_stored_by_one_statement(connection: Connection) 
             FOR EACH STATEMENT EXECUTE FUNCTION public.count_inserts();
         """
     )
-    rejects.store_rejects(connection, held, [rejected(str(number), "no") for number in range(1000)], [])
-    assert len(runs.context(connection, held.pipeline_id).open_rejects) == 1000
+    checkpoint.store_rejects(connection, held, [rejected(str(number), "no") for number in range(1000)], [])
+    assert len(sink_facts(connection, held.pipeline_id).open_rejects) == 1000
     assert len(connection.execute("SELECT FROM public.inserts").fetchall()) == 1
 
 
@@ -938,15 +938,15 @@ def test_rows_stored_at_migration_0006_are_readable_after_0007(url_at_0006: str)
         auto, small = pipelines.get(old, "auto"), pipelines.get(old, "small")
         assert (auto.definition.batch_size, auto.definition.options.on_reject) == ("auto", "quarantine")
         assert (small.definition.batch_size, len(small.definition.tasks)) == (100, 1)
-        state = states.load(old, auto.id)
+        state = load_state(old, auto.id)
         assert state.position == Position(("2024-01-01 00:00:00+00", "7"))
         assert (state.cursor_types, state.generation, state.batch_seq) == ("modified timestamptz, id integer", 3, 9)
         assert (state.identity, state.facts, state.generation_position) == (None, {}, None)
-        (one,) = runs.list_page(old, auto.id)
+        (one,) = list_runs(old, auto.id)
         assert (one.status, one.rows_read, one.lane) == (RunStatus.SUCCESS, 42, "copy")
-        (reject,) = rejects.list_open(old, auto.id)
+        (reject,) = checkpoint.list_open(old, auto.id)
         assert (reject["key"], reject["code"], reject["row"]) == ("7", "22001", {"id": 7})
-        assert runs.installation(old)
+        assert installation_id(old)
         held = run(old, auto)
         assert (held.definition, held.attempt) == (auto.definition, 1)
 

@@ -12,12 +12,11 @@ from tests.helpers.events import (
     fill_events,
 )
 from tests.helpers.running import differences, once_read, run, succeed
-from vitrine.pipeline import Pipeline
+from vitrine.core.status import RunStatus, Status
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
-from vitrine.status import RunStatus, Status
-from vitrine.store import pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, state
 
 
 def table_oid(connection: Connection) -> str:
@@ -46,7 +45,7 @@ def events(request: pytest.FixtureRequest, connection: Connection, settings: Set
 def test_a_mart_that_was_recreated_under_a_checkpoint_fails_until_the_state_is_reset(
     connection: Connection, settings: Settings, events: Pipeline
 ) -> None:
-    before = states.load(connection, events.id)
+    before = state.load_state(connection, events.id)
     assert before.identity == table_oid(connection)
     connection.execute("DROP TABLE analytics.events")
     create_target(connection)
@@ -58,14 +57,14 @@ def test_a_mart_that_was_recreated_under_a_checkpoint_fails_until_the_state_is_r
         assert "reset the state" in str(failed)
         assert pipelines.get(connection, events.id).status is Status.FAILED
         assert count_events(connection) == 0
-        after = states.load(connection, events.id)
+        after = state.load_state(connection, events.id)
         assert (after.position, after.identity) == (before.position, before.identity)
-    newest = runs.list_page(connection, events.id)[0]
+    newest = history.list_runs(connection, events.id)[0]
     assert (newest.status, newest.error_code) == (RunStatus.FAILED, "TARGET_REPLACED")
-    states.reset(connection, events.id)
+    state.reset_state(connection, events.id)
     assert succeed(connection, settings, events).counts.written == 301
     assert events_are_right(connection)
-    assert states.load(connection, events.id).identity == table_oid(connection)
+    assert state.load_state(connection, events.id).identity == table_oid(connection)
     add_event(connection)
     succeed(connection, settings, events)
     assert events_are_right(connection)
@@ -80,7 +79,7 @@ def test_a_state_without_an_identity_continues_and_stores_it(
     add_event(connection)
     assert succeed(connection, settings, events).counts.written == 1
     assert events_are_right(connection)
-    assert states.load(connection, events.id).identity == table_oid(connection)
+    assert state.load_state(connection, events.id).identity == table_oid(connection)
 
 
 @pytest.mark.promise("E14")

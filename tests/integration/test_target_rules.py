@@ -10,11 +10,11 @@ import pytest
 from tests.helpers.events import both_modes
 from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.types import create_caseless
-from vitrine.engine import plan, validation
+from vitrine.core.rows import Column
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import ConfigError
-from vitrine.flow.rows import Column
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.plan import planner, validation
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 
@@ -377,7 +377,7 @@ def test_a_type_that_is_not_of_an_extension_in_the_targets_database_is_refused(
     definition = Definition.model_validate(
         {"name": "parts", "source_query": QUERY, "target_table": TARGET, "key_columns": ["id"]}
     )
-    sink = plan.check(definition, settings).sink
+    sink = planner.check(definition, settings).sink
     columns = [Column("id", "integer"), Column("modified", "timestamp(3) with time zone")]
     try:
         for name in ("public.missing", "nowhere.type", "public.own", "public.mood", "public.own[]", "public.missing[]"):

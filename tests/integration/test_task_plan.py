@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import create, differences, run, succeed
-from vitrine import revisions
-from vitrine.documents import Document
-from vitrine.engine import validation
+from vitrine.core.status import Status
+from vitrine.definition.model import Definition
+from vitrine.definition.yaml import Document
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.operations import changes
+from vitrine.plan import validation
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import claims, pipelines
+from vitrine.store import pipelines, queue
 
 QUERY = "SELECT id, name, modified FROM content.genre"
 READ: dict[str, Any] = {"order_index": 10, "task_type": "SQL", "body": QUERY}
@@ -66,7 +66,7 @@ def test_a_row_that_names_another_target_than_its_last_step_is_not_run(
     create(connection, settings, **GENRES, tasks=[OVERRIDE])
     connection.execute("UPDATE etl.etl_pipelines SET target_table = 'analytics.genres'")
     pipelines.request_run(connection, "genres", trigger="cli")
-    assert claims.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
+    assert queue.claim_next(connection, runner="tests", ttl=settings.lease_ttl) is None
     assert pipelines.get(connection, "genres").status is Status.FAILED
 
 
@@ -75,9 +75,9 @@ def test_a_target_that_the_last_step_overrides_cannot_be_changed_without_the_ste
 ) -> None:
     create(connection, settings, **GENRES, tasks=[OVERRIDE])
     with pytest.raises(ConfigError, match=r"step 10 has the target_table 'analytics\.other'"):
-        revisions.change(connection, settings, "genres", {"target_table": "analytics.third"})
+        changes.change(connection, settings, "genres", {"target_table": "analytics.third"})
     tasks = [{**READ, "target_table": "analytics.third"}]
-    changed = revisions.change(connection, settings, "genres", {"tasks": tasks})
+    changed = changes.change(connection, settings, "genres", {"tasks": tasks})
     assert changed.definition.target_table == "analytics.third"
 
 
@@ -86,7 +86,7 @@ def test_documents_with_an_override_are_applied_again_without_a_change(
 ) -> None:
     document = Document("a", {**GENRES, "tasks": [OVERRIDE]})
     for outcome in ("created", "unchanged"):
-        (applied,) = revisions.apply_all(connection, settings, [document], None)
+        (applied,) = changes.apply_all(connection, settings, [document], None)
         assert (applied.name, applied.outcome, applied.differences) == ("genres", outcome, ())
 
 

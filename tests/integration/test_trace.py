@@ -11,15 +11,13 @@ from tests.helpers.reconciling import keys, last_result, report
 from tests.helpers.running import create, run, run_one_batch, succeed
 from tests.helpers.tasks import register
 from tests.helpers.tracing import differing, resend, trace
+from vitrine.core.status import Cursor, Row, Status
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.registry import Kind, Task
 from vitrine.errors import ConfigError, TransientError
-from vitrine.ids import Cursor, Row
-from vitrine.pipeline import Pipeline
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import pipelines, rejects
-from vitrine.store import state as states
+from vitrine.store import checkpoint, pipelines, state
 
 FILMS = """
     CREATE TABLE content.films (id integer PRIMARY KEY, title text, rating numeric, modified timestamptz NOT NULL);
@@ -111,7 +109,7 @@ def test_each_wrong_film_has_its_own_reason(
         assert (found.standing, sentence in found.sentence) == (standing, True), found.sentence
         assert (found.remedy is None) == (standing == "equal")
         assert found.status is (Status.PAUSED if paused else Status.IDLE)
-    assert states.load(connection, films.id).batch_seq == 1  # nothing was written
+    assert state.load_state(connection, films.id).batch_seq == 1  # nothing was written
 
 
 @pytest.mark.promise("R9")
@@ -152,7 +150,7 @@ def test_a_resend_writes_just_this_key_and_the_checkpoint_stays(connection: Conn
     pipeline = create_filled(connection, settings, "incremental", 30)
     succeed(connection, settings, pipeline)
     connection.execute("UPDATE analytics.events SET note = 'by hand' WHERE id IN (4, 5)")
-    before = states.load(connection, pipeline.id)
+    before = state.load_state(connection, pipeline.id)
     executed = resend(connection, settings, pipeline, "4")
     assert (executed.error, executed.counts.read, executed.counts.written) == (None, 1, 1)
     assert last_result(connection, pipeline) == {
@@ -165,7 +163,7 @@ def test_a_resend_writes_just_this_key_and_the_checkpoint_stays(connection: Conn
         "equal",
         "cursor_not_moved",
     )
-    assert states.load(connection, pipeline.id).position == before.position
+    assert state.load_state(connection, pipeline.id).position == before.position
     assert pipelines.get(connection, pipeline.id).status is Status.IDLE
 
 
@@ -208,7 +206,7 @@ def test_a_resend_of_a_row_that_does_not_fit_leaves_it_in_quarantine(
     assert last_result(connection, films)["standing"] == "quarantined"
     connection.execute("UPDATE content.films SET rating = 7 WHERE id = 9")
     assert resend(connection, settings, films, "9").error is None
-    assert (last_result(connection, films)["standing"], rejects.count_open(connection, films.id)) == ("equal", 0)
+    assert (last_result(connection, films)["standing"], checkpoint.count_open(connection, films.id)) == ("equal", 0)
 
 
 def test_a_resend_into_a_missing_target_is_refused(connection: Connection, settings: Settings) -> None:

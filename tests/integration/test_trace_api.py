@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from tests.helpers.processes import environment, vitrine
 from tests.helpers.running import create, succeed
 from tests.helpers.tracing import resend
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines

@@ -11,14 +11,14 @@ from psycopg import sql
 from pydantic import BaseModel
 
 from tests.helpers.running import create, run, succeed
-from vitrine import registry
-from vitrine.engine import reconcile
-from vitrine.flow.protocols import Outcome
-from vitrine.ids import Cursor, Row
+from vitrine.compare import reconcile
+from vitrine.core.protocols import Outcome
+from vitrine.core.status import Cursor, Row
+from vitrine.definition import registry
+from vitrine.definition.registry import Kind, Task
 from vitrine.postgres import Connection
-from vitrine.registry import Kind, Task
 from vitrine.settings import Settings
-from vitrine.store import pipelines, runs
+from vitrine.store import history, pipelines
 
 SQL_STEP = {"order_index": 10, "task_type": "SQL", "body": "SELECT id, title, rating FROM content.film_work"}
 
@@ -185,7 +185,7 @@ def test_values_that_a_frame_passes_in_binary_arrive_exactly(
     def refuse(*_: Any) -> bytes:
         raise AssertionError("the frame was passed as text")
 
-    monkeypatch.setattr("vitrine.copytext.frames.format_frame", refuse)
+    monkeypatch.setattr("vitrine.core.copytext.frames.format_frame", refuse)
     pipeline = create(
         connection,
         settings,
@@ -280,7 +280,7 @@ def test_the_run_records_its_lane(connection: Connection, settings: Settings, ch
         connection, settings, tasks=[SQL_STEP, *steps], target_table="analytics.films", key_columns=["id"]
     )
     succeed(connection, settings, pipeline)
-    assert runs.list_page(connection, pipeline.id, limit=1)[0].lane == lane
+    assert history.list_runs(connection, pipeline.id, limit=1)[0].lane == lane
 
 
 def test_an_incremental_run_without_rows_accepts_columns_that_the_transform_drops(

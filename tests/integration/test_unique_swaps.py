@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.events import both_modes
 from tests.helpers.running import create, differences, run, succeed
-from vitrine.pipeline import Pipeline
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, raw
 from vitrine.settings import Settings
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.helpers.running import succeed, sweep
-from vitrine import revisions
-from vitrine.connectors.postgres.sink import staging
-from vitrine.engine import validation
+from vitrine.connectors.postgres.sink import session
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.operations import changes
+from vitrine.plan import validation
 from vitrine.postgres import Connection, connect, raw
 from vitrine.settings import Settings
 
@@ -38,7 +38,7 @@ def test_a_report_shows_lane_columns_key_and_rows(connection: Connection, settin
 
 
 def test_a_cascade_on_the_target_is_a_warning(connection: Connection, settings: Settings) -> None:
-    films = revisions.create(connection, settings, definition())
+    films = changes.create(connection, settings, definition())
     succeed(connection, settings, films)
     connection.execute("CREATE TABLE analytics.notes (film uuid REFERENCES analytics.films ON DELETE CASCADE)")
     (warning,) = validation.validate(definition(), settings).warnings
@@ -79,15 +79,15 @@ def test_a_definition_that_could_not_run_is_refused(settings: Settings, fields: 
 
 @pytest.mark.promise("I9")
 def test_leftover_staging_is_removed_and_nothing_else(connection: Connection, settings: Settings) -> None:
-    films = revisions.create(connection, settings, definition())
-    half_built = staging.name_of(films.id, 3)
+    films = changes.create(connection, settings, definition())
+    half_built = session.staging_name(films.id, 3)
     connection.execute(raw(f"CREATE TABLE etl.{half_built} ()"))
     connection.execute(
         "INSERT INTO etl.etl_state (pipeline_id, generation, generation_open) VALUES (%s, 3, true)", [films.id]
     )
-    connection.execute(raw(f"CREATE TABLE etl.{staging.name_of(films.id, 2)} ()"))
+    connection.execute(raw(f"CREATE TABLE etl.{session.staging_name(films.id, 2)} ()"))
     connection.execute("CREATE TABLE etl.stage_00000000000000000000000000000000_g1 (); CREATE TABLE etl.stage_notes ()")
     removed = sweep(connection, settings)
-    assert sorted(removed) == sorted([staging.name_of(films.id, 2), "stage_00000000000000000000000000000000_g1"])
+    assert sorted(removed) == sorted([session.staging_name(films.id, 2), "stage_00000000000000000000000000000000_g1"])
     left = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'etl' AND tablename LIKE 'stage%'")
     assert sorted(row["tablename"] for row in left) == sorted([half_built, "stage_notes"])

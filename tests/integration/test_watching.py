@@ -14,16 +14,16 @@ from tests.helpers.ratings import create_ratings, is_right, rate
 from tests.helpers.running import create, run, succeed
 from tests.helpers.scraping import Scraped, parse
 from tests.helpers.waiting import wait_until
-from vitrine import metrics, registry
+from vitrine import metrics
 from vitrine.api.app import create_app
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.ids import Row
-from vitrine.pipeline import Pipeline
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import Row
+from vitrine.definition import registry
+from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import claims, pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, queue, state
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_transaction_that_stays_open_is_reported_with_its_age_pid_and_role(
         assert body["horizon_lag_seconds"] > 1.1
     succeed(connection, settings, ratings)
     assert lag() == 0
-    assert states.load(connection, ratings.id).horizon_blocker is None
+    assert state.load_state(connection, ratings.id).horizon_blocker is None
 
 
 def test_a_transaction_that_the_margin_covers_is_not_reported_as_a_blocker(
@@ -186,7 +186,7 @@ def test_an_incremental_mart_is_as_fresh_as_the_start_of_its_last_successful_run
     succeed(connection, settings, ratings)
     before = now(connection)
     succeed(connection, settings, ratings)
-    last = runs.list_page(connection, ratings.id)[0]
+    last = history.list_runs(connection, ratings.id)[0]
     fresh = fresh_as_of(connection, ratings)
     assert fresh is not None
     assert fresh == last.started_at > before
@@ -246,7 +246,7 @@ def test_queue_statuses_and_heartbeats_are_metrics_from_the_store(
     for name in ("held", "waiting", "later", "broken", "off"):
         genres(connection, settings, name=name, target_table=f"analytics.{name}", enabled=name != "off")
     pipelines.request_run(connection, "held", trigger="api")
-    assert claims.claim_next(connection, runner="tests", ttl=timedelta(hours=1)) is not None
+    assert queue.claim_next(connection, runner="tests", ttl=timedelta(hours=1)) is not None
     for name in ("waiting", "later"):
         pipelines.request_run(connection, name, trigger="api")
     connection.execute("UPDATE etl.etl_pipelines SET next_attempt_at = now() + interval '1 h' WHERE name = 'later'")

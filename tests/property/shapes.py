@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.kinds import BY_NAME, Kind
 from tests.property import values
-from vitrine.model import COLUMN
+from vitrine.definition.model import COLUMN
 
 ROW_ID = "row_id"
 """A column of every table: it identifies a row for the comparison, and is an ordinary column for the pipeline."""

@@ -11,13 +11,13 @@ from tests.helpers.oracle import Oracle
 from tests.helpers.running import create, once_read, run
 from tests.property.shapes import ROW_ID, Lane, Shape
 from tests.property.source_table import SourceTable
-from vitrine import revisions
-from vitrine.engine import reconcile
+from vitrine.compare import reconcile
+from vitrine.core.rows import Counts
+from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import VitrineError
-from vitrine.flow.rows import Counts
-from vitrine.pipeline import Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection
-from vitrine.runner.executor import Executed
+from vitrine.runner.run import Executed
 from vitrine.settings import Settings
 
 TARGET = "analytics.subject"
@@ -120,7 +120,7 @@ class Subject:
             "batch_size": pace.batch_size,
             "options": {"snapshot_max_age": pace.snapshot_max_age},
         }
-        revisions.change(self._control, self._settings, self._pipeline.id, fields, state="keep")
+        changes.change(self._control, self._settings, self._pipeline.id, fields, state="keep")
 
     def run(self, after: int = 0, action: Callable[[], object] | None = None, *, retry: bool = False) -> Ended:
         """Run once; the action happens when so many rows have been read."""

@@ -13,11 +13,10 @@ from tests.helpers.examples import round_trips
 from tests.helpers.lanes import TASKS
 from tests.helpers.running import create, succeed
 from tests.property import values
-from vitrine.connectors.postgres.source import cursor_codec
+from vitrine.connectors.postgres import cursor_codec
 from vitrine.postgres import TEXT_FORMAT, Connection, raw
 from vitrine.settings import Settings
-from vitrine.store import pipelines
-from vitrine.store import state as states
+from vitrine.store import pipelines, state
 
 VALUES: dict[str, st.SearchStrategy[str]] = {
     "smallint": values.integers(16),
@@ -130,7 +129,7 @@ def test_the_stored_checkpoint_is_the_text_of_the_last_row(
             succeed(connection, settings, pipeline)
             row = connection.execute("SELECT moment::text AS formatted FROM ugc.dated").fetchone()
             assert row is not None
-            assert states.load(connection, pipeline.id).position.cursor == (row["formatted"], "1")
+            assert state.load_state(connection, pipeline.id).position.cursor == (row["formatted"], "1")
             assert succeed(connection, settings, pipeline).counts.read == 0
         finally:
             pipelines.delete(connection, pipeline.id)

@@ -27,19 +27,17 @@ from tests.helpers.running import create, differences
 from tests.property.conftest import STEPS
 from tests.property.driving import drive
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
-from vitrine import registry, revisions
-from vitrine.connectors.postgres.source import horizon
+from vitrine.connectors.postgres.source import watermark
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import LEASED, PipelineId, Row, Status
+from vitrine.definition import model, registry
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.errors import TransitionRefused
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.ids import PipelineId, Row
-from vitrine.pipeline import Claim, Pipeline
+from vitrine.operations import changes
 from vitrine.postgres import Connection, raw
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed, PipelineExecutor
-from vitrine.status import LEASED, Status
-from vitrine.store import claims, pipelines
-from vitrine.store import state as states
+from vitrine.runner.run import Executed, PipelineDispatcher, PipelineExecutor
+from vitrine.store import pipelines, queue, state
 
 if TYPE_CHECKING:
     import polars as pl
@@ -216,7 +214,7 @@ class MartMachine(RuleBasedStateMachine):
         self.covered = False  # every checkpoint so far had a margin that covers times before now()
         self.rows = 0
         self.written = 0  # statements of writers
-        self.after_takeover: tuple[states.StoredState, dict[UUID, str]] | None = None
+        self.after_takeover: tuple[state.StoredState, dict[UUID, str]] | None = None
         self.pipeline: Pipeline | None = None
         world.clear()
 
@@ -353,12 +351,12 @@ class MartMachine(RuleBasedStateMachine):
     def _claim(self) -> Claim:
         control, ttl = self.world.control, self.world.settings.lease_ttl
         pipelines.request_run(control, self._id, trigger="cli")
-        claim = claims.claim_next(control, runner="tests", ttl=ttl)
+        claim = queue.claim_next(control, runner="tests", ttl=ttl)
         if claim is None:  # a killed run still holds the lease
             self.world.expire()
             if pipelines.get(control, self._id).status is not Status.RUN_REQUESTED:
                 pipelines.request_run(control, self._id, trigger="cli")  # PAUSED, or FAILED after three kills
-            claim = claims.claim_next(control, runner="tests", ttl=ttl)
+            claim = queue.claim_next(control, runner="tests", ttl=ttl)
         assert claim is not None
         return claim
 
@@ -390,12 +388,12 @@ class MartMachine(RuleBasedStateMachine):
         self._run()
         self.after_takeover = self._state_and_rows()
 
-    def _state_and_rows(self) -> tuple[states.StoredState, dict[UUID, str]]:
-        return states.load(self.world.control, self._id), self._images_of_mart()
+    def _state_and_rows(self) -> tuple[state.StoredState, dict[UUID, str]]:
+        return state.load_state(self.world.control, self._id), self._images_of_mart()
 
     def _is_old(self) -> bool:
         """Whether the next run continues a full load, which is only as fresh as its first snapshot."""
-        return not self.catches_up and states.load(self.world.control, self._id).generation_open
+        return not self.catches_up and state.load_state(self.world.control, self._id).generation_open
 
     # -- the mart -----------------------------------------------------------------------------------------------------
 
@@ -466,8 +464,8 @@ class MartMachine(RuleBasedStateMachine):
         if reset:
             self.covered = self.margin == "2s"
 
-    def _change_definition(self, fields: dict[str, Any], state: revisions.StateChoice | None = None) -> None:
-        revisions.change(self.world.control, self.world.settings, self._id, fields, state=state)
+    def _change_definition(self, fields: dict[str, Any], state: model.StateChoice | None = None) -> None:
+        changes.change(self.world.control, self.world.settings, self._id, fields, state=state)
 
 
 _INSERT = sql.SQL(
@@ -581,13 +579,13 @@ def test_without_the_horizon_rows_are_lost(
 ) -> None:
     """The machine can detect a loss: a checkpoint that does not wait for open transactions loses their rows."""
 
-    def read(connection: Connection, *_: object) -> horizon.Horizon:
+    def read(connection: Connection, *_: object) -> watermark.Horizon:
         row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
         assert row is not None
         world.at("horizon")
-        return horizon.Horizon(row["now"], row["now"], None)
+        return watermark.Horizon(row["now"], row["now"], None)
 
-    monkeypatch.setattr(horizon, "read", read)
+    monkeypatch.setattr(watermark, "read_horizon", read)
     with pytest.raises(MartIsWrong):
         drive(
             f"{machine.__name__} without the horizon",

@@ -10,14 +10,14 @@ import pytest
 from psycopg import sql
 
 from tests.helpers import journal
-from vitrine.connectors.postgres.source import horizon, lineage
-from vitrine.flow.protocols import Transaction
-from vitrine.flow.rows import Entry, Saved
-from vitrine.policy import Call
+from vitrine.connectors.postgres.source import relations, watermark
+from vitrine.core.protocols import Transaction
+from vitrine.core.rows import Entry, Saved
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import leases, pipelines
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.sql.functions import Call
+from vitrine.store import pipelines, queue
+from vitrine.store.checkpoint import StoreCheckpoint
 
 WRITERS = 3
 
@@ -120,7 +120,7 @@ class World:
             "UPDATE etl.etl_pipelines SET lease_expires_at = clock_timestamp() - interval '1 second'"
             " WHERE lease_token IS NOT NULL"
         )
-        leases.expire_leases(connection or self.control)
+        queue.expire_leases(connection or self.control)
 
     def terminate(self) -> None:
         """Terminate every session of every run."""
@@ -153,11 +153,11 @@ def opened(url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
 
 
 def _report_points(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, save = horizon.read, StoreCheckpoint.save
+    read, save = watermark.read_horizon, StoreCheckpoint.save
 
     def reading(
-        connection: Connection, relations: lineage.Relations = (), functions: Collection[Call] = ()
-    ) -> horizon.Horizon:
+        connection: Connection, relations: relations.RelationTree = (), functions: Collection[Call] = ()
+    ) -> watermark.Horizon:
         seen = read(connection, relations, functions)
         world.at("horizon")
         return seen
@@ -168,5 +168,5 @@ def _report_points(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
             world.at("save")
         return saved
 
-    monkeypatch.setattr(horizon, "read", reading)
+    monkeypatch.setattr(watermark, "read_horizon", reading)
     monkeypatch.setattr(StoreCheckpoint, "save", saving)

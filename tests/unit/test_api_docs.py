@@ -12,7 +12,8 @@ def test_the_page_lists_every_route_with_its_summary() -> None:
 
 def test_commands_do_not_build_the_examples_of_the_document() -> None:
     code = (
-        "import sys, vitrine.service.bodies.pipelines; from vitrine.service.bodies.examples import pipeline_example;"
+        "import sys, vitrine.operations.bodies.pipelines;"
+        " from vitrine.operations.bodies.common import pipeline_example;"
         " sys.stdout.write(str(pipeline_example.cache_info().currsize))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

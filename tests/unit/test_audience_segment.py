@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from vitrine.registry import transforms
-from vitrine.transforms.audience_segment import audience_segment
+from vitrine.definition.registry import transforms
+from vitrine.plan.builtin.audience_segment import audience_segment
 
 
 def viewer(*, ratings: int = 0, score: str | None = None, likes: int = 0, views: int = 0) -> dict[str, Any]:

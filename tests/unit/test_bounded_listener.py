@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from vitrine.bounded_listener import BoundedListener
+from vitrine.listening import BoundedListener
 
 LIMIT = 3
 

@@ -5,8 +5,8 @@ from datetime import date
 import pytest
 from pydantic import ValidationError
 
-from vitrine.readers.calendar_days import CalendarOptions, calendar_days
-from vitrine.registry import readers
+from vitrine.definition.registry import readers
+from vitrine.plan.builtin.calendar_days import CalendarOptions, calendar_days
 
 WEEK = CalendarOptions(first=date(2026, 1, 1), last=date(2026, 1, 7))
 

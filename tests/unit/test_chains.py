@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from vitrine.model import Definition
-from vitrine.store.chains import find_cycle
+from vitrine.definition.model import Definition
+from vitrine.store.schedules import find_cycle
 
 GENRES = {"name": "c", "source_query": "SELECT id FROM content.genre", "target_table": "analytics.c"}
 

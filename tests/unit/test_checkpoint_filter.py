@@ -3,7 +3,8 @@
 import postgast
 import pytest
 
-from vitrine.policy import read_only, without_checkpoint_filter
+from vitrine.sql.checkpoint import without_checkpoint_filter
+from vitrine.sql.policy import read_only
 
 FILMS = "content.film_work"
 

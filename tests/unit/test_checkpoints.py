@@ -5,19 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vitrine.flow.rows import (
-    START,
-    Counts,
-    Entry,
-    Generation,
-    KeptGeneration,
-    Position,
-    Reject,
-    State,
-    Step,
-    Written,
-)
-from vitrine.store.checkpoints import advance, moves
+from vitrine.core.rows import START, Counts, Entry, Generation, KeptGeneration, Position, Reject, State, Step, Written
+from vitrine.store.checkpoint import advance, moves
 
 TYPES = "modified timestamp with time zone, id uuid"
 OLD_TYPES = "modified date, id uuid"

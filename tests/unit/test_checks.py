@@ -6,12 +6,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from vitrine import input_errors
-from vitrine.checks import BaseCheck, Check
+from vitrine.core.checks import BaseCheck, Check, CheckFailed, CheckResult, combined, refuse_failed
+from vitrine.core.row_checks import results_in, unfit_reason
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
-from vitrine.flow.check_results import CheckFailed, CheckResult, combined, refuse_failed
-from vitrine.flow.checks import results_in, unfit_reason
-from vitrine.model import Definition
-from vitrine.policy import check_sql
+from vitrine.sql.policy import check_sql
 
 TYPES = {
     "id": "integer",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine import plugins
+from vitrine.definition import connectors
 from vitrine_testing.reference import reference
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ EXCERPT = re.compile(r"^<!-- (\S+) -->\n```python\n(.*?)```$", re.MULTILINE | re
 
 def test_the_reference_is_generated_from_the_installed_connectors() -> None:
     page = (ROOT / "docs" / "connectors-reference.md").read_text("utf-8")
-    assert page == reference(plugins.installed().values()), "run `python -m vitrine_testing.reference` again"
+    assert page == reference(connectors.installed().values()), "run `python -m vitrine_testing.reference` again"
 
 
 @pytest.mark.parametrize(("file", "code"), EXCERPT.findall(PAGE), ids=[file for file, _ in EXCERPT.findall(PAGE)])

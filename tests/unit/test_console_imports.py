@@ -14,7 +14,7 @@ print([name for name in ("nicegui", "socketio", "aiohttp") if name in sys.module
 """
 
 
-@pytest.mark.parametrize("name", ["cli", "runner", "api", "service"])
+@pytest.mark.parametrize("name", ["cli", "runner", "api", "operations"])
 def test_no_other_part_imports_nicegui(name: str) -> None:
     code = CODE.format(name=name)
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

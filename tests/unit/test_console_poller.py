@@ -10,13 +10,11 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from vitrine.console import poller as polling
-from vitrine.console import texts
+from vitrine.console import poller, texts
 from vitrine.console.poller import MAX_READS, Poller, State
 from vitrine.console.viewer import Viewer
 from vitrine.errors import TransientError
-from vitrine.service.context import Caller, Context
-from vitrine.service.roles import Role
+from vitrine.operations.context import Caller, Context, Role
 from vitrine.settings import Settings
 
 CONTEXT = Context(Settings(), Caller("console", "vitrine", Role.VIEWER), lambda: cast(Any, nullcontext()))
@@ -36,7 +34,7 @@ def fail(_: object) -> None:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "ROUND_SECONDS", 0.01)
+    monkeypatch.setattr(poller, "ROUND_SECONDS", 0.01)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrine.copytext import encoding, frames, rows, text_of, values
-from vitrine.copytext.values import Unreadable, UnreadableValue
+from vitrine.core.copytext import frames, rows, text_of, values
+from vitrine.core.copytext.values import Unreadable, UnreadableValue
+from vitrine.core.rows import START, Batch, Column, FrameRows, PythonRows
+from vitrine.core.status import Row
 from vitrine.errors import DataError
-from vitrine.flow.rows import START, Batch, Column, FrameRows, PythonRows
-from vitrine.ids import Row
 
 COLUMNS = (Column("id", "integer"), Column("title", "text"), Column("doc", "jsonb"), Column("span", "interval"))
 LINE = b'7\ta\\tb\t{"a": 1.00}\t26:00:00\n'
@@ -374,15 +374,15 @@ def test_binary_encoding_is_refused_for_a_value_of_another_form() -> None:
         [KEY.replace("-", "\n")],
         ["ё" + KEY[2:]],
     ):
-        assert encoding.encode(pl.DataFrame({"key": texts}), {"key": "uuid"}) is None
+        assert frames.encode(pl.DataFrame({"key": texts}), {"key": "uuid"}) is None
     encoded = b"\0\1\0\0\0\x10" + UUID(KEY).bytes
-    assert encoding.encode(pl.DataFrame({"key": [KEY, KEY.upper()]}), {"key": "uuid"}) == encoded * 2
-    assert encoding.encode(pl.DataFrame({"key": [5]}), {"key": "numeric"}) is None
+    assert frames.encode(pl.DataFrame({"key": [KEY, KEY.upper()]}), {"key": "uuid"}) == encoded * 2
+    assert frames.encode(pl.DataFrame({"key": [5]}), {"key": "numeric"}) is None
 
 
 def test_binary_encoding_has_nulls_and_texts_of_any_length() -> None:
     frame = pl.DataFrame({"n": [1, None, None], "t": ["ё", None, ""], "j": ["{}", None, "[1]"]})
-    assert encoding.encode(frame, {"n": "integer", "t": "text", "j": "jsonb"}) == b"".join(
+    assert frames.encode(frame, {"n": "integer", "t": "text", "j": "jsonb"}) == b"".join(
         [
             *(b"\0\3", b"\0\0\0\4\0\0\0\1", b"\0\0\0\2\xd1\x91", b"\0\0\0\3\1{}"),
             *(b"\0\3", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff"),

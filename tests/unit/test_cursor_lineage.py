@@ -2,8 +2,8 @@
 
 import pytest
 
-from vitrine.policy import read_only
-from vitrine.policy.cursor_lineage import lineage_of
+from vitrine.sql.checkpoint import lineage_of
+from vitrine.sql.policy import read_only
 
 CATALOG = {
     ("content", "film_work"): ("id", "title", "created", "modified"),

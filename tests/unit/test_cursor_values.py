@@ -2,8 +2,8 @@
 
 import pytest
 
-from vitrine.engine.cursor_values import parse
-from vitrine.flow.rows import Column
+from vitrine.core.rows import Column
+from vitrine.plan.backfill import parse_cursor_value
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from vitrine.flow.rows import Column
     ],
 )
 def test_a_value_is_in_the_text_format_of_its_type(type_name: str, given: str, text: str, below: str) -> None:
-    value = parse(Column("at", type_name), given)
+    value = parse_cursor_value(Column("at", type_name), given)
     assert (value.text, value.below) == (text, below)
 
 
@@ -64,13 +64,15 @@ def test_a_value_is_in_the_text_format_of_its_type(type_name: str, given: str, t
 )
 def test_a_value_of_another_type_is_refused_with_what_to_give(type_name: str, given: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"is of type {type_name.split('(')[0]}.*{reason}") as refused:
-        parse(Column("at", type_name), given)
+        parse_cursor_value(Column("at", type_name), given)
     assert len(str(refused.value)) < 300
 
 
 def test_values_are_ordered_by_their_type_and_not_by_their_text() -> None:
     number, moment = Column("n", "integer"), Column("at", "timestamp with time zone")
-    assert parse(number, "9").is_before(parse(number, "10"))
-    assert parse(moment, "-infinity").is_before(parse(moment, "2025-01-01"))
-    assert not parse(moment, "infinity").is_before(parse(moment, "2025-01-01"))
-    assert not parse(moment, "2025-01-01T01:00:00+01:00").is_before(parse(moment, "2025-01-01"))
+    assert parse_cursor_value(number, "9").is_before(parse_cursor_value(number, "10"))
+    assert parse_cursor_value(moment, "-infinity").is_before(parse_cursor_value(moment, "2025-01-01"))
+    assert not parse_cursor_value(moment, "infinity").is_before(parse_cursor_value(moment, "2025-01-01"))
+    assert not parse_cursor_value(moment, "2025-01-01T01:00:00+01:00").is_before(
+        parse_cursor_value(moment, "2025-01-01")
+    )

@@ -12,7 +12,7 @@ from tests.helpers import connectors
 from tests.helpers.connectors import FAKE, SEARCH
 from vitrine import input_errors
 from vitrine.connectors.postgres import PostgresSinkOptions, PostgresSourceOptions
-from vitrine.model import Definition, Options, TaskType
+from vitrine.definition.model import Definition, Options, TaskType
 
 QUERY = "SELECT id FROM content.genre"
 SQL_STEP = {"order_index": 10, "task_type": "SQL", "body": QUERY}

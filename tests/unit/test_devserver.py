@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 
 from tests.helpers.connectors import SEARCH
-from vitrine import plugins
-from vitrine.cli.devserver import devserver
+from vitrine.cli.demo import devserver
+from vitrine.definition import connectors
 from vitrine.errors import ConfigError, TransientError
 from vitrine_devserver import DevServer, distribution, java, launch, server, thai
 from vitrine_devserver.distribution import VERSION, install
@@ -336,7 +336,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     monkeypatch.setattr(Fake, "calls", [])
     monkeypatch.setattr(Fake, "stopped", 0)
     connector = replace(SEARCH, devserver=f"{__name__}:Fake")
-    monkeypatch.setattr(plugins, "installed", lambda: {"search": connector})
+    monkeypatch.setattr(connectors, "installed", lambda: {"search": connector})
     monkeypatch.setattr(signal, "signal", Mock())
     return Fake
 
@@ -378,7 +378,7 @@ def test_a_server_that_ends_by_itself_ends_the_command_with_an_error(
     fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Fake, "is_running", False)
-    monkeypatch.setattr("vitrine.cli.devserver.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("vitrine.cli.demo.POLL_SECONDS", 0.001)
     with pytest.raises(ConfigError, match="Search ended by itself"):
         devserver("search", None, None)
     assert fake.stopped == 1

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from vitrine.copytext import values
-from vitrine.engine import differences
-from vitrine.engine.digests import cut_rows, digest_ordered, digest_rows
-from vitrine.flow.keys import next_key, rank
-from vitrine.flow.rows import Batch, Column, Compare, Digest, Key, KeyRange, Position, Read, TextRows
+from vitrine.compare import differences
+from vitrine.compare.digests import cut_rows, digest_ordered, digest_rows
+from vitrine.core.copytext import values
+from vitrine.core.keys import next_key, rank
+from vitrine.core.rows import Batch, Column, Compare, Digest, Key, KeyRange, Position, Read, TextRows
 
 ID, NOTE = Column("id", "integer"), Column("note", "text")
 WANTED = Compare((ID,), (ID, NOTE))

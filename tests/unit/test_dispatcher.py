@@ -4,6 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Counts
+from vitrine.core.status import RETURNING, Event, RequestKind, RunStatus, Status, next_status
 from vitrine.errors import (
     CheckpointMoved,
     ConfigError,
@@ -17,13 +20,8 @@ from vitrine.errors import (
     VitrineError,
     group_of,
 )
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Counts
-from vitrine.requests import RETURNING, RequestKind
-from vitrine.runner.dispatcher import DELAYS, Verdict, delay_before, judge
-from vitrine.runner.executor import WAITS, Executed, wait_before
-from vitrine.status import Event, RunStatus, Status, next_status
-from vitrine.store.leases import MAX_ATTEMPTS
+from vitrine.runner.run import DELAYS, WAITS, Executed, Verdict, delay_before, judge, wait_before
+from vitrine.store.queue import MAX_ATTEMPTS
 
 FIRST, SECOND = DELAYS
 

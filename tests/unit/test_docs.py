@@ -8,12 +8,11 @@ import pytest
 from pydantic import AliasChoices
 
 from tests.helpers import command_lines
-from vitrine import plugins
 from vitrine.api.app import STATUS_OF_CODE, STATUS_OF_GROUP
-from vitrine.model import Definition, Options
-from vitrine.requests import RequestKind
+from vitrine.core.status import RequestKind, diagram
+from vitrine.definition import connectors
+from vitrine.definition.model import Definition, Options
 from vitrine.settings import Settings
-from vitrine.status import diagram
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").rglob("*.md")])
@@ -66,7 +65,7 @@ def _variables() -> Iterator[str]:
     """Every variable that the settings and the sections of the connectors read."""
     # values of sections are given in code, or read by the section itself
     yield from (f"VITRINE_{name.upper()}" for name in Settings.model_fields if name != "connectors")
-    for connector in plugins.installed().values():
+    for connector in connectors.installed().values():
         for name, field in connector.settings.model_fields.items():
             aliases = field.validation_alias
             choices = aliases.choices if isinstance(aliases, AliasChoices) else ()
@@ -81,7 +80,7 @@ def test_every_setting_is_in_the_sample() -> None:
 
 def _options() -> list[str]:
     """Options that every pipeline has, and those of connectors."""
-    specs = [spec for one in plugins.installed().values() for spec in (one.source, one.sink) if spec is not None]
+    specs = [spec for one in connectors.installed().values() for spec in (one.source, one.sink) if spec is not None]
     return list(dict.fromkeys([*Options.model_fields, *(name for spec in specs for name in spec.options.model_fields)]))
 
 

@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from vitrine.api import docs
+from vitrine.api.app import docs_router
 
 FILES = {
     "/docs": "text/html; charset=utf-8",
@@ -20,7 +20,7 @@ FILES = {
 @pytest.fixture(scope="module")
 def client() -> TestClient:
     app = FastAPI(docs_url=None, redoc_url=None)
-    app.include_router(docs.router)
+    app.include_router(docs_router)
     return TestClient(app)
 
 

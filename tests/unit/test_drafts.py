@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from vitrine.console import drafts, suggestions
+from vitrine.console import drafts
 from vitrine.console.drafts import EMPTY_FORM, Problem
-from vitrine.errors import ConfigError, DefinitionRefused
-from vitrine.model import Definition
-from vitrine.places import Place
-from vitrine.service.bodies.sources import TableBody
+from vitrine.definition.model import Definition
+from vitrine.errors import ConfigError, DefinitionRefused, Place
+from vitrine.operations.bodies.overview import TableBody
 
 QUERY = "SELECT id, name\n  FROM content.genre"
 
@@ -126,11 +125,11 @@ def genre_table() -> TableBody:
 
 def test_keys_and_cursors_of_the_tables_in_the_query_are_suggested() -> None:
     query = "SELECT g.id, g.modified FROM content.genre g"
-    assert [one.columns for one in suggestions.keys(query, [genre_table()])] == [("id",)]
-    assert [one.column for one in suggestions.cursors(query, [genre_table()])] == ["modified"]
-    assert suggestions.cursors("SELECT g.id FROM content.genre g", [genre_table()]) == []
-    assert suggestions.keys("SELECT 1 AS id -- content.genre", [genre_table()]) == []
-    assert suggestions.keys(query, [genre_table()], produced=["genre_id"]) == []
+    assert [one.columns for one in drafts.suggest_keys(query, [genre_table()])] == [("id",)]
+    assert [one.column for one in drafts.suggest_cursors(query, [genre_table()])] == ["modified"]
+    assert drafts.suggest_cursors("SELECT g.id FROM content.genre g", [genre_table()]) == []
+    assert drafts.suggest_keys("SELECT 1 AS id -- content.genre", [genre_table()]) == []
+    assert drafts.suggest_keys(query, [genre_table()], produced=["genre_id"]) == []
 
 
 def test_fields_that_the_form_does_not_show_are_kept() -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from vitrine.connectors.elasticsearch import exact_json
-from vitrine.connectors.elasticsearch.decoding import MISSING, NumberText, text_of_value
+from vitrine.connectors.elasticsearch import encoding
 from vitrine.connectors.elasticsearch.documents import DocumentEncoder, Documents
-from vitrine.copytext import values
-from vitrine.flow.rows import START, Batch, Column, TextRows
+from vitrine.connectors.elasticsearch.encoding import MISSING, NumberText, text_of_value
+from vitrine.core.copytext import values
+from vitrine.core.rows import START, Batch, Column, TextRows
 from vitrine_testing.data import SAMPLES
 
 REFUSED = {"NaN", "Infinity", "0044-03-15 BC", "infinity", "-infinity", "[0:1]={5,6}"}
@@ -31,7 +31,7 @@ def encoded(type_name: str, texts: list[str | None], *, nulls: Any = "omit") -> 
 
 
 def decoded(type_name: str, documents: Documents) -> list[str | None]:
-    sources = map(exact_json.loads, documents.sources)
+    sources = map(encoding.loads, documents.sources)
     return [text_of_value(source.get("value", MISSING), Column("value", type_name)) for source in sources]
 
 
@@ -40,7 +40,7 @@ def round_trip(type_name: str, texts: list[str | None], *, nulls: Any = "omit") 
     assert not found.refused
     for source in found.sources:
         assert b"\n" not in source
-        exact_json.check(source.decode())
+        encoding.check_json(source.decode())
     return decoded(type_name, found)
 
 
@@ -127,7 +127,7 @@ JSON = some.recursive(
 
 @given(some.lists(JSON))
 def test_any_jsonb_is_read_back(found: list[Any]) -> None:
-    texts = [exact_json.dumps(exact_json.canonical(exact_json.loads(json.dumps(one)))) for one in found]
+    texts = [encoding.dumps(encoding.canonical(encoding.loads(json.dumps(one)))) for one in found]
     assert round_trip("jsonb", [*texts]) == texts
     given_again = json.loads(json.dumps(found), parse_int=float)
     assert [json.loads(text, parse_int=float) for text in texts] == given_again
@@ -188,7 +188,7 @@ def test_null_and_missing_fields() -> None:
 
 
 def test_jsonb_orders_members_and_writes_numbers_without_exponent() -> None:
-    value = exact_json.loads('{"bb":1e2,"a":-0,"ab":-0.0,"c":1.50E-3}')
+    value = encoding.loads('{"bb":1e2,"a":-0,"ab":-0.0,"c":1.50E-3}')
     assert text_of_value(value, Column("a", "jsonb")) == '{"a": 0, "c": 0.00150, "ab": 0.0, "bb": 100}'
 
 

@@ -4,17 +4,16 @@ from typing import Any
 
 import pytest
 
-from vitrine.connectors.elasticsearch import definition
-from vitrine.connectors.elasticsearch.definition import definition_of
+from vitrine.connectors.elasticsearch.mapping import IndexDefinition, definition_of, mapping_of
+from vitrine.core.rows import Column
 from vitrine.errors import ConfigError
-from vitrine.flow.rows import Column
 
 COLUMNS = (Column("id", "uuid"), Column("title", "text"), Column("genres", "jsonb"))
 MOMENT = {"type": "date", "format": "strict_date_optional_time_nanos"}
 SHORT = {"type": "keyword", "ignore_above": 8191}
 
 
-def defined(given: dict[str, Any] | None = None) -> definition.IndexDefinition:
+def defined(given: dict[str, Any] | None = None) -> IndexDefinition:
     return definition_of(COLUMNS, ["id"], given)
 
 
@@ -55,7 +54,7 @@ def refusal(given: dict[str, Any]) -> str:
     ],
 )
 def test_the_mapping_follows_from_the_type(type_name: str, mapping: dict[str, Any]) -> None:
-    assert definition.mapping_of(type_name) == mapping
+    assert mapping_of(type_name) == mapping
 
 
 def test_a_key_of_text_is_a_keyword_of_any_length() -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from vitrine.checks import NotNull
 from vitrine.connectors.elasticsearch import documents
 from vitrine.connectors.elasticsearch.documents import DocumentEncoder, Documents
 from vitrine.connectors.elasticsearch.sink import ElasticsearchSink
-from vitrine.copytext import values
+from vitrine.core.checks import NotNull
+from vitrine.core.copytext import values
+from vitrine.core.rows import START, Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
 from vitrine.errors import ConfigError, DataError
-from vitrine.flow.rows import START, Batch, Column, FrameRows, Lane, Payload, PythonRows, TextRows
 from vitrine_testing.data import SAMPLES, sample_rows
 
 ID, TITLE, MODIFIED = Column("id", "integer"), Column("title", "text"), Column("modified", "timestamp with time zone")

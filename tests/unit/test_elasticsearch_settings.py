@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
-from vitrine.engine import plan
+from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
+from vitrine.plan import planner
 from vitrine.settings import Settings
 
 SETTINGS = Settings.model_validate({"database_url": "postgresql://localhost/none"})
@@ -24,7 +24,7 @@ MOVIES = Definition.model_validate(
 def refusal(**given: Any) -> str:
     settings = SETTINGS.model_copy(update={"connectors": {"elasticsearch": given}} if given else {})
     with pytest.raises(ConfigError) as refused:
-        plan.check(MOVIES, settings)
+        planner.check(MOVIES, settings)
     return str(refused.value)
 
 

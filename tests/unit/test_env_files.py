@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine import settings as loading
+from vitrine import settings
 from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.errors import ConfigError
 from vitrine.settings import Settings, child_environment, load
@@ -86,13 +86,13 @@ def test_the_environment_and_a_named_file_may_choose_code(folder: Path, monkeypa
     assert load().transform_modules == ("ours",)
     monkeypatch.delenv("VITRINE_TRANSFORM_MODULES")
     (folder / ".env").write_text("VITRINE_TRANSFORM_MODULES=named\n")
-    loading.choose_env_file(Path(".env"))
+    settings.choose_env_file(Path(".env"))
     assert load().transform_modules == ("named",)
 
 
 def test_a_named_file_that_does_not_exist_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the file of --env-file 'missing': No such file"):
-        loading.choose_env_file(Path("missing"))
+        settings.choose_env_file(Path("missing"))
 
 
 @pytest.mark.parametrize("content", [None, b"VITRINE_API_PORT=\xff"])

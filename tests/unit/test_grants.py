@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from vitrine.accounts.grants import CHECKPOINT, DEFINITION, FILE, FIXED, LEASE, OUTCOME, REQUEST, TABLES
-from vitrine.model import Definition
+from vitrine.definition.model import Definition
+from vitrine.store.roles import CHECKPOINT, DEFINITION, FILE, FIXED, LEASE, OUTCOME, REQUEST, TABLES
 
 MIGRATIONS = Path(__file__).parents[2] / "src" / "vitrine" / "store" / "migrations"
 SCRIPTS = "\n".join(path.read_text("utf-8") for path in sorted(MIGRATIONS.glob("*.sql")))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from vitrine import pipeline_files
+from vitrine.definition import files, yaml
+from vitrine.definition.yaml import MAX_BYTES
 from vitrine.errors import ConfigError
-from vitrine.pipeline_files.text_files import MAX_BYTES
 
 BILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]\n" for number in range(1, 9)
@@ -17,7 +17,7 @@ CHAIN = "a0: &a0 [x]\n" + "".join(f"a{number}: &a{number} [*a{number - 1}]\n" fo
 
 def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as refused:
-        pipeline_files.read_folder(path)
+        files.read_folder(path)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -108,9 +108,9 @@ def test_a_query_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_variables_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "prod.env")
     with pytest.raises(ConfigError, match=r"prod\.env: this is no regular file"):
-        pipeline_files.read_variables(tmp_path / "prod.env")
+        yaml.read_variables(tmp_path / "prod.env")
 
 
 def test_aliases_that_stay_small_are_read() -> None:
-    document = pipeline_files.parse_text("genres.yaml", "name: genres\nkeys: &k [id]\noptions: {a: *k, b: *k}\n")
+    document = yaml.parse_text("genres.yaml", "name: genres\nkeys: &k [id]\noptions: {a: *k, b: *k}\n")
     assert document.fields["options"] == {"a": ["id"], "b": ["id"]}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.hosts import ALLOWED, BAD_HOSTS, GOOD_HOSTS
-from vitrine.hosts import HostRule
+from vitrine.listening import HostRule
 
 
 @pytest.mark.promise("K3")

@@ -10,9 +10,9 @@ import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
+from vitrine.api.parameters import Change
+from vitrine.definition.model import Definition
 from vitrine.input_errors import InputError, explain, field_path, unknown_field
-from vitrine.model import Definition
-from vitrine.service.bodies.changes import Change
 
 GENRES: dict[str, Any] = {
     "name": "genres",

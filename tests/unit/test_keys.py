@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vitrine.flow.keys import is_within, rank, row_hash, shown
-from vitrine.flow.rows import ALL_KEYS, Column, Key, KeyRange
+from vitrine.core.keys import is_within, rank, row_hash, shown_key
+from vitrine.core.rows import ALL_KEYS, Column, Key, KeyRange
 
 NUMBER, WORD = Column("n", "integer"), Column("word", "text")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -125,9 +125,9 @@ def test_the_hash_of_a_row_never_changes(texts: list[str | None], expected: int)
     ],
 )
 def test_a_key_is_shown_with_quotes_where_it_would_be_ambiguous(key: Key, text: str) -> None:
-    assert shown(key) == text
+    assert shown_key(key) == text
 
 
 @given(st.tuples(*[st.text(',() "ab')] * 2), st.tuples(*[st.text(',() "ab')] * 2))
 def test_no_two_keys_of_several_columns_are_shown_alike(one: Key, other: Key) -> None:
-    assert (shown(one) == shown(other)) == (one == other)
+    assert (shown_key(one) == shown_key(other)) == (one == other)

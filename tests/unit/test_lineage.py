@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from vitrine.console import layers
-from vitrine.service.bodies.lineage import Cause, Graph, Node, State, Topology, Trouble
-from vitrine.status import Status
+from vitrine.console.pages import lineage
+from vitrine.core.status import Status
+from vitrine.operations.bodies.overview import Cause, Graph, Node, State, Topology, Trouble
 
 
 def pipeline(name: str) -> Node:
@@ -76,7 +76,7 @@ def test_a_cycle_of_tables_ends() -> None:
     nodes = (table("a"), pipeline("one"), table("b"), pipeline("two"))
     circle = graph(*nodes, chains=["a > one > b > two > a"], troubles={"one": "failed"})
     assert set(circle.causes) == set(circle.nodes)
-    placed = layers.place(circle, list(circle.nodes))
+    placed = lineage.place_nodes(circle, list(circle.nodes))
     assert {one.id for one in placed} == set(circle.nodes)
 
 
@@ -96,18 +96,18 @@ def test_graphs_are_equal_while_topology_and_states_are_the_same() -> None:
 
 
 def test_tables_and_pipelines_stand_in_columns_of_their_own() -> None:
-    placed = {one.id: one.column for one in layers.place(chain(), list(chain().nodes))}
+    placed = {one.id: one.column for one in lineage.place_nodes(chain(), list(chain().nodes))}
     assert placed == {"table:/film": 0, "pipeline:dim": 1, "table:/mart": 2, "pipeline:search": 3, "table:/index": 4}
 
 
 def test_the_first_column_is_used_if_only_a_pipeline_and_its_target_are_shown() -> None:
-    placed = {one.id: one.column for one in layers.place(chain(), ["pipeline:search", "table:/index"])}
+    placed = {one.id: one.column for one in lineage.place_nodes(chain(), ["pipeline:search", "table:/index"])}
     assert placed == {"pipeline:search": 0, "table:/index": 1}
 
 
 def test_nodes_stand_beside_their_neighbours() -> None:
     nodes = (table("a"), table("b"), pipeline("reads_b"), pipeline("zz_reads_a"))
     crossing = graph(*nodes, chains=["a > zz_reads_a", "b > reads_b"])
-    rows = {one.id: one.row for one in layers.place(crossing, list(crossing.nodes))}
+    rows = {one.id: one.row for one in lineage.place_nodes(crossing, list(crossing.nodes))}
     assert rows["table:/a"] == rows["pipeline:zz_reads_a"]
     assert rows["table:/b"] == rows["pipeline:reads_b"]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitrine.requests import RETURNING, RequestKind
+from vitrine.core.status import RETURNING, RequestKind
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"claim.kind": sorted(RETURNING), "kind": sorted(RequestKind)}
@@ -16,7 +16,7 @@ def actions() -> set[str]:
     return {
         action
         for file in (ROOT / "src").rglob("*.py")
-        if file.name != "state.py"  # a body has a field of that name
+        if file.name != "runs.py"  # a body has a field of that name
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.Dict)
         for key, value in zip(node.keys, node.values, strict=True)

@@ -126,7 +126,7 @@ def test_an_exception_is_logged_by_its_type_and_place_and_not_by_its_text() -> N
 
 def test_commands_without_logs_and_metrics_import_no_library_for_them() -> None:
     code = (
-        "import sys, vitrine.cli, vitrine.runner.manager;"
+        "import sys, vitrine.cli, vitrine.runner.worker;"
         " sys.stdout.write(','.join({'structlog', 'prometheus_client'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -21,10 +21,9 @@ from tests.helpers.memory import (
     rows_of,
 )
 from vitrine import failpoints
-from vitrine.errors import ConfigError, DataError, TransientError
-from vitrine.flow.loop import commit_unit, run_batches, run_plan
-from vitrine.flow.protocols import Outcome, Phase, Plan, Stop, Transformer
-from vitrine.flow.rows import (
+from vitrine.core.loop import commit_unit, run_batches, run_plan
+from vitrine.core.protocols import Limits, Outcome, Phase, Plan, Stop, Throttle, Transformer
+from vitrine.core.rows import (
     START,
     Batch,
     Counts,
@@ -39,8 +38,8 @@ from vitrine.flow.rows import (
     Watermark,
     Written,
 )
-from vitrine.flow.throttle import Limits, Throttle
-from vitrine.ids import Row
+from vitrine.core.status import Row
+from vitrine.errors import ConfigError, DataError, TransientError
 
 ORDER = ("modified", "id")
 TYPES = "modified integer, id integer"

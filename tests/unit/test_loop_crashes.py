@@ -16,11 +16,11 @@ from tests.helpers.loop_bench import (
     Target,
     answer_in_memory,
 )
+from vitrine.core import loop
+from vitrine.core.protocols import Checkpoint
+from vitrine.core.rows import Entry, Saved, Stamp, Written
 from vitrine.errors import TransientError, VitrineError
-from vitrine.flow import loop
-from vitrine.flow.protocols import Checkpoint
-from vitrine.flow.rows import Entry, Saved, Stamp, Written
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine_testing import data
 from vitrine_testing.lists import ListTable
 from vitrine_testing.scenarios import LOADS, SCENARIOS, Failure, change, differences, full_load, replace_at

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrine.policy import other_use_of_checkpoint
+from vitrine.sql.checkpoint import other_use_of_checkpoint
 
 LOWER_BOUNDS = [
     "SELECT * FROM c.f",

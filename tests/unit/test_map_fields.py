@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from vitrine import registry
+from vitrine.core.status import Row
+from vitrine.definition import registry
+from vitrine.definition.registry import FieldError
 from vitrine.errors import ConfigError
-from vitrine.ids import Row
-from vitrine.registry import FieldError
-from vitrine.transforms.map_fields import FieldMapping, map_fields
+from vitrine.plan.builtin.map_fields import FieldMapping, map_fields
 
 
 def mapped(row: Row, **options: Any) -> Row:

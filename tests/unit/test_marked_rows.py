@@ -6,9 +6,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from vitrine.copytext import frame_of, rows_of, text_of
-from vitrine.engine.marked_rows import drop_marked
-from vitrine.flow.rows import Batch, Column, FrameRows, Payload, Position, PythonRows, TextRows
+from vitrine.core.copytext import frame_of, rows_of, text_of
+from vitrine.core.rows import Batch, Column, FrameRows, Payload, Position, PythonRows, TextRows
+from vitrine.plan.transforms import drop_marked
 
 COLUMNS = (Column("id", "integer"), Column("gone", "integer"), Column("tags", "text[]"))
 

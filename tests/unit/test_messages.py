@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from vitrine.runner import messages
+from vitrine.runner import webhook
 from vitrine.store.notifications import Notification
 
 ID = UUID("0b9d9b0e-8a53-4c3b-8f0b-2f9f3a1c7d55")
@@ -59,11 +59,11 @@ def message(event: str, **details: Any) -> Notification:
     ],
 )
 def test_a_message_says_what_happened_and_what_to_do_next(event: str, details: dict[str, Any], text: str) -> None:
-    assert messages.text_of(message(event, **details)) == text
+    assert webhook.message_text(message(event, **details)) == text
 
 
 def test_the_generic_form_has_every_fact_and_the_id_of_the_message() -> None:
-    assert json.loads(messages.body_of(message("recovery", of="failure", run_id=8), "json")) == {
+    assert json.loads(webhook.message_body(message("recovery", of="failure", run_id=8), "json")) == {
         "id": str(ID),
         "event": "recovery",
         "pipeline": "film_dim",
@@ -75,14 +75,14 @@ def test_the_generic_form_has_every_fact_and_the_id_of_the_message() -> None:
 
 def test_the_form_of_slack_is_one_escaped_text() -> None:
     odd = message("failure", code="<!channel> & more", status="FAILED")
-    (text,) = json.loads(messages.body_of(odd, "slack")).values()
+    (text,) = json.loads(webhook.message_body(odd, "slack")).values()
     assert text.startswith("Vitrine: film_dim is FAILED: &lt;!channel&gt; &amp; more.")
 
 
 def test_a_signature_covers_the_body_and_needs_a_secret() -> None:
     failure = message("failure", code="CONFIG", status="FAILED")
-    body = messages.body_of(failure, "json")
+    body = webhook.message_body(failure, "json")
     expected = hmac.new(b"long-enough", body, hashlib.sha256).hexdigest()
-    signed = messages.headers_of(failure, body, "long-enough")
-    assert (signed[messages.SIGNATURE], signed[messages.DELIVERY]) == (f"sha256={expected}", str(ID))
-    assert messages.SIGNATURE not in messages.headers_of(failure, body, None)
+    signed = webhook.message_headers(failure, body, "long-enough")
+    assert (signed[webhook.SIGNATURE], signed[webhook.DELIVERY]) == (f"sha256={expected}", str(ID))
+    assert webhook.SIGNATURE not in webhook.message_headers(failure, body, None)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from vitrine.api import permissions
+from vitrine.api import parameters, permissions
 from vitrine.api.app import create_app
 from vitrine.api.permissions import PERMISSIONS
-from vitrine.service.roles import Role
+from vitrine.operations.context import Role
 from vitrine.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
@@ -56,9 +56,9 @@ def test_of_several_entries_the_strictest_decides() -> None:
 def table() -> str:
     """Routes with their roles, in Markdown; without the prefix, as the page explains it."""
     rows = [
-        f"| `{one.method} {one.path.removeprefix(permissions.PREFIX)}` | {one.role or 'no token'} |"
+        f"| `{one.method} {one.path.removeprefix(parameters.PREFIX)}` | {one.role or 'no token'} |"
         for one in sorted(PERMISSIONS, key=lambda one: (list(Role).index(one.role) if one.role else -1, one.path))
-        if one.path.startswith(permissions.PREFIX) or one.in_browser or one.path == "/metrics"
+        if one.path.startswith(parameters.PREFIX) or one.in_browser or one.path == "/metrics"
     ]
     return "\n".join(["| Route | Least role |", "|---|---|", *rows])
 

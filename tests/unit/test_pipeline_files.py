@@ -9,13 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
-from vitrine import pipeline_files
+from vitrine.definition import files
+from vitrine.definition.model import Definition
+from vitrine.definition.yaml import Document, Variables, parse_text, read_variables
 from vitrine.demo import search
 from vitrine.demo.story import sample_documents
-from vitrine.documents import Document
 from vitrine.errors import ConfigError
-from vitrine.model import Definition
-from vitrine.pipeline_files import Variables
 
 GENRES: dict[str, Any] = {
     "name": "genres",
@@ -26,7 +25,7 @@ GENRES: dict[str, Any] = {
 
 
 def read_back(definition: Definition) -> Definition:
-    return pipeline_files.parse_text("a.yaml", pipeline_files.format_text(definition)).definition
+    return parse_text("a.yaml", files.format_text(definition)).definition
 
 
 @pytest.mark.parametrize("document", [*sample_documents(), *search.documents()], ids=lambda one: one.origin)
@@ -35,7 +34,7 @@ def test_every_sample_pipeline_survives_the_round_trip(document: Document) -> No
 
 
 def test_a_query_of_several_lines_is_written_as_a_block() -> None:
-    text = pipeline_files.format_text(Definition.model_validate(GENRES))
+    text = files.format_text(Definition.model_validate(GENRES))
     assert text == (
         "name: genres\n"
         "source_query: |-\n"
@@ -49,7 +48,7 @@ def test_a_query_of_several_lines_is_written_as_a_block() -> None:
 
 
 def test_the_id_stands_first_and_defaults_are_left_out() -> None:
-    text = pipeline_files.format_text(Definition.model_validate(GENRES), id="11111111-1111-1111-1111-111111111111")
+    text = files.format_text(Definition.model_validate(GENRES), id="11111111-1111-1111-1111-111111111111")
     assert text.startswith("id: 11111111-1111-1111-1111-111111111111\nname: genres\n")
     assert "batch_size" not in text
 
@@ -106,7 +105,7 @@ def test_any_options_survive_the_round_trip(
 )
 def test_text_that_is_not_yaml_is_reported_with_file_and_line(text: str, place: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        pipeline_files.parse_text("genres.yaml", text)
+        parse_text("genres.yaml", text)
     assert refused.value.code == "YAML"
     assert str(refused.value).startswith(place)
     assert "\n" not in str(refused.value)
@@ -115,27 +114,27 @@ def test_text_that_is_not_yaml_is_reported_with_file_and_line(text: str, place: 
 @pytest.mark.parametrize("text", ["", "- name: genres\n", "genres\n", "42\n"])
 def test_a_document_that_is_not_a_mapping_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"genres\.yaml, line 1, column 1: a pipeline is a mapping of fields"):
-        pipeline_files.parse_text("genres.yaml", text)
+        parse_text("genres.yaml", text)
 
 
 def test_a_folder_is_read_by_name_and_only_its_yaml_files(tmp_path: Path) -> None:
     for name in ("b.yaml", "a.yml", "notes.txt"):
         (tmp_path / name).write_text(f"name: {name[0]}\n")
-    assert pipeline_files.read_folder(tmp_path) == [Document("a.yml", {"name": "a"}), Document("b.yaml", {"name": "b"})]
-    assert pipeline_files.read_folder(tmp_path / "b.yaml") == [Document("b.yaml", {"name": "b"})]
+    assert files.read_folder(tmp_path) == [Document("a.yml", {"name": "a"}), Document("b.yaml", {"name": "b"})]
+    assert files.read_folder(tmp_path / "b.yaml") == [Document("b.yaml", {"name": "b"})]
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"name: \xff\xfe\n")
     with pytest.raises(ConfigError, match=r"^binary\.yaml, line 1, column 7: the file is not UTF-8 text"):
-        pipeline_files.read_folder(tmp_path)
+        files.read_folder(tmp_path)
 
 
 def test_a_folder_without_yaml_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no \.yaml file"):
-        pipeline_files.read_folder(tmp_path)
+        files.read_folder(tmp_path)
     with pytest.raises(ConfigError, match="there is no file or folder"):
-        pipeline_files.read_folder(tmp_path / "nowhere")
+        files.read_folder(tmp_path / "nowhere")
 
 
 # -- options in files of their own ------------------------------------------------------------------------------------
@@ -157,16 +156,16 @@ def test_an_option_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path, name:
     part.parent.mkdir(exist_ok=True)
     part.write_text(json.dumps(INDEX) if name.endswith(".json") else yaml.safe_dump(INDEX))
     expected = [Document("movies.yaml", MOVIES | {"options": {"index": INDEX}})]
-    assert pipeline_files.read_folder(tmp_path) == expected
-    assert pipeline_files.read_folder(file) == expected
+    assert files.read_folder(tmp_path) == expected
+    assert files.read_folder(file) == expected
 
 
 def test_an_exported_pipeline_has_the_content_of_the_file(tmp_path: Path) -> None:
     file = write_movies(tmp_path, "movies.json")
     (tmp_path / "movies.json").write_text(json.dumps(INDEX))
-    (document,) = pipeline_files.read_folder(file)
+    (document,) = files.read_folder(file)
     definition = document.valid_definition()
-    exported = pipeline_files.parse_text("movies.yaml", pipeline_files.format_text(definition))
+    exported = parse_text("movies.yaml", files.format_text(definition))
     assert exported.fields["options"] == {"index": INDEX}
     assert read_back(definition) == definition
 
@@ -181,7 +180,7 @@ def test_a_file_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None
     with pytest.raises(
         ConfigError, match=r"^movies\.yaml, line \d+, column 3: options\.index names '.*', which is outside the folder"
     ):
-        pipeline_files.read_folder(folder)
+        files.read_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["nowhere.yaml", "notes.txt", "", "."])
@@ -191,7 +190,7 @@ def test_a_file_that_does_not_exist_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"^movies\.yaml, line \d+, column 3: options\.index names '{name}', but there is no such"
     ):
-        pipeline_files.read_folder(tmp_path)
+        files.read_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -208,20 +207,20 @@ def test_a_file_without_a_mapping_is_refused(tmp_path: Path, name: str, content:
     (tmp_path / name).write_text(content)
     file = write_movies(tmp_path, name)
     with pytest.raises(ConfigError) as refused:
-        pipeline_files.read_folder(file)
+        files.read_folder(file)
     assert str(refused.value).startswith(sentence)
 
 
 def test_a_pipeline_that_names_itself_is_refused(tmp_path: Path) -> None:
     file = write_movies(tmp_path, "movies.yaml")
     with pytest.raises(ConfigError, match="the file is a pipeline itself"):
-        pipeline_files.read_folder(file)
+        files.read_folder(file)
 
 
 def test_an_option_that_takes_no_file_stays_a_text(tmp_path: Path) -> None:
     file = tmp_path / "genres.yaml"
     file.write_text(yaml.safe_dump(GENRES | {"options": {"index": "a.json", "touch_column": "b.json"}}))
-    (document,) = pipeline_files.read_folder(file)
+    (document,) = files.read_folder(file)
     assert document.fields["options"] == {"index": "a.json", "touch_column": "b.json"}
 
 
@@ -237,7 +236,7 @@ def write_query(folder: Path, fields: dict[str, Any], sql: str | None = "SELECT 
 
 
 def test_a_query_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path) -> None:
-    (document,) = pipeline_files.read_folder(write_query(tmp_path, {"source_query_file": "genres.sql"}))
+    (document,) = files.read_folder(write_query(tmp_path, {"source_query_file": "genres.sql"}))
     assert document.definition.source_query == "SELECT id\n  FROM content.genre"
     assert read_back(document.definition) == document.definition
     assert document.place("source_query") == "genres.yaml, line 3, column 1"
@@ -245,7 +244,7 @@ def test_a_query_may_stand_in_a_file_beside_the_pipeline(tmp_path: Path) -> None
 
 def test_the_body_of_a_step_may_stand_in_a_file(tmp_path: Path) -> None:
     step = {"order_index": 1, "task_type": "SQL", "body_file": "genres.sql"}
-    (document,) = pipeline_files.read_folder(write_query(tmp_path, {"tasks": [step, {"order_index": 2}]}))
+    (document,) = files.read_folder(write_query(tmp_path, {"tasks": [step, {"order_index": 2}]}))
     assert document.fields["tasks"] == [
         {"order_index": 1, "task_type": "SQL", "body": "SELECT id\n  FROM content.genre"},
         {"order_index": 2},
@@ -257,13 +256,13 @@ def test_the_body_of_a_step_may_stand_in_a_file(tmp_path: Path) -> None:
 def test_a_query_file_that_cannot_be_used_is_named_with_its_place(tmp_path: Path, name: object) -> None:
     file = write_query(tmp_path, {"source_query_file": name})
     with pytest.raises(ConfigError, match=r"^genres\.yaml, line 3, column 1: source_query_file names "):
-        pipeline_files.read_folder(file)
+        files.read_folder(file)
 
 
 def test_a_query_and_its_file_are_not_given_together(tmp_path: Path) -> None:
     file = write_query(tmp_path, {"source_query": "SELECT 1", "source_query_file": "genres.sql"})
     with pytest.raises(ConfigError, match=r"^genres\.yaml, line 4, column 1: source_query_file: remove it, or source_"):
-        pipeline_files.read_folder(file)
+        files.read_folder(file)
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ def test_a_query_and_its_file_are_not_given_together(tmp_path: Path) -> None:
 )
 def test_every_mistake_is_reported_with_the_place_of_its_field(text: str, places: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
-        pipeline_files.parse_text("a.yaml", text).valid_definition()
+        parse_text("a.yaml", text).valid_definition()
     for place in places:
         assert f"a.yaml, {place}" in str(refused.value)
 
@@ -304,7 +303,7 @@ def test_mistakes_of_all_files_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("name: [\n")
     (tmp_path / "b.yaml").write_text("name: b\nname: c\n")
     (tmp_path / "c.yaml").write_text("name: c\n")
-    reading = pipeline_files.read(tmp_path)
+    reading = files.read(tmp_path)
     assert [mistake.partition(":")[0] for mistake in reading.mistakes] == [
         "a.yaml, line 2, column 1",
         "b.yaml, line 2, column 1",
@@ -314,7 +313,7 @@ def test_mistakes_of_all_files_are_reported_together(tmp_path: Path) -> None:
 
 def test_a_key_may_replace_the_one_of_a_merged_mapping() -> None:
     text = "base: &base\n  a: 1\n  <<: &more {a: 0, c: 3}\nother:\n  <<: [*base, *more]\n  a: 2\n"
-    fields = pipeline_files.parse_text("a.yaml", text).fields
+    fields = parse_text("a.yaml", text).fields
     assert fields == {"base": {"a": 1, "c": 3}, "other": {"a": 2, "c": 3}}
 
 
@@ -340,27 +339,27 @@ STAGE = Variables("prod.env", {"schema": "content", "size": "500", "loop": "${sc
     ],
 )
 def test_variables_are_replaced_in_values(value: str, expected: object) -> None:
-    document = pipeline_files.parse_text("a.yaml", f"a: {value}\n", STAGE)
+    document = parse_text("a.yaml", f"a: {value}\n", STAGE)
     assert document.fields == {"a": expected}
 
 
 def test_variables_are_not_replaced_in_keys_nor_without_a_file_of_them() -> None:
-    assert pipeline_files.parse_text("a.yaml", "'${schema}': 1\n", STAGE).fields == {"${schema}": 1}
-    assert pipeline_files.parse_text("a.yaml", "a: ${nothing}\n").fields == {"a": "${nothing}"}
+    assert parse_text("a.yaml", "'${schema}': 1\n", STAGE).fields == {"${schema}": 1}
+    assert parse_text("a.yaml", "a: ${nothing}\n").fields == {"a": "${nothing}"}
 
 
 def test_a_value_that_has_an_alias_is_replaced_once() -> None:
     stage = Variables("a.env", {"a": "${a}b"})
-    assert pipeline_files.parse_text("a.yaml", "a: &x ${a}\nb: *x\n", stage).fields == {"a": "${a}b", "b": "${a}b"}
+    assert parse_text("a.yaml", "a: &x ${a}\nb: *x\n", stage).fields == {"a": "${a}b", "b": "${a}b"}
 
 
 def test_every_unknown_variable_is_reported_with_its_place(tmp_path: Path) -> None:
     file = write_query(tmp_path, {"source_query_file": "genres.sql"}, "SELECT 1\n  FROM ${scheme}.films\n")
     with pytest.raises(ConfigError, match=r"^genres\.sql, line 2, column 8: 'prod\.env' has no variable 'scheme'; add"):
-        pipeline_files.read_folder(file, STAGE)
+        files.read_folder(file, STAGE)
     file.write_text("name: ${x}\nsource_query: |\n  SELECT ${schema}\n    FROM ${y}\n")
     with pytest.raises(ConfigError) as refused:
-        pipeline_files.read_folder(file, STAGE)
+        files.read_folder(file, STAGE)
     assert [line.partition(";")[0] for line in str(refused.value).splitlines()] == [
         "genres.yaml, line 1, column 7: 'prod.env' has no variable 'x'",
         "genres.yaml, line 4, column 10: 'prod.env' has no variable 'y'",
@@ -369,12 +368,12 @@ def test_every_unknown_variable_is_reported_with_its_place(tmp_path: Path) -> No
 
 def test_variables_are_replaced_in_named_files(tmp_path: Path) -> None:
     file = write_query(tmp_path, {"source_query_file": "genres.sql"}, "SELECT $1 FROM ${schema}.films")
-    (document,) = pipeline_files.read_folder(file, STAGE)
+    (document,) = files.read_folder(file, STAGE)
     assert document.fields["source_query"] == "SELECT $1 FROM content.films"
     for name in ("movies.json", "movies.index.yaml"):
         file = write_movies(tmp_path, name)
         (tmp_path / name).write_text('{"settings": {"alias": ["${schema}"], "name": "${schema}"}}')
-        (document,) = pipeline_files.read_folder(file, STAGE)
+        (document,) = files.read_folder(file, STAGE)
         assert document.fields["options"]["index"] == {"settings": {"alias": ["content"], "name": "content"}}
 
 
@@ -388,7 +387,7 @@ def test_variables_are_replaced_in_named_files(tmp_path: Path) -> None:
 )
 def test_variables_are_lines_of_names_and_values(tmp_path: Path, text: str, values: dict[str, str]) -> None:
     (tmp_path / "prod.env").write_text(text)
-    assert pipeline_files.read_variables(tmp_path / "prod.env") == Variables("prod.env", values)
+    assert read_variables(tmp_path / "prod.env") == Variables("prod.env", values)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +403,7 @@ def test_a_file_of_variables_that_cannot_be_used_is_named(tmp_path: Path, text: 
     if text is not None:
         (tmp_path / "prod.env").write_bytes(text)
     with pytest.raises(ConfigError) as refused:
-        pipeline_files.read_variables(tmp_path / "prod.env")
+        read_variables(tmp_path / "prod.env")
     assert str(refused.value).startswith(sentence)
 
 
@@ -412,12 +411,12 @@ def test_a_file_of_variables_that_cannot_be_used_is_named(tmp_path: Path, text: 
 
 
 def test_the_published_schema_is_current() -> None:
-    published = Path(__file__).parents[2] / "docs" / pipeline_files.SCHEMA_FILE
-    assert published.read_text("utf-8") == pipeline_files.schema_text(), "run `make schema`"
+    published = Path(__file__).parents[2] / "docs" / files.SCHEMA_FILE
+    assert published.read_text("utf-8") == files.schema_text(), "run `make schema`"
 
 
 def test_the_schema_has_what_only_a_file_may_contain() -> None:
-    schema = json.loads(pipeline_files.schema_text())
+    schema = json.loads(files.schema_text())
     assert set(Definition.model_fields) | {"id", "source_query_file"} == set(schema["properties"])
     assert schema["additionalProperties"] is False
     assert "body_file" in schema["$defs"]["Step"]["properties"]

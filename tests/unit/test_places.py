@@ -2,9 +2,8 @@
 
 import pytest
 
-from vitrine.errors import ConfigError
-from vitrine.places import Place
-from vitrine.policy import read_only
+from vitrine.errors import ConfigError, Place
+from vitrine.sql.policy import read_only
 
 TYPED = "select  ID,\n        lower( title )\n  from content.film_work  f -- é\n where modified>=$1"
 

@@ -13,20 +13,19 @@ from pydantic import BaseModel, Field
 from tests.helpers import connectors
 from tests.helpers.connectors import FAKE, SEARCH, FakeSink, FakeSource
 from tests.helpers.tasks import register
-from vitrine import registry
 from vitrine.connectors.postgres.sink.sink import PostgresSink
 from vitrine.connectors.postgres.source.source import PostgresSource
 from vitrine.connectors.python_reader.source import PythonReaderSource
-from vitrine.engine import plan
-from vitrine.engine.plan import CheckedDefinition, Prepared
+from vitrine.core.protocols import Limits
+from vitrine.core.rows import START, Batch, Column, Finding, FrameRows, Lane, TextRows
+from vitrine.core.status import PipelineId, Row, RunId, RunOptions
+from vitrine.definition import registry
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Claim
+from vitrine.definition.registry import Kind, Task
 from vitrine.errors import ConfigError
-from vitrine.flow.rows import START, Batch, Column, Finding, FrameRows, Lane, TextRows
-from vitrine.flow.throttle import Limits
-from vitrine.ids import PipelineId, Row, RunId
-from vitrine.model import Definition
-from vitrine.pipeline import Claim
-from vitrine.registry import Kind, Task
-from vitrine.requests import RunOptions
+from vitrine.plan import planner
+from vitrine.plan.planner import CheckedDefinition, Prepared
 from vitrine.settings import Settings
 
 SETTINGS = Settings.model_validate(
@@ -65,12 +64,12 @@ def definition(**fields: Any) -> Definition:
 
 
 def checked(**fields: Any) -> CheckedDefinition:
-    return plan.check(definition(**fields), SETTINGS)
+    return planner.check(definition(**fields), SETTINGS)
 
 
 def reasons(*, settings: Settings = SETTINGS, **fields: Any) -> tuple[str, list[str]]:
     with pytest.raises(ConfigError) as refused:
-        plan.check(definition(**fields), settings)
+        planner.check(definition(**fields), settings)
     return refused.value.code, str(refused.value).split("; ")
 
 
@@ -226,8 +225,8 @@ def test_the_checkpoint_belongs_to_incremental_pipelines_only() -> None:
 def test_a_module_of_the_settings_that_cannot_be_imported_is_reported() -> None:
     settings = SETTINGS.model_copy(update={"transform_modules": ("no_such_module",)})
     with pytest.raises(ConfigError, match="cannot import 'no_such_module' named by VITRINE_TRANSFORM_MODULES"):
-        plan.check(definition(source_query=QUERY, python_task="capitalise"), settings)
-    plan.check(definition(source_query=QUERY), settings)  # it runs no Python
+        planner.check(definition(source_query=QUERY, python_task="capitalise"), settings)
+    planner.check(definition(source_query=QUERY), settings)  # it runs no Python
 
 
 def test_a_reader_reads_where_there_is_no_query() -> None:
@@ -278,7 +277,7 @@ def test_frames_need_polars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_both_sides_get_the_settings_of_their_own_connector() -> None:
     settings = SETTINGS.model_copy(update={"connectors": {"fake": {"fingerprint": "another"}}})
-    accepted = plan.check(definition(source_type="fake", source_query="x", target_table="fake:genres"), settings)
+    accepted = planner.check(definition(source_type="fake", source_query="x", target_table="fake:genres"), settings)
     assert isinstance(accepted.source, FakeSource)
     assert isinstance(accepted.sink, FakeSink)
     assert accepted.source.job.settings.fingerprint == accepted.sink.job.settings.fingerprint == "another"
@@ -304,21 +303,21 @@ def test_an_unknown_connection_does_not_hide_what_is_wrong_with_the_query() -> N
 
 
 def test_by_default_the_targets_of_configured_connectors_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plan.allowed_targets(SETTINGS) == ("analytics.*", "fake:*")
+    assert planner.allowed_targets(SETTINGS) == ("analytics.*", "fake:*")
 
     class Unconfigured(BaseModel):
         is_configured: bool = False
 
     connectors.install(monkeypatch, replace(SEARCH, settings=Unconfigured))
-    assert plan.allowed_targets(SETTINGS) == ("analytics.*", "fake:*")
+    assert planner.allowed_targets(SETTINGS) == ("analytics.*", "fake:*")
     configured = SETTINGS.model_copy(update={"connectors": {"search": {"is_configured": True}}})
-    assert plan.allowed_targets(configured) == ("analytics.*", "fake:*", "idx:*")
+    assert planner.allowed_targets(configured) == ("analytics.*", "fake:*", "idx:*")
 
 
 @pytest.mark.parametrize("allowed", [("analytics.films_*",), ()])
 def test_configured_targets_replace_the_default(allowed: tuple[str, ...]) -> None:
     settings = SETTINGS.model_copy(update={"allowed_targets": allowed})
-    assert plan.allowed_targets(settings) == allowed
+    assert planner.allowed_targets(settings) == allowed
     assert reasons(settings=settings, source_query=QUERY)[0] == "TARGET_NOT_ALLOWED"
 
 
@@ -338,14 +337,14 @@ def test_the_lane_decides_the_size_of_a_batch_unless_it_is_configured(
     lane: Lane, batch_rows: int, batch_bytes: int
 ) -> None:
     automatic = definition(source_query=QUERY)
-    assert plan.limits_of(automatic, lane) == Limits(batch_rows, batch_bytes)
+    assert planner.limits_of(automatic, lane) == Limits(batch_rows, batch_bytes)
     configured = definition(source_query=QUERY, batch_size=7, options={"max_batch_bytes": 4096})
-    assert plan.limits_of(configured, lane) == Limits(7, 4096)
+    assert planner.limits_of(configured, lane) == Limits(7, 4096)
 
 
 def test_the_throttle_of_a_definition_becomes_limits() -> None:
     options = {"max_rows_per_second": 10, "pause_between_batches": "3s"}
-    limits = plan.limits_of(definition(source_query=QUERY, options=options), Lane.COPY)
+    limits = planner.limits_of(definition(source_query=QUERY, options=options), Lane.COPY)
     assert (limits.max_rows_per_second, limits.pause_between_batches) == (10, timedelta(seconds=3))
 
 
@@ -356,7 +355,7 @@ def prepared(answers: dict[str, Any] | None = None, **fields: Any) -> Prepared:
     """The plan between a source and a sink that answer this."""
     settings = SETTINGS.model_copy(update={"connectors": {"fake": answers or {}}})
     fields = {"source_type": "fake", "source_query": "x", "target_table": "fake:genres", **fields}
-    return plan.prepare(plan.check(definition(**fields), settings))
+    return planner.prepare(planner.check(definition(**fields), settings))
 
 
 INCREMENTAL: dict[str, Any] = {"mode": "incremental", "incremental_key": "modified", "incremental_id_key": "id"}
@@ -481,7 +480,7 @@ def test_both_sides_know_the_run_they_work_for() -> None:
     pipeline, options = PipelineId(UUID(int=7)), RunOptions(allow_shrink=True)
     fake = definition(source_type="fake", source_query="x", target_table="fake:genres")
     claim = Claim(pipeline, fake, RunId(1), 42, 0.0, 2, options, config_version=3, taken_over=True, tag="ab")
-    made = plan.build(claim, SETTINGS, plan.NoLease(), plan.Known("here", ["1/2"], {"offset": 5})).plan
+    made = planner.build(claim, SETTINGS, planner.NoLease(), planner.Known("here", ["1/2"], {"offset": 5})).plan
     assert isinstance(made.source, FakeSource)
     assert isinstance(made.sink, FakeSink)
     assert made.source.job.run == made.sink.job.run

@@ -13,14 +13,14 @@ from pydantic import BaseModel, SecretStr
 
 from tests.helpers import connectors
 from tests.helpers.connectors import FAKE, SEARCH
-from vitrine import plugins
 from vitrine.connectors.elasticsearch import connector as elasticsearch
 from vitrine.connectors.postgres import PostgresSinkOptions
 from vitrine.connectors.postgres import connector as postgres
 from vitrine.connectors.python_reader import connector as python
+from vitrine.definition import connectors as plugins
+from vitrine.definition.connectors import Connector, SinkSpec, SourceSpec
+from vitrine.definition.model import Options
 from vitrine.errors import ConfigError
-from vitrine.model import Options
-from vitrine.plugins import Connector, SinkSpec, SourceSpec
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def test_secrets_of_a_connector_are_known_for_redaction() -> None:
 
 def test_a_process_that_runs_pipelines_can_import_the_configured_connectors_first() -> None:
     code = (
-        "import sys; from vitrine import plugins, settings;"
+        "import sys; from vitrine import settings; from vitrine.definition import connectors as plugins;"
         " plugins.preload(settings.Settings(database_url='postgresql://a@b/c'));"
         " names = ('postgres.source.source', 'postgres.sink.sink', 'python_reader.source', 'elasticsearch.sink');"
         " sys.stdout.write(','.join(name for name in names if f'vitrine.connectors.{name}' in sys.modules))"

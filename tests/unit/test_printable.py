@@ -9,8 +9,7 @@ from rich.console import Console
 
 from vitrine.cli import output
 from vitrine.logs import configure_logging
-from vitrine.printable import markup, printable, printable_json
-from vitrine.tables import Lines, red, table
+from vitrine.text import Lines, markup, printable, printable_json, red, table
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2Jb\u202edcba\u2066x\r\x00\x7f\u2028"
 

@@ -8,14 +8,14 @@ import pytest
 
 from tests.helpers.tasks import register
 from vitrine.connectors.python_reader.source import PythonReaderSource
-from vitrine.engine.plan import NoLease
+from vitrine.core.protocols import Limits, Throttle
+from vitrine.core.rows import ALL_KEYS, START, Batch, Column, Compare, KeyRange, Lane, Position, PythonRows, Read
+from vitrine.definition.connectors import NoOptions
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import RunInfo, SourceJob
+from vitrine.definition.registry import Kind, Task
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
-from vitrine.flow.jobs import RunInfo, SourceJob
-from vitrine.flow.rows import ALL_KEYS, START, Batch, Column, Compare, KeyRange, Lane, Position, PythonRows, Read
-from vitrine.flow.throttle import Limits, Throttle
-from vitrine.model import Definition
-from vitrine.plugins import NoOptions
-from vitrine.registry import Kind, Task
+from vitrine.plan.planner import NoLease
 
 COLUMNS = (Column("n", "integer"), Column("word", "text"))
 

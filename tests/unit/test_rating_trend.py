@@ -5,8 +5,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from vitrine.registry import transforms
-from vitrine.transforms.rating_trend import TrendOptions, rating_trend
+from vitrine.definition.registry import transforms
+from vitrine.plan.builtin.rating_trend import TrendOptions, rating_trend
 
 SCHEMA = {"film_id": pl.String, "recent_count": pl.Int64, "recent_score": pl.Float64, "earlier_score": pl.Float64}
 

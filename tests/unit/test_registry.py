@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from vitrine import registry
+from vitrine.core.status import Row
+from vitrine.definition import registry
+from vitrine.definition.registry import Kind, Readers, Task, Transforms, describe_options
 from vitrine.errors import ConfigError
-from vitrine.ids import Row
-from vitrine.registry import Kind, Readers, Task, Transforms, describe_options
 
 
 def unchanged(rows: Sequence[Row]) -> Sequence[Row]:
@@ -89,7 +89,7 @@ def _loading_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 
 
 MODULE = """
-from vitrine.registry import readers, transforms
+from vitrine.definition.registry import readers, transforms
 
 @transforms.register("acme_upper")
 def upper(rows):

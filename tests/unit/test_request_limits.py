@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from vitrine.api.request_limits import RequestLimits
+from vitrine.api.problems import RequestLimits
 
 
 async def _accept(scope: Scope, receive: Receive, send: Send) -> None:

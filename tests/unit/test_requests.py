@@ -5,10 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from vitrine.ids import RequestId
-from vitrine.requests import RequestKind, RunOptions, RunRequest
-from vitrine.status import Status
-from vitrine.store.requests import Placed, Queue, place, resume
+from vitrine.core.status import Placed, Queue, RequestId, RequestKind, RunOptions, RunRequest, Status, place, resume
 
 SHRINK = RunOptions(allow_shrink=True)
 KINDS = {

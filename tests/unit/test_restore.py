@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tests.helpers.memory import Calls, MemoryCheckpoint, MemoryControl, MemorySink, MemoryStore
+from vitrine.core.protocols import Outcome, Phase, Stop
+from vitrine.core.repair import generation_to_restore, restore
+from vitrine.core.rows import Generation, KeptGeneration, LoadInfo, Position, State, Step
 from vitrine.errors import RequestRefused, TransientError
-from vitrine.flow.protocols import Outcome, Phase, Stop
-from vitrine.flow.restore import generation_to_restore, restore
-from vitrine.flow.rows import Generation, KeptGeneration, LoadInfo, Position, State, Step
 
 KEPT = KeptGeneration(3, 1, "query", Position(("5",)), "id integer", "first", {"offset": 1})
 LIVE = KeptGeneration(4, 1, "query", Position(("7",)), "id integer", "second", {"offset": 2})

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from vitrine.connectors.postgres import PostgresSinkOptions, PostgresSourceOptions
+from vitrine.definition.model import Definition, StateChoice, TaskType
 from vitrine.errors import ConfigError
-from vitrine.model import Definition, TaskType
-from vitrine.revisions import FIXED_WHILE_RUNNING, IDENTITY, QUERY, StateChoice, changed_fields, merge, must_reset
+from vitrine.operations.changes import FIXED_WHILE_RUNNING, IDENTITY, QUERY, changed_fields, merge, must_reset
 
 OLD = Definition.model_validate(
     {

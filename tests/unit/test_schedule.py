@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from pydantic import ValidationError
 
-from vitrine import schedule
-from vitrine.model import Definition
-from vitrine.schedule import Cron, Interval
+from vitrine.core import schedule
+from vitrine.core.schedule import Cron, Interval
+from vitrine.definition.model import Definition
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

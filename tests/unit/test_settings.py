@@ -9,8 +9,8 @@ import pytest
 from pydantic import AliasChoices, BaseModel, Field, SecretStr
 
 from vitrine.connectors.postgres import PostgresSettings
-from vitrine.engine.plan import allowed_targets
 from vitrine.errors import ConfigError
+from vitrine.plan.planner import allowed_targets
 from vitrine.settings import (
     ConnectorSettings,
     Settings,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from vitrine.engine.sides import ComputedSides
+from vitrine.compare.comparison import ComputedSides
+from vitrine.core.rows import ALL_KEYS, Column, CommonForm, Compare, Digest
 from vitrine.errors import DataError, TransientError
-from vitrine.flow.rows import ALL_KEYS, Column, CommonForm, Compare, Digest
 
 ID, NOTE = Column("id", "integer"), Column("note", "text")
 WANTED = Compare(key=(ID,), columns=(ID, NOTE), forms={"id": CommonForm.SAME, "note": CommonForm.SAME})

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from tests.attacks.mutations import mutated
 from tests.attacks.queries import CALLS, POSITIONS, REFUSED, SLEEP, TOO_LARGE
 from vitrine.errors import ConfigError
-from vitrine.policy import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, parse_calls, read_only
+from vitrine.sql.functions import ALLOWED_FUNCTIONS, FUNCTION_GROUPS, parse_calls
+from vitrine.sql.policy import read_only
 
 SCHEMAS = ("content", "ugc")
 
@@ -283,7 +284,7 @@ def is_too_complex(sql: str) -> bool:
 
 HOSTILE_NESTING = """
 from vitrine.errors import ConfigError
-from vitrine.policy import read_only
+from vitrine.sql.policy import read_only
 
 def fill(before, repeated, middle="", closing=""):
     times = 64000 // len(repeated + closing)

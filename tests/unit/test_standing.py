@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from vitrine.engine.standing import Facts, Standing, judge
+from vitrine.compare.trace import Facts, Standing, judge
 
 MOVING = Facts("films", "analytics.films", ("id",), incremental=True, cursor_column="modified")
 ROW = replace(MOVING, source_rows=1, produced_rows=1)

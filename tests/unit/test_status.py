@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrine.status import LEASED, NEXT, RETURNS, Event, Status, diagram, next_status, steps
+from vitrine.core.status import LEASED, NEXT, RETURNS, Event, Status, diagram, next_status, steps
 
 #                IDLE           RUN_REQUESTED  RUNNING          PAUSE_REQUESTED  PAUSED         FAILED
 EXPECTED = """

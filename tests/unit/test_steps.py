@@ -10,16 +10,16 @@ import polars as pl
 import pytest
 from pydantic import BaseModel, Field
 
-from vitrine.copytext import text_of
-from vitrine.engine.steps import conversion, step_of
+from vitrine.core.copytext import text_of
+from vitrine.core.protocols import Transformer
+from vitrine.core.rows import Batch, Column, FrameRows, Lane, Payload, Position, PythonRows, TextRows
+from vitrine.core.status import Row
+from vitrine.definition.registry import Kind, RowTransform, Task
 from vitrine.errors import ConfigError, DataError
-from vitrine.flow.protocols import Transformer
-from vitrine.flow.rows import Batch, Column, FrameRows, Lane, Payload, Position, PythonRows, TextRows
-from vitrine.ids import Row
-from vitrine.registry import Kind, RowTransform, Task
+from vitrine.plan.transforms import conversion, step_of
 
 if TYPE_CHECKING:
-    from vitrine.registry import FrameTransform
+    from vitrine.definition.registry import FrameTransform
 
 END = ("2", "b")
 POSITION = Position(("1", "a"))  # behind the end: a watermark holds it back

@@ -1,6 +1,6 @@
 """Tables as text."""
 
-from vitrine.tables import Lines, red, table
+from vitrine.text import Lines, red, table
 
 ROWS = [("genres", "26", "all of them"), ("ratings", "1,000", "")]
 

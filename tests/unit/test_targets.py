@@ -2,12 +2,11 @@
 
 import pytest
 
-from vitrine import plugins
 from vitrine.connectors.elasticsearch import connector as search
 from vitrine.connectors.postgres import connector as postgres
+from vitrine.definition import connectors
+from vitrine.definition.connectors import Target, check_target, is_allowed_target
 from vitrine.errors import ConfigError
-from vitrine.plugins import Target
-from vitrine.policy import check_target, is_allowed_target
 
 DEFAULT = ("analytics.*", "es:*")
 LONGEST = "a" * 63
@@ -138,6 +137,6 @@ def test_a_malformed_target_is_reported_with_the_grammar_of_its_connector(text: 
 
 
 def test_a_scheme_belongs_to_one_connector() -> None:
-    assert plugins.sink_of("es:movies") is search
-    assert plugins.sink_of("analytics.films") is postgres
-    assert plugins.sink_of("file:x") is None
+    assert connectors.sink_of("es:movies") is search
+    assert connectors.sink_of("analytics.films") is postgres
+    assert connectors.sink_of("file:x") is None

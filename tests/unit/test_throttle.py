@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
-from vitrine.flow.throttle import Limits, Throttle
-from vitrine.model import Definition, Options, with_throttle_of
+from vitrine.core.protocols import Limits, Throttle
+from vitrine.definition.model import Definition, Options, with_throttle_of
 
 SECOND = timedelta(seconds=1)
 

@@ -6,12 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from vitrine.ids import PipelineId, RequestId
-from vitrine.model import Definition
-from vitrine.pipeline import LastError, Pipeline, Verification
-from vitrine.requests import RunRequest
-from vitrine.service.waiting import Surroundings, why_it_waits
-from vitrine.status import LEASED, Status
+from vitrine.core.status import LEASED, PipelineId, RequestId, RunRequest, Status
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import LastError, Pipeline, Verification
+from vitrine.explain import Surroundings, why_it_waits
 
 NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
 ERROR = LastError("TRANSIENT", "the source does not respond", NOW - timedelta(minutes=1))

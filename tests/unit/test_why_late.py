@@ -7,10 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from vitrine.ids import PipelineId
-from vitrine.service.lateness import LateCause, Runners, why_late
-from vitrine.status import Status
-from vitrine.store.lateness import LateFacts
+from vitrine.core.status import PipelineId, Status
+from vitrine.explain import LateCause, Runners, why_late
+from vitrine.store.lists import LateFacts
 
 NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
 EARLIER, LATER = NOW - timedelta(minutes=5), NOW + timedelta(minutes=5)

@@ -4,8 +4,10 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache, partial
+from hashlib import sha256
 from importlib import metadata
-from typing import Any, cast
+from importlib.resources import files
+from typing import Any, NamedTuple, cast
 
 import psycopg
 from fastapi import APIRouter, FastAPI, Request
@@ -14,24 +16,22 @@ from fastapi.responses import RedirectResponse, Response
 from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from vitrine.api import access, checks, docs, files, health, metrics, pipelines, plans, runs, sources, state, tracing
-from vitrine.api.connections import make_context, make_pool
-from vitrine.api.guard import Guard
-from vitrine.api.long_polling import RequestWaiting
+from vitrine.api import access, checks, monitoring, pipelines, runs
+from vitrine.api.access import Guard, TokenReader
+from vitrine.api.connections import RequestWaiting, make_context, make_pool
 from vitrine.api.parameters import PREFIX
 from vitrine.api.permissions import PERMISSIONS
 from vitrine.api.problems import (
     MEDIA_TYPE,
     FieldError,
+    RequestLimits,
     documented_access,
     respond,
     respond_invalid,
     respond_to_status,
 )
-from vitrine.api.request_limits import RequestLimits
-from vitrine.api.tokens import TokenReader
-from vitrine.api.trailing_slash import TrailingSlash
 from vitrine.errors import (
     ConfigError,
     DataError,
@@ -42,14 +42,98 @@ from vitrine.errors import (
     VitrineError,
     WorkRefused,
 )
-from vitrine.service import history
-from vitrine.service.check_slots import TOO_MANY_CHECKS
-from vitrine.service.checks import CHECK_TIMEOUT
-from vitrine.service.context import Caller
-from vitrine.service.roles import Role
+from vitrine.operations import history
+from vitrine.operations.checks import CHECK_TIMEOUT
+from vitrine.operations.context import TOO_MANY_CHECKS, Caller, Role
 from vitrine.settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+class TrailingSlash:
+    """ASGI middleware: removes it before the route is chosen."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] == "http" and path.endswith("/") and path != "/":
+            scope = {**scope, "path": path[:-1]}
+        await self._app(scope, receive, send)
+
+
+docs_router = APIRouter()
+
+PAGE = "docs.html"
+
+_SWAGGER_UI = "fastapi_swagger.resources"
+_OURS = "vitrine.api"
+# Only these files are served. Their media types are given here, because `mimetypes` answers differently on each host.
+_FILES = {
+    PAGE: (_OURS, "text/html"),
+    "docs.js": (_OURS, "text/javascript"),
+    "swagger-ui-bundle.js": (_SWAGGER_UI, "text/javascript"),
+    "swagger-ui.css": (_SWAGGER_UI, "text/css"),
+    "favicon-32x32.png": (_SWAGGER_UI, "image/png"),
+}
+
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        # Swagger UI sets inline styles through the DOM, which the policy permits; it needs no 'unsafe-inline'
+        "style-src 'self'",
+        # the icons in the stylesheet of Swagger UI are data: URLs
+        "img-src 'self' data:",
+        # the OpenAPI document, and the requests of "Try it out"
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        # another site could otherwise show the page in a frame and lead a click to "Execute"
+        "frame-ancestors 'none'",
+    )
+)
+
+
+class _File(NamedTuple):
+    content: bytes
+    media_type: str
+    etag: str
+
+
+@docs_router.get("/docs")
+def show_page(request: Request) -> Response:
+    return _respond(request, PAGE)
+
+
+@docs_router.get("/docs/{name}")
+def get_file(request: Request, name: str) -> Response:
+    if name not in _FILES:
+        raise HTTPException(404)
+    return _respond(request, name)
+
+
+def _respond(request: Request, name: str) -> Response:
+    file = _read(name)
+    headers = {
+        # the browser caches the file but revalidates it each time, so that an upgrade takes effect at once
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": _POLICY,
+        "ETag": file.etag,
+        "X-Content-Type-Options": "nosniff",
+    }
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+@cache
+def _read(name: str) -> _File:
+    package, media_type = _FILES[name]
+    content = files(package).joinpath(name).read_bytes()
+    return _File(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
+
 
 DESCRIPTION = """Configuration-driven ETL for analytical marts. A pipeline defines what to read and where to write. The
 API stores pipelines and requests; a runner executes the runs.
@@ -72,7 +156,18 @@ SECURITY_SCHEMES = {
     }
 }
 
-PARTS = (pipelines, state, files, checks, tracing, plans, runs, sources, access, health)
+ROUTERS = (
+    pipelines.router,
+    runs.state_router,
+    checks.file_router,
+    checks.router,
+    checks.trace_router,
+    checks.plan_router,
+    runs.router,
+    checks.source_router,
+    access.router,
+    monitoring.health_router,
+)
 """The groups of routes that answer under the prefix and without it."""
 
 RETRY = {"Retry-After": "2"}
@@ -200,12 +295,12 @@ def create_app(settings: Settings) -> FastAPI:
 def _routes() -> tuple[BaseRoute, ...]:
     """The same for every application of a process: with its first request FastAPI analyses each route again."""
     router = APIRouter(generate_unique_id_function=lambda route: route.name)
-    for part in PARTS:
-        router.include_router(part.router, prefix=PREFIX)
-        router.include_router(part.router, include_in_schema=False)
+    for part in ROUTERS:
+        router.include_router(part, prefix=PREFIX)
+        router.include_router(part, include_in_schema=False)
     router.add_api_route("/", _to_docs, include_in_schema=False)
-    router.include_router(docs.router, include_in_schema=False)
-    router.include_router(metrics.router)
+    router.include_router(docs_router, include_in_schema=False)
+    router.include_router(monitoring.metrics_router)
     return tuple(router.routes)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from starlette.routing import compile_path
 
 from vitrine.api.parameters import PREFIX
-from vitrine.service import access, audit, checks, control, definitions, files, history, many, plans, sources, tracing
-from vitrine.service.permissions import role_of
-from vitrine.service.roles import Role
+from vitrine.operations import access, checks, context, control, definitions, history, plans
+from vitrine.operations.context import Role, role_of
 
 Key = tuple[str, str]
 """Method and path, as the route has it, without the prefix."""
@@ -29,7 +28,7 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("POST", "/pipelines/{id}/disable"): definitions.set_enabled,
     ("POST", "/pipelines/{id}/detach-file"): definitions.detach_file,
     ("POST", "/pipelines/{id}/run"): control.run,
-    ("POST", "/runs"): many.run,
+    ("POST", "/runs"): control.run_many,
     ("POST", "/pipelines/{id}/resume"): control.resume,
     ("POST", "/pipelines/{id}/rollback"): control.roll_back,
     ("POST", "/pipelines/{id}/pause"): control.pause,
@@ -53,17 +52,17 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("GET", "/pipelines/{id}/reconciliations"): history.list_reconciliations,
     ("GET", "/pipelines/{id}/rejects"): checks.rejects,
     ("POST", "/pipelines/{id}/rejects/replay"): control.replay_rejects,
-    ("GET", "/pipelines/{id}/trace"): tracing.trace,
+    ("GET", "/pipelines/{id}/trace"): checks.trace,
     ("POST", "/pipelines/{id}/trace/resend"): control.resend,
-    ("POST", "/apply"): files.apply,
-    ("GET", "/sources/{name}/tables"): sources.tables,
-    ("GET", "/transforms"): sources.transforms,
+    ("POST", "/apply"): plans.apply_documents,
+    ("GET", "/sources/{name}/tables"): checks.list_tables,
+    ("GET", "/transforms"): checks.list_transforms,
     ("GET", "/requests/{request_id}"): history.request,
     ("GET", "/whoami"): access.who_am_i,
     ("GET", "/tokens"): access.list_tokens,
     ("POST", "/tokens"): access.create_token,
     ("DELETE", "/tokens/{name}"): access.revoke_token,
-    ("GET", "/audit"): audit.list_page,
+    ("GET", "/audit"): context.list_audit_log,
 }
 """Routes under both prefixes, and the service function that each calls and that names the role."""
 

@@ -5,19 +5,33 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import Field
 
-from vitrine.api import links
+from vitrine.api import parameters
 from vitrine.api.connections import Service
-from vitrine.api.parameters import PREFIX, ExpectedVersion, Key, StateParameter, Validate, body_errors, with_etag
+from vitrine.api.parameters import (
+    PREFIX,
+    Change,
+    ExpectedVersion,
+    Key,
+    StateParameter,
+    Validate,
+    body_errors,
+    with_etag,
+)
 from vitrine.api.problems import documented
-from vitrine.model import Definition, Step
-from vitrine.service import control, definitions, many
-from vitrine.service.bodies.changes import Change
-from vitrine.service.bodies.control import Paused, Reloaded, Requested, RunOptionsBody, RunRequestBody
-from vitrine.service.bodies.examples import DEFINITION_EXAMPLE, INCREMENTAL_EXAMPLE, STEPS_EXAMPLE
-from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.many import RequestedRuns, RunManyBody
-from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
-from vitrine.status import Status
+from vitrine.core.status import Status
+from vitrine.definition.model import Definition, Step
+from vitrine.operations import control, definitions
+from vitrine.operations.bodies.common import DEFINITION_EXAMPLE, INCREMENTAL_EXAMPLE, STEPS_EXAMPLE, Filters
+from vitrine.operations.bodies.control import (
+    Paused,
+    Reloaded,
+    Requested,
+    RequestedRuns,
+    RunManyBody,
+    RunOptionsBody,
+    RunRequestBody,
+)
+from vitrine.operations.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
 
 router = APIRouter(tags=["pipelines"])
 
@@ -42,7 +56,7 @@ def list_pipelines(service: Service, parameters: Annotated[ListParameters, Query
     "/pipelines",
     status_code=201,
     summary="Create a pipeline",
-    responses=links.to_pipeline() | documented(400, 409, 413, 415, 422, 429),
+    responses=parameters.to_pipeline() | documented(400, 409, 413, 415, 422, 429),
 )
 def create_pipeline(
     service: Service,
@@ -225,14 +239,14 @@ def run_pipelines(
     """Requests a run of every pipeline that passes the filters, which are those of the list; at most 1000 at a time,
     `next` is the place to continue. Each request is made for itself: `refused` has those that were not possible, with
     the reason. With `dry_run` nothing is requested."""
-    return many.run(service, body)
+    return control.run_many(service, body)
 
 
 @router.post(
     "/pipelines/{id}/run",
     status_code=202,
     summary="Request a run",
-    responses=links.to_request() | documented(400, 404, 409, 413, 415, 422),
+    responses=parameters.to_request() | documented(400, 404, 409, 413, 415, 422),
 )
 def run_pipeline(service: Service, key: Key, options: RunRequestBody | None = None) -> Requested:
     """The next free runner starts the run. An equal request before the start returns the same `request_id`; one with
@@ -251,7 +265,7 @@ def run_pipeline(service: Service, key: Key, options: RunRequestBody | None = No
     "/pipelines/{id}/resume",
     status_code=202,
     summary="Resume a paused pipeline",
-    responses=links.to_request() | documented(400, 404, 409, 413, 415, 422),
+    responses=parameters.to_request() | documented(400, 404, 409, 413, 415, 422),
 )
 def resume_pipeline(service: Service, key: Key, options: RunOptionsBody | None = None) -> Requested:
     """Continues the paused request, of any kind, which promises the changes committed before it was made and keeps its
@@ -263,7 +277,7 @@ def resume_pipeline(service: Service, key: Key, options: RunOptionsBody | None =
     "/pipelines/{id}/rollback",
     status_code=202,
     summary="Go back to the previous generation",
-    responses=links.to_request() | documented(404, 409, 422),
+    responses=parameters.to_request() | documented(404, 409, 422),
 )
 def roll_back_pipeline(service: Service, key: Key) -> Requested:
     """The next free runner makes the generation visible again that was live before, restores its checkpoint and leaves

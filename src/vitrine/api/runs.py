@@ -1,24 +1,31 @@
-"""Routes for the history: runs, and the requests that caused them."""
+"""Routes for the history: runs, the requests that caused them, status and state."""
 
 from datetime import timedelta
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from vitrine.api import links
-from vitrine.api.connections import Service, Waiting
-from vitrine.api.long_polling import LONGEST
-from vitrine.api.parameters import Key, Limit
+from vitrine.api import parameters
+from vitrine.api.connections import LONGEST, Service, Waiting
+from vitrine.api.parameters import ExpectedVersion, Key, Limit
 from vitrine.api.problems import documented
 from vitrine.errors import NotFound
-from vitrine.service import history
-from vitrine.service.bodies.examples import REQUEST_ID
-from vitrine.service.bodies.runs import RequestBody, RunBody, RunLogBody, RunPage
-from vitrine.service.bodies.statistics import Statistics
+from vitrine.operations import history
+from vitrine.operations.bodies.common import REQUEST_ID
+from vitrine.operations.bodies.runs import (
+    RequestBody,
+    RunBody,
+    RunLogBody,
+    RunPage,
+    StateBody,
+    StateChange,
+    Statistics,
+    StatusBody,
+)
 from vitrine.settings import parse_duration
-from vitrine.store import runs
+from vitrine.store.history import NEWEST_RUNS
 
 router = APIRouter(tags=["runs"])
 
@@ -26,7 +33,7 @@ router = APIRouter(tags=["runs"])
 @router.get(
     "/pipelines/{id}/runs",
     summary="List the runs of a pipeline",
-    responses=links.to_run() | documented(404, 422),
+    responses=parameters.to_run() | documented(404, 422),
 )
 def list_runs(
     service: Service,
@@ -35,7 +42,7 @@ def list_runs(
     # no default in the OpenAPI document: a browser rounds an integer of this size and would send a larger one back
     before: Annotated[
         int | None,
-        Query(ge=1, le=runs.NEWEST, description="Only runs older than this id: `next` of the previous page."),
+        Query(ge=1, le=NEWEST_RUNS, description="Only runs older than this id: `next` of the previous page."),
     ] = None,
 ) -> RunPage:
     """Every run with its row counts and its error, newest first, one page at a time."""
@@ -62,7 +69,7 @@ async def _run_id(
     run_id: Annotated[str, Path(description="`id` of a run, from the list of runs.", examples=["42"])],
 ) -> int:
     """NotFound for anything that no run has as its id."""
-    if run_id.isascii() and run_id.isdigit() and int(run_id[:20]) <= runs.NEWEST:
+    if run_id.isascii() and run_id.isdigit() and int(run_id[:20]) <= NEWEST_RUNS:
         return int(run_id[:20])
     raise NotFound("there is no run of that id; an id is a number")
 
@@ -116,3 +123,55 @@ async def get_request(
         await waiting.until_ended(request_id, wait.total_seconds(), _disconnect(request))
         found = await run_in_threadpool(history.request, service, request_id)
     return found
+
+
+state_router = APIRouter(tags=["pipelines"])
+
+
+@state_router.get("/pipelines/{id}/status", summary="Read status and progress", responses=documented(404))
+def get_status(service: Service, key: Key) -> StatusBody:
+    """Status, open requests, lease, progress of the current run with the time left, freshness, due time, why the
+    pipeline waits, and the newest run."""
+    return history.status(service, key)
+
+
+@state_router.get("/pipelines/{id}/state", summary="Read the checkpoint", responses=documented(404))
+def get_state(service: Service, key: Key, response: Response) -> StateBody:
+    """The checkpoint in full precision, and the state of an unfinished full load if there is one. Send the ETag as
+    If-Match when you change the state."""
+    return _with_etag(history.state(service, key), response)
+
+
+@state_router.post(
+    "/pipelines/{id}/state",
+    summary="Reset the state, or rewind the checkpoint",
+    responses=documented(400, 404, 409, 412, 413, 415, 422),
+)
+def change_state(
+    service: Service,
+    key: Key,
+    expected_version: ExpectedVersion,
+    response: Response,
+    change: Annotated[
+        StateChange,
+        Body(
+            openapi_examples={
+                "reset": {"summary": "Read everything again", "value": {"action": "reset"}},
+                "rewind": {
+                    "summary": "Read again from a time on",
+                    "value": {"action": "rewind", "value": "2025-01-01 00:00:00+00"},
+                },
+            }
+        ),
+    ],
+) -> StateBody:
+    """`reset` forgets the checkpoint and an unfinished load: the next run reads everything. `rewind` moves the
+    checkpoint of an incremental pipeline back, never forwards: the next run reads every row again from the value on.
+    Rows that are equal are not written again, changed ones are updated, and no row of the mart is deleted. Refused
+    (409) during a run, and while a full load is unfinished."""
+    return _with_etag(history.change_state(service, key, change, expected_batch_seq=expected_version), response)
+
+
+def _with_etag(state: StateBody, response: Response) -> StateBody:
+    response.headers["ETag"] = f'"{state.batch_seq}"'
+    return state

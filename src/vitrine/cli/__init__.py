@@ -20,9 +20,9 @@ def _run() -> None:
 
     arguments = sys.argv[1:]
     if process.completes():
-        from vitrine.cli import completion
+        from vitrine.cli.arguments import prepare_completion
 
-        completion.prepare()
+        prepare_completion()
         arguments = []
     try:
         command_line(arguments)(prog_name="vitrine")  # also for `python -m vitrine`, and for completion

@@ -10,7 +10,7 @@ from vitrine.cli import backends, output
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from vitrine.service.bodies.audit import AuditBody
+    from vitrine.operations.bodies.access import AuditBody
 
 
 token = typer.Typer(help="Access tokens of the API.", no_args_is_help=True, rich_markup_mode=None)
@@ -29,7 +29,7 @@ def create(
 
     from vitrine import input_errors
     from vitrine.errors import ConfigError
-    from vitrine.service.bodies.access import NewToken
+    from vitrine.operations.bodies.access import NewToken
 
     try:
         new = NewToken.model_validate({"name": name, "role": role, "ttl": ttl})
@@ -94,7 +94,7 @@ def audit(
     """Show who changed what, newest first."""
     from itertools import islice
 
-    from vitrine.store.audit import AuditFilters
+    from vitrine.store.access import AuditFilters
 
     with backends.opened() as backend:
         settings = backend.settings

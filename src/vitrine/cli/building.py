@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from vitrine.accounts.roles import Places
     from vitrine.postgres import Connection
-    from vitrine.runner.dispatcher import PipelineDispatcher
+    from vitrine.runner.run import PipelineDispatcher
     from vitrine.settings import Settings
+    from vitrine.store.roles import Places
 
 log = logging.getLogger(__name__)
 
@@ -95,10 +95,11 @@ def service_settings(loaded: "Settings | None" = None) -> "Settings":
 
 def logging_settings() -> "Settings":
     """The same, for a command that writes a log instead of text."""
-    from vitrine import logs, plugins
+    from vitrine import logs
+    from vitrine.definition import connectors
 
     settings = service_settings()
-    logs.configure_logging(settings.log_level, settings.log_format, secrets=plugins.secrets_in(settings))
+    logs.configure_logging(settings.log_level, settings.log_format, secrets=connectors.secrets_in(settings))
     return settings
 
 
@@ -110,10 +111,10 @@ def connect_store(settings: "Settings") -> "Connection":
 
 def places(settings: "Settings") -> "Places":
     """Where pipelines may read and write in PostgreSQL, by the settings."""
-    from vitrine import plugins
-    from vitrine.accounts.roles import Places
+    from vitrine.definition import connectors
+    from vitrine.store.roles import Places
 
-    section = settings.section("postgres", plugins.installed()["postgres"].settings).model_dump()
+    section = settings.section("postgres", connectors.installed()["postgres"].settings).model_dump()
     marts = [one.partition(".")[0] for one in settings.allowed_targets or ("analytics.*",) if ":" not in one]
     return Places(
         sources=section["allowed_source_schemas"],
@@ -129,8 +130,7 @@ def runner_name() -> str:
 
 
 def dispatcher(settings: "Settings", stop: "threading.Event") -> "PipelineDispatcher":
-    from vitrine.runner.dispatcher import PipelineDispatcher
-    from vitrine.runner.executor import PipelineExecutor
+    from vitrine.runner.run import PipelineDispatcher, PipelineExecutor
 
     return PipelineDispatcher(settings, PipelineExecutor(settings, stop))
 
@@ -139,7 +139,7 @@ def foreground_dispatcher(settings: "Settings", stop: "threading.Event") -> "Pip
     """A dispatcher that writes no log: the command itself reports how the run ended."""
     from vitrine import logs
 
-    logs.configure_foreground(silent="vitrine.runner.dispatcher")
+    logs.configure_foreground(silent="vitrine.runner.run")
     return dispatcher(settings, stop)
 
 

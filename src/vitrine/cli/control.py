@@ -1,7 +1,16 @@
-"""Commands that control pipelines: resume, pause, enable, disable, reload."""
+"""Commands that control pipelines: resume, pause, enable, disable, reload, reset, delete, rollback."""
 
-from vitrine.cli import backends, output
-from vitrine.cli.arguments import AsJson, Name
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitrine.cli import backends, exit_codes, output, process, requests
+from vitrine.cli.arguments import AsJson, Name, Yes
+from vitrine.cli.process import confirm
+
+if TYPE_CHECKING:
+    from vitrine.operations.bodies.runs import RequestBody, StateBody
 
 
 def resume(name: Name, as_json: AsJson = False) -> None:
@@ -70,3 +79,105 @@ def reload(name: Name, as_json: AsJson = False) -> None:
     output.show(f"{reloaded.pipeline}: the run uses the stored throttle from its next batch")
     if reloaded.waiting:
         output.show(f"for the next run: {', '.join(reloaded.waiting)}")
+
+
+def reset(
+    name: Name,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Only go back to this value of the cursor column, instead of forgetting the checkpoint.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget the checkpoint, so that the next run reads everything.
+
+    The mart stays as it is. With --to, the next run reads again from that value on.
+    """
+    from vitrine.operations.bodies.runs import StateChange
+
+    with backends.opened() as backend:
+        state = backend.history.state(name)
+        confirm(_question(state, to), yes=yes)
+        change = StateChange(action="reset") if to is None else StateChange(action="rewind", value=to)
+        changed = backend.history.change_state(name, change)
+    if as_json:
+        output.show_body(changed)
+    elif to is None:
+        output.show(
+            f"{changed.pipeline}: the checkpoint is forgotten; `vitrine run {changed.pipeline}` reads everything"
+        )
+    else:
+        output.show(f"{changed.pipeline}: the checkpoint is {' / '.join(changed.cursor or ())}")
+
+
+def _question(state: "StateBody", to: str | None) -> str:
+    present = f" (it is {' / '.join(state.cursor)})" if state.cursor else ""
+    unfinished = " and its unfinished full load" if state.generation_open else ""
+    if to is None:
+        return f"Forget the checkpoint of '{state.pipeline}'{present}{unfinished}? Its next run then reads everything."
+    return f"Set the checkpoint of '{state.pipeline}'{present} back to {to}? Its next run then reads again from there."
+
+
+def delete(
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also during a run: its current batch is rolled back.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a pipeline with its history; its mart stays."""
+    from vitrine.errors import VitrineError
+
+    with backends.opened() as backend:
+        try:
+            pipeline = backend.definitions.get(name)
+        except VitrineError as exc:
+            if exc.code != "DEFINITION_INVALID":
+                raise
+            key, mart = name, "its mart"
+        else:
+            # by id: another pipeline may have taken the name while the question was open
+            key, name, mart = str(pipeline.id), pipeline.name, pipeline.target_table
+        confirm(
+            f"Delete pipeline '{name}' with its checkpoint, its history and the rows in its quarantine ({mart} stays)?",
+            yes=yes,
+        )
+        backend.definitions.delete(key, force=force)
+    output.show(f"{name}: deleted; {mart} stays")
+
+
+def rollback(name: Name) -> None:
+    """Make the previous generation of a mart visible again.
+
+    With its checkpoint; the pipeline is paused. Carried out by the first runner that is free, or by this process. Exit
+    code 0 done, 1 refused or failed, 3 paused or interrupted before it was done.
+    """
+    _report(requests.request(name, "rollback", lambda control: control.roll_back(name)))
+
+
+def _report(request: "RequestBody") -> None:
+    """Print how the request ended, and exit."""
+
+    name = request.pipeline
+    if request.state == "failed":
+        run = request.run
+        reason = (
+            f" ({run.error_code}): {run.error_message}"
+            if run
+            else f": the run before it failed; `vitrine rollback {name}` goes back now"
+        )
+        process.stop(f"'{name}' was not rolled back{reason}")
+    if request.state != "succeeded":
+        output.show(f"{name}: the rollback is {request.state}; it is carried out when a runner takes it")
+        sys.exit(exit_codes.PAUSED)
+    with backends.opened() as backend:
+        now = backend.history.status(name)
+    fresh = f" and shows the data as of {now.fresh_as_of:%Y-%m-%d %H:%M:%S %Z}" if now.fresh_as_of else ""
+    output.show(
+        f"{name}: the previous generation is live again{fresh}; the pipeline is {now.status}, `vitrine run {name}`"
+        " resumes it"
+    )

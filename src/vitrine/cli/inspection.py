@@ -1,7 +1,9 @@
-"""Commands that show a pipeline: show, status, runs, logs, request."""
+"""Commands that show pipelines: list, show, status, runs, logs, request."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import typer
@@ -10,12 +12,184 @@ from vitrine.cli import backends, exit_codes, output
 from vitrine.cli.arguments import AsJson, Name
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from vitrine.service.bodies.pipelines import ManagedByBody, PipelineBody
-    from vitrine.service.bodies.runs import CheckResultBody, LogLineBody, RequestBody, RunBody, StatusBody
-    from vitrine.service.bodies.state import StateBody
+    from vitrine.operations.bodies.pipelines import (
+        InvalidPipelineBody,
+        ListedPipelineBody,
+        ManagedByBody,
+        PipelineBody,
+        PipelinePage,
+    )
+    from vitrine.operations.bodies.runs import CheckResultBody, LogLineBody, RequestBody, RunBody, StateBody, StatusBody
     from vitrine.settings import Settings
+
+NUMBERS = ("rows", "seconds")
+GROUPS = ("promise", "late", "verdict", "owner", "tags")
+WIDE_ONLY = ("promise", "late", "mode", "target", "schedule", "verdict", "owner", "tags")
+
+Shown = TypeVar("Shown")
+
+
+def list_all(
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only marts that are older than their freshness or schedule allows.")
+    ] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only pipelines whose last run failed.")] = False,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Only pipelines in this status, such as RUNNING; can be repeated.", show_default=False),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only pipelines with this tag.", show_default=False)] = None,
+    owner: Annotated[str | None, typer.Option(help="Only pipelines of this owner.", show_default=False)] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Only this target; with * at the end, all that begin so.", show_default=False)
+    ] = None,
+    sort: Annotated[
+        Literal["name", "age"] | None,
+        typer.Option(
+            help="age: the oldest mart first. Default: name; with --stale or --failed, age.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List pipelines with status, age of the mart and last run."""
+    from vitrine.operations.bodies.pipelines import PipelinePage
+
+    by_age = (sort or ("age" if stale or failed else "name")) == "age"
+    with backends.opened() as backend:
+        pages = backend.definitions.pages(_filters(stale, failed, status, tag, owner, target))
+        if as_json:
+            texts, invalid = _rendered(pages, output.json_text, by_age=by_age)
+            output.show_page(PipelinePage(items=[], invalid=invalid, next=None), texts)
+        else:
+            _show(*_rendered(pages, _rendering(backend.settings), by_age=by_age))
+
+
+def _rendered(
+    pages: "Iterable[PipelinePage]", render: "Callable[[ListedPipelineBody], Shown]", *, by_age: bool
+) -> "tuple[list[Shown], list[InvalidPipelineBody]]":
+    """What is shown of each pipeline, and those that are not valid; the bodies of a page are not kept."""
+    invalid: list[InvalidPipelineBody] = []
+    found: list[tuple[datetime | None, Shown]] = []
+    for page in pages:
+        invalid += page.invalid
+        found += [(one.fresh_as_of, render(one)) for one in page.items]
+    if by_age:
+        found.sort(key=lambda one: one[0] or datetime.min.replace(tzinfo=UTC))
+    return [shown for _, shown in found], invalid
+
+
+def _filters(
+    stale: bool, failed: bool, status: list[str] | None, tag: str | None, owner: str | None, target: str | None
+):
+    from pydantic import ValidationError
+
+    from vitrine import input_errors
+    from vitrine.operations.bodies.common import Filters
+
+    given = {
+        "stale": stale or None,
+        "failed": failed or None,
+        "status": [one.upper() for one in status] if status else None,
+        "tag": tag,
+        "owner": owner,
+        "target": target,
+    }
+    try:
+        return Filters.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as exc:
+        first, *_ = input_errors.explain(exc.errors(), Filters)
+        raise typer.BadParameter(f"--{first.sentence}") from None
+
+
+class Line(NamedTuple):
+    """What the table shows of a pipeline."""
+
+    cells: dict[str, str]  # by column
+    error: str | None  # why its last run failed
+    late: str | None  # why its mart is late
+
+
+def _show(found: Sequence[Line], invalid: "Sequence[InvalidPipelineBody]") -> None:
+    if found:
+        left_out = {column for column in WIDE_ONLY if not output.is_wide()}
+        left_out |= {column for column in GROUPS if not any(line.cells[column] for line in found)}
+        columns = [column for column in found[0].cells if column not in left_out]
+        rows = ([line.cells[column] for column in columns] for line in found)
+        output.show_table(columns, rows, right=("age", *NUMBERS), wrap=("pipeline",))
+    elif not invalid:
+        output.show("No pipeline.")
+    for sentence in (sentence for line in found for sentence in (line.late, line.error) if sentence):
+        output.show_wrapped(sentence, "  ")
+    for one in invalid:
+        text = f"{one.name}: the stored definition is not valid: {one.reason} [DEFINITION_INVALID]"
+        output.show_wrapped(text, "  ")
+
+
+def _rendering(settings: "Settings") -> "Callable[[ListedPipelineBody], Line]":
+    from vitrine.text import red
+
+    now = datetime.now(UTC)
+
+    def render(one: "ListedPipelineBody") -> Line:
+        run, error, age = one.last_run, one.last_error, output.age(one.fresh_as_of, now)
+        cells = {
+            "pipeline": one.name,
+            "status": red(_status(one)) if one.status == "FAILED" else _status(one),
+            "age": red(f"{age} !") if one.stale else age,
+            "promise": _promise(one),
+            "late": one.late_cause or "",
+            "verdict": _verdict(one),
+            "mode": str(one.mode),
+            "target": one.target_table,
+            "schedule": _schedule(one),
+            "next due": _due(one, settings),
+            "last run": str(run.status) if run else "never",
+            "rows": f"{run.rows_read:,}" if run else "",
+            "seconds": f"{run.seconds:.2f}" if run and run.seconds is not None else "",
+            "owner": one.owner,
+            "tags": ", ".join(one.tags),
+        }
+        failure = f"{one.name}: {error.message} [{error.code}]" if error else None
+        return Line(cells, failure, f"{one.name} is late: {one.late_reason}" if one.late_reason else None)
+
+    return render
+
+
+def _schedule(one: "ListedPipelineBody") -> str:
+    """What starts its runs."""
+    after = f"after {', '.join(one.after)}" if one.after else ""
+    return ", ".join(filter(None, (one.schedule_interval, after)))
+
+
+def _due(one: "ListedPipelineBody", settings: "Settings") -> str:
+    from vitrine.core.status import HALTED
+
+    if one.next_due_at is None or one.status in HALTED:
+        return ""
+    return f"{one.next_due_at.astimezone(settings.zone):%m-%d %H:%M}"
+
+
+def _promise(one: "ListedPipelineBody") -> str:
+    """How old the mart may be."""
+    from vitrine.definition.model import format_duration
+
+    freshness = one.options.freshness
+    if freshness is not None:
+        return format_duration(freshness)
+    return f"2 × {one.schedule_interval}" if one.schedule_interval else ""
+
+
+def _verdict(one: "ListedPipelineBody") -> str:
+    from vitrine.text import red
+
+    return red(one.verdict) if one.verdict == "different" else one.verdict or ""
+
+
+def _status(one: "ListedPipelineBody") -> str:
+    if not one.enabled:
+        return f"{one.status} (disabled)"
+    return f"{one.status} (postponed)" if one.postponed and one.status == "IDLE" else str(one.status)
+
 
 COUNTS = ("seconds", "read", "written", "deleted", "rejected")
 MANY_REJECTS = 200
@@ -23,14 +197,14 @@ MANY_REJECTS = 200
 
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show the definition of a pipeline as YAML."""
-    from vitrine import pipeline_files
+    from vitrine.definition import files
 
     with backends.opened() as backend:
         pipeline = backend.definitions.get(name)
     if as_json:
         output.show_body(pipeline)
     else:
-        output.show_lines(pipeline_files.format_text(pipeline.definition(), id=str(pipeline.id)).rstrip("\n"))
+        output.show_lines(files.format_text(pipeline.definition(), id=str(pipeline.id)).rstrip("\n"))
 
 
 def status(name: Name, as_json: AsJson = False) -> None:
@@ -57,7 +231,7 @@ def status(name: Name, as_json: AsJson = False) -> None:
 
 
 def _show_status(current: "StatusBody", pipeline: "PipelineBody", settings: "Settings") -> None:
-    from vitrine.status import HALTED
+    from vitrine.core.status import HALTED
 
     disabled = "" if current.enabled else ", disabled"
     output.show(f"{current.pipeline} is {current.status}{disabled}, version {pipeline.config_version}")
@@ -219,7 +393,7 @@ def request(
     as_json: AsJson = False,
 ) -> None:
     """Show a request for a run. Exit code 0 succeeded, 1 failed, 3 not finished, or paused."""
-    from vitrine.cli import waiting
+    from vitrine.cli import requests
     from vitrine.settings import parse_duration
 
     try:
@@ -227,7 +401,7 @@ def request(
     except ValueError as exc:
         raise typer.BadParameter(f"--wait: {exc}") from None
     with backends.opened() as backend:
-        found = waiting.for_end(backend.history, request_id, longest)
+        found = requests.wait_for_end(backend.history, request_id, longest)
     if as_json:
         output.show_body(found)
     else:

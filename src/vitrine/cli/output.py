@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from vitrine.printable import printable, printable_json
+from vitrine.text import Coloured, coloured, natural_width, printable, printable_json, table
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from vitrine.errors import VitrineError
     from vitrine.settings import Settings
-    from vitrine.tables import Coloured
 
 WIDE = 120
 """A terminal of this width has room for every column of a table."""
@@ -73,7 +72,6 @@ def show_page(page: "BaseModel", items: Sequence[str]) -> None:
 def show_marked(mark: "Coloured", text: str) -> None:
     """One line behind a mark, which has its colour if the output is a terminal that shows colours."""
     from vitrine.settings import allows_colour
-    from vitrine.tables import coloured
 
     _write(f"{coloured(mark) if sys.stdout.isatty() and allows_colour() else mark}  {printable(text)}")
 
@@ -100,7 +98,6 @@ def show_table(
     wrap: Collection[str] = (),
 ) -> None:
     from vitrine.settings import allows_colour
-    from vitrine.tables import table
 
     colours = sys.stdout.isatty() and allows_colour()
     _write(table(columns, rows, right=right, wrap=wrap, width=terminal_width(), colours=colours))
@@ -108,7 +105,6 @@ def show_table(
 
 def fits(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table of these rows is not wider than the terminal."""
-    from vitrine.tables import natural_width
 
     width = terminal_width()
     return width is None or natural_width(columns, rows) <= width

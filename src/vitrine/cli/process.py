@@ -1,14 +1,20 @@
-"""The process of a command: its end, signals, and switches of the interpreter."""
+"""The process of a command: its end, signals, questions, and switches of the interpreter."""
 
 import atexit
 import gc
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
-from typing import NoReturn
+from contextlib import suppress
+from types import FrameType
+from typing import Literal, NoReturn
+
+import typer
 
 from vitrine.cli.exit_codes import FAILED
-from vitrine.printable import printable
+from vitrine.text import printable
 
 OPEN_FILES = 4096
 
@@ -77,7 +83,6 @@ def abandon(text: str = "") -> NoReturn:
 
 def stop_signals() -> list[int]:
     """Ctrl-C, SIGTERM, and SIGHUP, which a closed terminal sends; not SIGHUP under nohup."""
-    import signal
 
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if is_ignored else [signal.SIGHUP])]
@@ -85,9 +90,6 @@ def stop_signals() -> list[int]:
 
 def on_stop_signals(request_stop: Callable[[], None]) -> None:
     """Call the function at each of these signals."""
-    import signal
-    import threading
-    from types import FrameType
 
     def handle(number: int, frame: FrameType | None) -> None:
         # in another thread, because this one may hold the lock that setting an event needs
@@ -99,11 +101,58 @@ def on_stop_signals(request_stop: Callable[[], None]) -> None:
 
 def exit_on_stop_signals() -> None:
     """End like after Ctrl-C at each of these signals: what was started is stopped before the process ends."""
-    import signal
-    from types import FrameType
 
     def handle(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
     for number in stop_signals():
         signal.signal(number, handle)
+
+
+OnInterrupt = Literal["release", "pause"]
+
+
+class Interrupts:
+    """Handlers for Ctrl-C, SIGTERM and SIGHUP, which a closed terminal sends."""
+
+    def __init__(self, request_stop: Callable[[], None], *, first: str, second: str) -> None:
+        self._request_stop = request_stop
+        self._first = first
+        self._second = second
+        self.received = False
+
+    def install(self) -> None:
+        for number in stop_signals():
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received:
+            _write(f"\nvitrine: {self._second}\n")
+            os._exit(128 + number)
+        self.received = True
+        _write(f"\nvitrine: {self._first}\n")
+        # in another thread, because this one may hold the lock that setting an event needs
+        threading.Thread(target=self._request_stop, daemon=True).start()
+
+
+def _write(text: str) -> None:
+    # not by sys.stderr: the interrupted code may be in the middle of a write; and a closed terminal takes no text
+    with suppress(OSError):
+        os.write(2, text.encode())
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is removed; ends the process unless the user agrees, or gave --yes.
+
+    Without a terminal nothing is asked: an answer that a script pipes in was written for another question.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        stop(f"nothing was changed: there is no terminal to ask “{question}”; give --yes to agree")
+    try:
+        agreed = typer.confirm(question)
+    except typer.Abort:
+        agreed = False
+    if not agreed:
+        stop("nothing was changed")

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from vitrine.cli import building, exit_codes, output, process
-from vitrine.cli.arguments import AsJson
-from vitrine.cli.completion import pipeline_names
-from vitrine.cli.interrupts import Interrupts, OnInterrupt
+from vitrine.cli.arguments import AsJson, pipeline_names
+from vitrine.cli.process import Interrupts, OnInterrupt
 
 if TYPE_CHECKING:
     from vitrine.cli.backends import Backend
-    from vitrine.cli.foreground import Foreground
-    from vitrine.runner.executor import Executed
-    from vitrine.service.bodies.control import Requested, RunRequestBody
-    from vitrine.service.bodies.runs import RequestBody
+    from vitrine.cli.requests import Foreground
+    from vitrine.operations.bodies.control import Requested, RunRequestBody
+    from vitrine.operations.bodies.runs import RequestBody
+    from vitrine.runner.run import Executed
     from vitrine.settings import Settings
 
 
@@ -81,7 +80,7 @@ def run(
         raise typer.BadParameter("--json shows a request: give --no-wait or --api")
     process.tune_for_rows()
     settings = building.service_settings(loaded)
-    from vitrine.cli.foreground import Foreground
+    from vitrine.cli.requests import Foreground
 
     stop = threading.Event()
     with building.connect_store(settings) as store:
@@ -97,7 +96,7 @@ def _body(name: str | None, *, full: bool, start: str | None, end: str | None, a
     from pydantic import ValidationError
 
     from vitrine import input_errors
-    from vitrine.service.bodies.control import BackfillBody, RunRequestBody
+    from vitrine.operations.bodies.control import BackfillBody, RunRequestBody
 
     if (start is None) is not (end is None):
         raise typer.BadParameter("give --from and --to together")
@@ -150,8 +149,8 @@ def _run_named(
     on_interrupt: OnInterrupt,
     stop: threading.Event,
 ) -> NoReturn:
-    from vitrine.cli.foreground import Held
-    from vitrine.flow.protocols import Outcome
+    from vitrine.cli.requests import Held
+    from vitrine.core.protocols import Outcome
 
     try:
         claim = foreground.claim(name, body)
@@ -179,8 +178,8 @@ def _run_backfill(
     stop: threading.Event,
 ) -> NoReturn:
     from vitrine.cli.backends.local import local_context
-    from vitrine.service import control
-    from vitrine.service.bodies.runs import RequestBody
+    from vitrine.operations import control
+    from vitrine.operations.bodies.runs import RequestBody
     from vitrine.store import pipelines
 
     requested = control.run(local_context(settings), name, body)
@@ -222,9 +221,9 @@ def _run_failed(
 
 def _outcome(foreground: "Foreground", name: str, body: "RunRequestBody") -> tuple[int, str]:
     """Run one of several pipelines; its exit code, and what its line says. No failure of one ends the others."""
-    from vitrine.cli.foreground import Held
+    from vitrine.cli.requests import Held
+    from vitrine.core.protocols import Outcome
     from vitrine.errors import VitrineError
-    from vitrine.flow.protocols import Outcome
 
     try:
         executed, _ = foreground.execute(foreground.claim(name, body))
@@ -282,7 +281,7 @@ def _request_failed(
     backend: "Backend", body: "RunRequestBody", on_interrupt: OnInterrupt, *, wait: bool, as_json: bool
 ) -> None:
     """Request a run of every FAILED pipeline, then wait for one after the other."""
-    from vitrine.service.bodies.many import RunManyBody
+    from vitrine.operations.bodies.control import RunManyBody
 
     many = RunManyBody.model_validate(
         {"status": "FAILED", "enabled": True, "allow_shrink": body.allow_shrink, "mode": body.mode}
@@ -315,7 +314,7 @@ def _follow(backend: "Backend", requested: "Requested", on_interrupt: OnInterrup
     """The request at its end, or when Ctrl-C ends the wait for it."""
     import time
 
-    from vitrine.cli import waiting
+    from vitrine.cli import requests
 
     stop = threading.Event()
     name, request_id = requested.pipeline, requested.request_id
@@ -346,7 +345,7 @@ def _follow(backend: "Backend", requested: "Requested", on_interrupt: OnInterrup
                     output.show_wrapped(f"{name} waits: {reason}", "  ")
 
         step = timedelta(seconds=1 if sys.stdout.isatty() else 20)
-        return waiting.until_stopped(backend.history, request_id, stop, step=step, progress=show_progress)
+        return requests.wait_until_stopped(backend.history, request_id, stop, step=step, progress=show_progress)
 
 
 def _code(found: "RequestBody") -> int:

@@ -1,20 +1,74 @@
-"""Commands of the service: migrate, api, runner."""
+"""Commands of the service: migrate, api, runner, doctor."""
 
 import logging
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrine.cli import building, output, process
+from vitrine.cli import building, exit_codes, output, process
+from vitrine.cli.arguments import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vitrine.accounts.roles import Roles
+    from vitrine.operations.bodies.overview import DoctorReport
     from vitrine.settings import Settings
+    from vitrine.store.roles import Roles
 
 log = logging.getLogger(__name__)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Examine the installation, and say how to repair it.
+
+    Settings, database, store, accounts, clock, sources, Elasticsearch, runners and webhook. Every line is ok, a warning
+    or an error, with its remedy. Exit code 0 without an error, otherwise 1. With --api, the API and its token are
+    examined.
+    """
+    report = _report()
+    if as_json:
+        output.show_body(report)
+    else:
+        _show(report)
+    sys.exit(exit_codes.DONE if report.healthy else exit_codes.FAILED)
+
+
+def _report() -> "DoctorReport":
+    from vitrine.errors import ConfigError
+
+    try:
+        remote = building.load_settings().api_url is not None
+    except ConfigError:
+        remote = False  # the settings are wrong, which is the first line of the report
+    if remote:
+        from vitrine.cli.backends.remote import examine_api
+
+        return examine_api(building.load_settings())
+    from vitrine.operations import doctor
+
+    return doctor.examine(building.service_settings)
+
+
+def _show(report: "DoctorReport") -> None:
+    from textwrap import wrap
+
+    from vitrine.text import green, red, yellow
+
+    colours = {"ok": green, "warning": yellow, "error": red}
+    room = max(30, (output.terminal_width() or 10_000) - 9)
+    for one in report.checks:
+        first, *others = wrap(f"{one.subject}: {one.text}", room)
+        output.show_marked(colours[one.level](f"{one.level:<7}"), first)
+        for line in others:
+            output.show(f"{'':<7}  {line}")
+        if one.remedy:
+            for number, line in enumerate(wrap(one.remedy, room - 4)):
+                output.show(f"{'':<7}  {'→ ' if number == 0 else '  '}{line}")
+    errors = sum(one.level == "error" for one in report.checks)
+    warnings = sum(one.level == "warning" for one in report.checks)
+    output.show(f"{errors} error(s), {warnings} warning(s)")
 
 
 def migrate(
@@ -37,13 +91,11 @@ def migrate(
     It can be repeated, and run by several processes at once. Roles that were created before get their rights on new
     tables.
     """
-    from vitrine.accounts import roles as accounts
+    from vitrine.store.roles import DEFAULT_PREFIX, Roles, apply_roles, find_prefix, reader_script
 
     building.refuse_api("migrate")
     if reader_sql:
-        script = accounts.reader_script(
-            accounts.Roles.of(role_prefix or accounts.DEFAULT_PREFIX), building.places(building.load_settings())
-        )
+        script = reader_script(Roles.of(role_prefix or DEFAULT_PREFIX), building.places(building.load_settings()))
         output.show_lines("\n".join(f"{statement};" for statement in script))
         return
     if print_sql and not roles:
@@ -56,10 +108,10 @@ def migrate(
 
     revision = migrate_store(settings.store_url)
     with building.connect_store(settings) as store:
-        prefix = role_prefix or accounts.find_prefix(store) or (accounts.DEFAULT_PREFIX if roles else None)
+        prefix = role_prefix or find_prefix(store) or (DEFAULT_PREFIX if roles else None)
         if prefix is not None:
-            names = accounts.Roles.of(prefix)
-            for statement in accounts.apply(store, names, building.places(settings), sources=roles):
+            names = Roles.of(prefix)
+            for statement in apply_roles(store, names, building.places(settings), sources=roles):
                 output.show(f"{statement.partition(chr(10))[0]};")
             if roles:
                 _show_next_steps(names)
@@ -67,19 +119,19 @@ def migrate(
 
 
 def _print_roles(settings: "Settings", prefix: str | None) -> None:
-    from vitrine.accounts import roles
+    from vitrine.store import roles
 
     with building.connect_store(settings) as store:
         names = roles.Roles.of(prefix or roles.find_prefix(store) or roles.DEFAULT_PREFIX)
-        statements = roles.plan(store, names, building.places(settings))
+        statements = roles.plan_roles(store, names, building.places(settings))
         output.show_lines("\n".join(f"{statement.as_string(store)};" for statement in statements))
 
 
 def _show_next_steps(names: "Roles") -> None:
-    from vitrine.accounts import roles
+    from vitrine.store import roles
 
     output.show_lines("\nThe roles are up to date. Create accounts that log in as their members, for example:\n")
-    for line in roles.hints(names):
+    for line in roles.role_hints(names):
         output.show(f"  {line}")
     output.show_lines(
         "\nThen set VITRINE_DATABASE_URL of `vitrine api` and of `vitrine runner` to their own accounts, and"
@@ -125,14 +177,14 @@ def runner(
     """
     import threading
 
-    from vitrine import plugins
-    from vitrine.runner.manager import PipelineManager
+    from vitrine.definition import connectors
+    from vitrine.runner.worker import PipelineManager
 
     building.refuse_api("runner")
     process.tune_for_rows()
     settings = building.logging_settings()
     settings.source_url("default")
-    plugins.preload(settings)
+    connectors.preload(settings)
     stop = threading.Event()
     manager = PipelineManager(
         settings,

@@ -1,8 +1,10 @@
-"""Attaches the console to the API's application, when it is served."""
+"""Attaches the console to the API's application, when it is served; and its Content Security Policy."""
 
 import asyncio
 import gc
 import inspect
+import re
+import secrets
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from importlib.resources import files
@@ -14,19 +16,95 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 from nicegui import Client, core, ui
 from nicegui import app as nicegui_app
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitrine.api.access import TokenReader
 from vitrine.api.connections import Pool, make_context
-from vitrine.api.tokens import TokenReader
-from vitrine.console import frame, login, pages, texts
-from vitrine.console.guard import PATH, VISITOR, ConsoleGuard
-from vitrine.console.policy import ContentPolicy
+from vitrine.console import guard, pages, texts
+from vitrine.console.guard import PATH, VISITOR, ConsoleGuard, Sessions, Visitor
 from vitrine.console.poller import Poller
-from vitrine.console.sessions import Sessions, Visitor
-from vitrine.console.viewer import Viewer
-from vitrine.service.context import Caller
-from vitrine.service.roles import Role
+from vitrine.console.viewer import Viewer, build_frame, refused
+from vitrine.operations.context import Caller, Role
 from vitrine.settings import Settings
+
+_SCRIPT = re.compile(rb"<script(?=[\s>])")
+
+
+def policy(nonce: str) -> str:
+    return "; ".join(
+        (
+            "default-src 'none'",
+            # Vue compiles the templates of components in the browser, which needs eval; no inline script does
+            f"script-src 'self' 'nonce-{nonce}' 'unsafe-eval'",
+            # Quasar and NiceGUI write style elements; a style runs no code
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data:",
+            "font-src 'self'",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+_EVERYWHERE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "X-Frame-Options": "DENY"}
+
+
+class ContentPolicy:
+    """ASGI middleware inside the compression: gives every script of a page the nonce of its response.
+
+    Text of pipelines cannot contain a script element here: NiceGUI escapes `<` in the elements of a page.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        page = _Page(send)
+        await self._app(scope, receive, page.send)
+
+
+class _Page:
+    """One response: a page is held back until it is complete, everything else passes at once."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: Message | None = None  # None: passes
+        self._body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message["headers"])
+            headers.update(_EVERYWHERE)
+            if headers.get("content-type", "").startswith("text/html"):
+                self._start = message
+                return
+            headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
+        elif self._start is not None:
+            self._body += message.get("body", b"")
+            if message.get("more_body", False):
+                return
+            await self._finish()
+            return
+        await self._send(message)
+
+    async def _finish(self) -> None:
+        assert self._start is not None  # noqa: S101  for the type checker
+        nonce = secrets.token_urlsafe(16)
+        body = _SCRIPT.sub(b'<script nonce="' + nonce.encode() + b'"', bytes(self._body))
+        headers = MutableHeaders(raw=self._start["headers"])
+        headers["Content-Security-Policy"] = policy(nonce)
+        headers["Content-Length"] = str(len(body))
+        headers["Cache-Control"] = "no-store"
+        await self._send(self._start)
+        await self._send({"type": "http.response.body", "body": body})
+
 
 RECONNECT_SECONDS = 30.0
 MAX_PAGES = 200
@@ -97,11 +175,11 @@ class Console:
             poller=self.poller,
         )
         self._viewers[client.id] = viewer
-        with frame.build(viewer, title, request.url.path) as shown:
+        with build_frame(viewer, title, request.url.path) as shown:
             number = self.poller.listen(shown)
             cast(Any, client).on_delete(lambda: self._close(client.id, number))
             if not viewer.may(role):
-                frame.refused(role)
+                refused(role)
                 return None
             await build(viewer, request)
         return None
@@ -203,20 +281,20 @@ def _add_error_pages() -> None:
     """In place of those of NiceGUI, which show the exception, and no way back."""
 
     async def missing(_request: Request, _exc: Exception) -> Response:
-        return HTMLResponse(login.problem_page(texts.NOT_FOUND, target=PATH, label=texts.OVERVIEW), 404)
+        return HTMLResponse(guard.problem_page(texts.NOT_FOUND, target=PATH, label=texts.OVERVIEW), 404)
 
     async def full(_request: Request, _exc: Exception) -> Response:
-        return HTMLResponse(login.problem_page(texts.TOO_MANY_PAGES), 503)
+        return HTMLResponse(guard.problem_page(texts.TOO_MANY_PAGES), 503)
 
     async def broken(_request: Request, _exc: Exception) -> Response:
-        return HTMLResponse(login.problem_page(texts.CALL_FAILED), 500)
+        return HTMLResponse(guard.problem_page(texts.CALL_FAILED), 500)
 
     for kind, handler in ((404, missing), (503, full), (Exception, broken)):
         core.app.add_exception_handler(kind, handler)
 
 
 def _add_routes(console: Console, settings: Settings) -> None:
-    nicegui_app.include_router(login.make_router(settings, console.sessions), include_in_schema=False)
+    nicegui_app.include_router(guard.make_login_router(settings, console.sessions), include_in_schema=False)
     known = {
         name: (files("vitrine.console").joinpath("files", name).read_bytes(), kind) for name, kind in _FILES.items()
     }

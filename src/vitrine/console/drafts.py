@@ -1,7 +1,7 @@
-"""What a person types into the form or as YAML, read as a definition with its problems."""
+"""What a person types into the form or as YAML, read as a definition with its problems and suggestions."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -10,16 +10,65 @@ from pydantic import ValidationError
 
 from vitrine import input_errors
 from vitrine.console import texts
-from vitrine.documents import Document
-from vitrine.errors import DefinitionRefused, VitrineError
+from vitrine.definition.files import dump, format_text
+from vitrine.definition.model import NAME, Definition
+from vitrine.definition.yaml import Document, FileRefused, parse, parse_text
+from vitrine.errors import DefinitionRefused, Place, VitrineError
 from vitrine.input_errors import InputError, Schema
-from vitrine.model import NAME, Definition
-from vitrine.pipeline_files import format_text, parse_text
-from vitrine.pipeline_files.places import FileRefused
-from vitrine.pipeline_files.writing import dump
-from vitrine.pipeline_files.yaml_text import parse
-from vitrine.places import Place
-from vitrine.service.bodies.pipelines import FindingBody, PlaceBody
+from vitrine.operations.bodies.overview import TableBody
+from vitrine.operations.bodies.pipelines import FindingBody, PlaceBody
+
+MAX_SUGGESTIONS = 4
+
+
+@dataclass(frozen=True)
+class KeySuggestion:
+    columns: tuple[str, ...]
+    table: str
+
+
+@dataclass(frozen=True)
+class CursorSuggestion:
+    column: str
+    id_column: str  # breaks ties
+    table: str
+    reasons: tuple[str, ...]
+
+
+def tables_of(query: str, tables: Sequence[TableBody]) -> list[TableBody]:
+    """The tables that the text names; a suggestion need not be exact, so that unfinished queries have some, too."""
+    text = re.sub(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", " ", query, flags=re.DOTALL).replace('"', "")
+    named = {(found[1].lower(), found[2].lower()) for found in re.finditer(r"\b(\w+)\s*\.\s*(\w+)\b", text)}
+    return [one for one in tables if (one.schema_name.lower(), one.name.lower()) in named]
+
+
+def suggest_keys(query: str, tables: Sequence[TableBody], produced: Collection[str] = ()) -> list[KeySuggestion]:
+    """Keys of the tables that the query names and whose columns it returns."""
+    found: dict[tuple[str, ...], KeySuggestion] = {}
+    for one in tables_of(query, tables):
+        if one.key and all(_returns(query, column, produced) for column in one.key):
+            found.setdefault(tuple(one.key), KeySuggestion(tuple(one.key), one.full_name))
+    return list(found.values())[:MAX_SUGGESTIONS]
+
+
+def suggest_cursors(query: str, tables: Sequence[TableBody], produced: Collection[str] = ()) -> list[CursorSuggestion]:
+    """Columns that grow with every change, of tables with a key of one column."""
+    found: dict[tuple[str, str], CursorSuggestion] = {}
+    for one in tables_of(query, tables):
+        if len(one.key) != 1 or not _returns(query, one.key[0], produced):
+            continue
+        for cursor in one.cursors:
+            if cursor.is_modification and _returns(query, cursor.column, produced):
+                made = CursorSuggestion(cursor.column, one.key[0], one.full_name, tuple(cursor.reasons))
+                found.setdefault((made.column, made.id_column), made)
+    return list(found.values())[:MAX_SUGGESTIONS]
+
+
+def _returns(query: str, column: str, produced: Collection[str]) -> bool:
+    if produced:
+        return column in produced
+    return "*" in query or re.search(rf"\b{re.escape(column)}\b", query) is not None
+
 
 Level = Literal["error", "missing", "warning", "note"]
 Form = Mapping[str, str | bool]

@@ -1,7 +1,7 @@
 """Small parts that pages are made of; text is always set as text, never as HTML."""
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -10,7 +10,10 @@ from nicegui.element import Element
 
 from vitrine.console import texts
 from vitrine.console.components import When
-from vitrine.status import RunStatus, Status
+from vitrine.core import schedule
+from vitrine.core.schedule import Cron
+from vitrine.core.status import HALTED, RunStatus, Status
+from vitrine.operations.bodies.pipelines import PipelineBody
 
 TONES = {
     Status.IDLE: "idle",
@@ -182,3 +185,68 @@ def duration(seconds: float) -> str:
         return f"{hours} h" + (f" {minutes} min" if minutes else "")
     days, hours = divmod(hours, 24)
     return f"{days} d" + (f" {hours} h" if hours else "")
+
+
+def promise(item: PipelineBody) -> str:
+    """In a few words: the option `freshness` or, without one, the schedule."""
+    freshness = item.options.freshness
+    if freshness is not None:
+        return texts.PROMISE.format(duration=duration(freshness.total_seconds()))
+    if item.schedule_interval:
+        return texts.SCHEDULE.format(schedule=item.schedule_interval)
+    return texts.NO_PROMISE
+
+
+def longest_age(item: PipelineBody) -> tuple[float, str] | None:
+    """In seconds, and as a legend; None: nothing is promised."""
+    if item.stale_at is None:
+        return None
+    seconds = (item.stale_at - (item.fresh_as_of or item.created_at)).total_seconds()
+    text = texts.LEGEND_PROMISE_NOW if _varies(item) else texts.LEGEND_PROMISE
+    return seconds, text.format(duration=duration(seconds))
+
+
+def _varies(item: PipelineBody) -> bool:
+    """The due times of a cron line are not equally far apart."""
+    if item.options.freshness is not None or item.schedule_interval is None:
+        return False
+    return isinstance(schedule.parse(item.schedule_interval), Cron)
+
+
+def next_start(
+    status: Status, next_due_at: datetime | None, after: Sequence[str], *, enabled: bool
+) -> tuple[str | None, str]:
+    """The time, or None and what starts it."""
+    if not enabled:
+        return None, texts.WHEN_ENABLED
+    if next_due_at is None and not after:
+        return None, texts.NO_SCHEDULE
+    if status in HALTED:
+        return None, texts.WHEN_RUN_AGAIN if status is Status.FAILED else texts.WHEN_RESUMED
+    if next_due_at is not None:
+        return next_due_at.isoformat(), ""
+    return None, texts.AFTER.format(names=", ".join(after))
+
+
+_SOURCE = (
+    *("SOURCE", "READER_ERROR", "ROW_TOO_LARGE", "RESULT_TOO_LARGE", "PLAN_TIMEOUT", "FIRST_ROW_TIMEOUT"),
+    *("TEMP_FILE_LIMIT", "CURSOR", "HORIZON", "ROW_SECURITY", "NULL_CURSOR", "DUPLICATE_KEY", "NULL_KEY"),
+    *("UNKNOWN_SOURCE", "SCHEMA_NOT_ALLOWED", "SYNTAX", "FUNC", "NODE", "PARAM", "NOT_SELECT", "UNQUALIFIED"),
+    *("DELETE_COLUMN", "QUERY"),
+)
+_TRANSFORM = ("TRANSFORM", "UNKNOWN_TASK", "TASK_OPTIONS", "KEY_OF_TRANSFORM", "NO_LANE")
+_TARGET = (
+    *("TARGET", "SINK", "SCHEMA_CHANGED", "SHRINK_GUARD", "STAGING", "INDEX", "BULK", "VERSION_REGRESSION"),
+    *("TOO_MANY_REJECTS", "UNIQUE_SWAP", "DATA_ERROR", "ENCODING"),
+)
+_CODES = ((_TRANSFORM, texts.TRANSFORM), (_TARGET, texts.TARGET), (_SOURCE, texts.SOURCE))
+
+
+def origin_of(code: str, message: str = "") -> str:
+    """Source, transform, target or platform. A failed connection names its side in the message."""
+    for beginnings, side in _CODES:
+        if code.startswith(beginnings):
+            return side
+    if message.startswith("source "):
+        return texts.SOURCE
+    return texts.TARGET if message.startswith("target ") else texts.PLATFORM

@@ -15,7 +15,7 @@ import psycopg
 
 from vitrine.console import texts
 from vitrine.errors import TransientError, VitrineError
-from vitrine.service.context import Context
+from vitrine.operations.context import Context
 
 log = logging.getLogger(__name__)
 

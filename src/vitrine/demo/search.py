@@ -10,27 +10,24 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 
-from vitrine import pipeline_files, plugins
-from vitrine.demo.operator import operator
-from vitrine.demo.story import shorten, show_table
-from vitrine.documents import Document
-from vitrine.engine import plan
-from vitrine.engine.plan import NoLease
+from vitrine.core.rows import TargetInfo
+from vitrine.definition import connectors
+from vitrine.definition.files import read_folder
+from vitrine.definition.model import Definition
+from vitrine.definition.pipeline import Pipeline, RunInfo
+from vitrine.definition.yaml import Document
+from vitrine.demo.story import operator, shorten, show_table
 from vitrine.errors import VitrineError
-from vitrine.flow.jobs import RunInfo
-from vitrine.flow.rows import TargetInfo
-from vitrine.model import Definition
-from vitrine.pipeline import Pipeline
+from vitrine.operations import definitions, plans
+from vitrine.plan import planner
+from vitrine.plan.planner import NoLease
 from vitrine.postgres import Connection, connect
-from vitrine.printable import markup
-from vitrine.service import definitions
-from vitrine.service import files as pipeline_service
 from vitrine.settings import Settings
-from vitrine.store import pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, state
+from vitrine.text import markup
 
 CONNECTOR = "elasticsearch"
-REQUESTS = "vitrine.connectors.elasticsearch.requests:Requests"
+REQUESTS = "vitrine.connectors.elasticsearch.client:Requests"
 CATALOGUE = "movies"
 TIMEOUT = timedelta(seconds=5)
 FOUND_FILMS = 5
@@ -41,7 +38,7 @@ RUSSIAN_WORD = "планета"
 
 def documents() -> list[Document]:
     """The pipelines of the search indexes, from the YAML files in the package."""
-    return pipeline_files.read_folder(Path(str(files("vitrine.demo").joinpath("search_pipelines"))))
+    return read_folder(Path(str(files("vitrine.demo").joinpath("search_pipelines"))))
 
 
 def prepare(console: Console, store: Connection, settings: Settings) -> list[Pipeline]:
@@ -52,9 +49,7 @@ def prepare(console: Console, store: Connection, settings: Settings) -> list[Pip
         return []
     names = [str(document.fields["name"]) for document in sample]
     known = {pipeline.name for pipeline in pipelines.list_all(store)}
-    pipeline_service.store_documents(
-        operator(store, settings), store, [one for one in sample if one.fields["name"] not in known]
-    )
+    plans.store_documents(operator(store, settings), store, [one for one in sample if one.fields["name"] not in known])
     console.print(f"[green]✓[/] Pipelines of search indexes: {markup(', '.join(names))}")
     return [pipelines.get(store, name) for name in names]
 
@@ -73,15 +68,15 @@ def _reason_without(store: Connection, settings: Settings, sample: Sequence[Docu
 
 def _target(store: Connection, settings: Settings, definition: Definition) -> TargetInfo:
     """The target as a run finds it; a VitrineError if the run could not write to it."""
-    run = RunInfo("vitrine:demo", installation=runs.installation(store))
+    run = RunInfo("vitrine:demo", installation=history.installation_id(store))
     given = {**settings.connectors.get(CONNECTOR, {}), "request_timeout": TIMEOUT}
     quick = settings.model_copy(update={"connectors": {**settings.connectors, CONNECTOR: given}})
-    with closing(plan.prepare(plan.check(definition, quick, run=run))) as built:
+    with closing(planner.prepare(planner.check(definition, quick, run=run))) as built:
         return built.plan.target
 
 
 def _section(settings: Settings) -> BaseModel:
-    connector = plugins.installed()[CONNECTOR]
+    connector = connectors.installed()[CONNECTOR]
     return settings.section(connector.name, connector.settings)
 
 
@@ -94,7 +89,7 @@ def follow_cluster(store: Connection, settings: Settings, wanted: Sequence[Pipel
 
 
 def _follow(store: Connection, settings: Settings, pipeline: Pipeline) -> Pipeline:
-    stored = states.load(store, pipeline.id).identity
+    stored = state.load_state(store, pipeline.id).identity
     moved = stored is not None and stored != _target(store, settings, pipeline.definition).identity
     context, key = operator(store, settings), str(pipeline.id)
     definitions.change(context, key, {"enabled": True}, state="reset" if moved else None, validate=False)
@@ -187,7 +182,7 @@ class Cluster:
     """The configured Elasticsearch, asked as an application would."""
 
     def __init__(self, settings: Settings) -> None:
-        requests = plugins.load_class(plugins.installed()[CONNECTOR], REQUESTS)
+        requests = connectors.load_class(connectors.installed()[CONNECTOR], REQUESTS)
         self._requests: Any = requests(_section(settings), f"es:{CATALOGUE}", NoLease())
 
     def index_of(self, alias: str) -> str:

@@ -1,7 +1,13 @@
 """The demo step by step: fill the sample cinema, build its marts, show them, compare them with their source."""
 
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -13,24 +19,28 @@ from psycopg import sql
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vitrine import pipeline_files
+from vitrine.compare import reconcile
+from vitrine.core.rows import Counts
+from vitrine.definition import files
+from vitrine.definition.pipeline import Pipeline
+from vitrine.definition.yaml import Document
 from vitrine.demo import cinema
-from vitrine.demo.operator import operator
-from vitrine.documents import Document
 from vitrine.embedded import EmbeddedPostgres
-from vitrine.engine import reconcile
-from vitrine.errors import ConfigError, VitrineError
-from vitrine.flow.rows import Counts
-from vitrine.pipeline import Pipeline
-from vitrine.postgres import Connection
-from vitrine.printable import markup, printable
-from vitrine.runner.dispatcher import PipelineDispatcher
-from vitrine.runner.executor import Executed
-from vitrine.service import control, definitions, files
-from vitrine.settings import Settings
+from vitrine.errors import ConfigError, TransientError, VitrineError
+from vitrine.operations import control, definitions, plans
+from vitrine.operations.context import Context, local_caller
+from vitrine.postgres import Connection, connect
+from vitrine.runner.run import Executed, PipelineDispatcher
+from vitrine.settings import Settings, child_environment, chosen_env_file
 from vitrine.store import pipelines
-from vitrine.store.claims import claim_next
-from vitrine.tables import green, red, table
+from vitrine.store.queue import claim_next
+from vitrine.text import green, markup, printable, red, table
+
+
+def operator(store: Connection, settings: Settings) -> Context:
+    """The user of this process, on an open connection, whose transaction the changes join."""
+    return Context(settings, local_caller(), lambda: nullcontext(store))
+
 
 SHOWN_ROWS = 3
 SHOWN_WIDTH = 24
@@ -46,7 +56,7 @@ class Built:
 
 def sample_documents() -> list[Document]:
     """The sample pipelines, from the YAML files in the package."""
-    return pipeline_files.read_folder(Path(__file__).parent / "pipelines")
+    return files.read_folder(Path(__file__).parent / "pipelines")
 
 
 def prepare(console: Console, store: Connection, settings: Settings, *, films: int, ratings: int) -> list[Pipeline]:
@@ -69,7 +79,7 @@ def prepare(console: Console, store: Connection, settings: Settings, *, films: i
     )
     names = [str(document.fields["name"]) for document in sample]
     known = {pipeline.name for pipeline in pipelines.list_all(store)}
-    files.store_documents(operator(store, settings), store, [one for one in sample if one.fields["name"] not in known])
+    plans.store_documents(operator(store, settings), store, [one for one in sample if one.fields["name"] not in known])
     console.print(f"[green]✓[/] Pipelines: {markup(', '.join(names))}")
     return [pipelines.get(store, name) for name in names]
 
@@ -266,3 +276,103 @@ def prove(console: Console, settings: Settings, built: list[Built]) -> bool:
     ]
     show_table(console, "Reconcile", ("mart", *numbers, "verdict"), rows, right=numbers)
     return all(comparison.equal for comparison in verdicts.values())
+
+
+GRACE_SECONDS = 15
+POLL_SECONDS = 0.25
+NEW_RATINGS_SECONDS = 2.0
+NEW_RATINGS = 5
+METRICS_PORT = 9464
+
+
+def serve_demo(
+    console: Console, api: Settings, runner: Settings, stop: threading.Event, *, new_ratings: Settings | None = None
+) -> None:
+    """Run API and runner, each with its own account, until `stop` is set or nothing reads the output any more.
+
+    Then stop them. With `new_ratings`, add ratings to the sample cinema of that database meanwhile.
+    """
+    settings = api
+    port = settings.metrics_port or _free_port(settings.metrics_host)
+    children = [Child(api, "api"), Child(runner, "runner", metrics_port=port)]
+    try:
+        console.print(
+            f"\n[bold]Vitrine is up[/]: documentation at http://{markup(settings.api_host)}:{settings.api_port}/docs"
+            "  –  press Ctrl-C to stop"
+        )
+        console.print(
+            f"Metrics: http://{markup(settings.api_host)}:{settings.api_port}/metrics for the pipelines,"
+            f" http://{markup(settings.metrics_host)}:{port}/metrics for the runner"
+        )
+        due = time.monotonic() + NEW_RATINGS_SECONDS
+        while not stop.wait(POLL_SECONDS) and not output_is_closed():
+            _refuse_dead(children)
+            if new_ratings is not None and time.monotonic() >= due:
+                due = time.monotonic() + NEW_RATINGS_SECONDS
+                _add_ratings(new_ratings)
+    finally:
+        try:
+            console.print("Stopping …")
+        except (OSError, SystemExit):
+            console.quiet = True  # the terminal or the pipe is closed
+        finally:
+            _end(children)
+
+
+def output_is_closed() -> bool:
+    """Whether the reader of a pipe (`| head`) or the terminal is gone: a write would fail."""
+    poll = select.poll()
+    poll.register(1, 0)  # errors are always reported
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+class Child:
+    """A `vitrine` command in a child process."""
+
+    def __init__(self, settings: Settings, command: str, **overrides: object) -> None:
+        self.command = command
+        chosen = chosen_env_file()
+        options = [] if chosen is None else ["--env-file", str(chosen)]
+        # in its own session: Ctrl-C reaches only the parent, which then stops its children
+        self.process = subprocess.Popen(  # noqa: S603  no argument comes from the user
+            [sys.executable, "-m", "vitrine", *options, command],
+            env=child_environment(settings, **overrides),
+            start_new_session=True,
+        )
+
+
+def _free_port(host: str) -> int:
+    """The default port for metrics, or any free port if another process has it."""
+    for port in (METRICS_PORT, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return probe.getsockname()[1]
+    return METRICS_PORT
+
+
+def _refuse_dead(children: Sequence[Child]) -> None:
+    for child in children:
+        if (code := child.process.poll()) is not None:
+            raise VitrineError(f"`vitrine {child.command}` ended with exit code {code}; see its log lines above")
+
+
+def _add_ratings(settings: Settings) -> None:
+    try:
+        with connect(settings.store_url, name="vitrine:new-ratings") as connection:
+            cinema.add_ratings(connection, NEW_RATINGS)
+    except TransientError:
+        return  # the database is unavailable for a moment; the next call adds ratings again
+
+
+def _end(children: Sequence[Child]) -> None:
+    for child in children:
+        if child.process.poll() is None:
+            child.process.terminate()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in children:
+        try:
+            child.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()

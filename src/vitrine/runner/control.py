@@ -5,28 +5,207 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
 from vitrine import metrics
-from vitrine.engine import plan
-from vitrine.engine.plan import CheckedDefinition, Prepared
-from vitrine.errors import TransientError, VitrineError
+from vitrine.core.protocols import Outcome, Phase, Stop, Throttle
+from vitrine.core.rows import Counts, Lane, Saved, Watermark
+from vitrine.core.status import Status
+from vitrine.definition.model import format_duration, with_throttle_of
+from vitrine.definition.pipeline import Claim, suspended_clock
+from vitrine.errors import CONNECTION_LIMIT, DataError, LeaseLost, TransientError, VitrineError
 from vitrine.failpoints import reach
-from vitrine.flow.protocols import Outcome, Phase, Stop
-from vitrine.flow.rows import Counts, Lane, Saved, Watermark
-from vitrine.flow.throttle import Throttle
-from vitrine.model import with_throttle_of
-from vitrine.pipeline import Claim
-from vitrine.runner.lease import HeartbeatLease
-from vitrine.runner.watchdog import Watchdog
+from vitrine.plan import planner
+from vitrine.plan.planner import CheckedDefinition, Prepared
+from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.status import Status
-from vitrine.store import leases, pipelines, runs
-from vitrine.store import state as states
+from vitrine.store import history, pipelines, queue, state
 from vitrine.store.database import Link
 
 log = logging.getLogger(__name__)
+
+STATUS_SECONDS = 1.0
+"""How often the status is read between heartbeats, so that a pause is noticed; reading writes nothing."""
+
+
+class HeartbeatLease:
+    """Heartbeats of one claim. `check` raises LeaseLost as soon as another runner has, or may have, the lease."""
+
+    def __init__(
+        self,
+        url: str,
+        claim: Claim,
+        *,
+        ttl: timedelta,
+        interval: timedelta,
+        clock: Callable[[], float] = suspended_clock,
+    ) -> None:
+        self._url = url
+        self._claim = claim
+        self._ttl = ttl
+        self._interval = interval.total_seconds()
+        self._period = min(self._interval, STATUS_SECONDS)
+        self._clock = clock
+        self._next_beat = clock() + self._interval
+        self._deadline = claim.taken_at + ttl.total_seconds()
+        self._lost = False
+        self._pause_requested = False
+        self._starved: VitrineError | None = None  # why no heartbeat can be sent: there is no connection for it
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeat-{claim.token}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def pause_requested(self) -> bool:
+        return self._pause_requested
+
+    def check(self) -> None:
+        remaining = self.seconds_left()
+        starved = self._starved
+        if starved is not None and remaining < self._ttl.total_seconds() / 2:
+            raise starved  # the run must release its connections before the lease is lost
+
+    def seconds_left(self) -> float:
+        """Until the local deadline; LeaseLost at zero."""
+        remaining = self._deadline - self._clock()
+        # guarantee: A9
+        if self._lost or remaining <= 0:
+            raise LeaseLost(f"the lease of '{self._claim.definition.name}' is lost; this run writes nothing more")
+        return remaining
+
+    def beat(self, connection: Connection) -> None:
+        """Extend the lease now; records whether it is lost or a pause was requested."""
+        before = self._clock()  # read before sending: the answer may be late
+        status = queue.heartbeat(connection, self._claim, self._ttl)
+        if status is not None:
+            self._deadline = before + self._ttl.total_seconds()
+            self._next_beat = before + self._interval
+        self._learn(status)
+
+    def _beat(self) -> None:
+        """Extend the lease until stopped. A failed connection is replaced: only the deadline ends the lease."""
+        while not self._stopping.wait(self._period) and not self._lost:
+            # connect for the first heartbeat, not before: most runs have ended by then
+            try:
+                with connect(self._url, name=f"{self._claim.session}:heartbeat") as connection:
+                    self._beat_through(connection)
+            except VitrineError as exc:
+                self._starved = exc if exc.code == CONNECTION_LIMIT else None
+                log.warning(
+                    "heartbeat failed: %s", exc, extra={"action": "heartbeat_failed", **self._claim.log_fields()}
+                )
+
+    def _beat_through(self, connection: Connection) -> None:
+        self._starved = None
+        while not self._lost:
+            if self._clock() + self._period / 2 >= self._next_beat:
+                reach("heartbeat")
+                self.beat(connection)
+            else:
+                self._learn(queue.get_lease_status(connection, self._claim))
+            if self._stopping.wait(self._period):
+                return
+
+    def _learn(self, status: Status | None) -> None:
+        self._lost |= status is None
+        # guarantee: D7
+        self._pause_requested = status is Status.PAUSE_REQUESTED
+
+
+CHECK_SECONDS = 0.2
+GRACE = timedelta(seconds=5)
+"""Grace period for a run to return after its calls were cancelled; user code may never return."""
+
+
+class Watched(Protocol):
+    """A run under the watchdog; the methods are called from the watchdog's thread."""
+
+    def cancel_interrupted(self) -> None:
+        """At every check: cancel the calls of a run that should end and cannot notice it."""
+        ...
+
+    def cancel_calls(self) -> None:
+        """The batch is overdue: cancel its current calls."""
+        ...
+
+    def report_hang(self, error: VitrineError) -> None:
+        """The run has not returned after the grace period."""
+        ...
+
+
+class Watchdog:
+    """Times the batches of one run, in a separate thread, because a thread that hangs cannot report it."""
+
+    def __init__(self, claim: Claim, watched: Watched, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = claim.definition.options.batch_timeout
+        self._name = claim.definition.name
+        self._watched = watched
+        self._clock = clock
+        self._since: float | None = None  # None: no batch is timed
+        self._overdue = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"watchdog-{claim.token}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def start_batch(self) -> None:
+        self._since = self._clock()
+
+    def stop_timing(self) -> None:
+        """Stop the timer: the following work is not a batch."""
+        self._since = None
+
+    @property
+    def error(self) -> VitrineError | None:
+        """The error with which the run must end; None while its batches are in time."""
+        if not self._overdue:
+            return None
+        return DataError(
+            f"a batch of '{self._name}' took longer than options.batch_timeout ({format_duration(self._limit)}); make"
+            " its query or transform faster or its batches smaller, or allow more time",
+            code="BATCH_TIMEOUT",
+        )
+
+    def check(self) -> None:
+        if error := self.error:
+            raise error
+
+    def _watch(self) -> None:
+        if not self._becomes_overdue():
+            return
+        self._overdue = True
+        self._watched.cancel_calls()
+        if not self._ended.wait(min(GRACE, self._limit).total_seconds()) and (error := self.error):
+            self._watched.report_hang(error)
+
+    def _becomes_overdue(self) -> bool:
+        while not self._ended.wait(CHECK_SECONDS):
+            self._watched.cancel_interrupted()
+            since = self._since
+            # guarantee: A16
+            if since is not None and self._clock() - since > self._limit.total_seconds():
+                return True
+        return False
+
 
 LOG_SECONDS = 10.0
 """After the first batches, a run logs one in this many seconds at level info; every batch is logged at debug."""
@@ -123,7 +302,7 @@ class RunnerControl:
         watch: Watch | None = None,
     ) -> None:
         self.progress = Progress(claim, watch, settings.log_batches)
-        self.throttle = Throttle(plan.limits_of(claim.definition, Lane.COPY))
+        self.throttle = Throttle(planner.limits_of(claim.definition, Lane.COPY))
         self.batch_started = time.monotonic()
         self._claim = claim
         self._definition = claim.definition  # with the throttle of the last reload
@@ -174,7 +353,7 @@ class RunnerControl:
     def use_plan(self, prepared: Prepared, rows_expected: int | None) -> None:
         """Use this plan: its lane decides the throttle, and the watchdog cancels its calls."""
         self._prepared = prepared
-        self.throttle.limits = plan.limits_of(self._definition, prepared.lane)
+        self.throttle.limits = planner.limits_of(self._definition, prepared.lane)
         self.progress.expect(rows_expected)
 
     # -- called by the loop ---------------------------------------------------------------------------------------
@@ -188,14 +367,14 @@ class RunnerControl:
             case Phase.USER_CODE:
                 # called in another thread, while the loop uses the other connection
                 with self._store.another() as connection:
-                    runs.enter_user_code(connection, self._claim)
+                    history.enter_user_code(connection, self._claim)
             case Phase.READ | Phase.CATCH_UP:
                 self._start_batch()
 
     def observe(self, watermark: Watermark | None) -> None:
         lag, blocker = (watermark.lag, watermark.blocker) if watermark else (None, None)
         try:
-            states.note_watermark(self._store.connection(), self._claim, lag, blocker)
+            state.note_watermark(self._store.connection(), self._claim, lag, blocker)
         except TransientError:
             self._store.drop()
 
@@ -294,7 +473,7 @@ class RunnerControl:
         """Wait outside any transaction, then poll the store: Stop or LeaseLost when the run should end."""
         self._stop.wait(seconds)
         try:
-            status, version = leases.poll_run(self._store.connection(), self._claim)
+            status, version = queue.poll_run(self._store.connection(), self._claim)
         except TransientError:
             self._store.drop()
             self.check()  # the store is unavailable: the lease's own deadline decides
@@ -312,6 +491,6 @@ class RunnerControl:
         store = self._store.connection()
         stored = pipelines.get(store, self._claim.pipeline_id).definition
         self._definition = with_throttle_of(stored, self._claim.definition)
-        self.throttle.limits = plan.limits_of(self._definition, self._prepared.lane)
-        runs.update_config(store, self._claim, self._definition)
+        self.throttle.limits = planner.limits_of(self._definition, self._prepared.lane)
+        history.update_config(store, self._claim, self._definition)
         log.info("throttle reloaded", extra={"action": "config_reloaded", **self._claim.log_fields()})

@@ -12,9 +12,8 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from vitrine.bounded_listener import BoundedListener
 from vitrine.errors import ConfigError
-from vitrine.hosts import HostRule, is_loopback
+from vitrine.listening import BoundedListener, HostRule, is_loopback
 
 PLAIN = "text/plain; charset=utf-8"
 MAX_CONNECTIONS = 32

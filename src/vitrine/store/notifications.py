@@ -7,7 +7,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from vitrine.ids import PipelineId, RunId
+from vitrine.core.status import PipelineId, RunId
 from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_one
 

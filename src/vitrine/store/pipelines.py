@@ -1,27 +1,185 @@
 """Pipelines in the store: their definitions, and what operators request of them."""
 
+import hashlib
+import json
 import re
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, tzinfo
+from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import psycopg
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
+from pydantic import ValidationError
 
-from vitrine.errors import ConfigError, DataError, NotFound, TransitionRefused
-from vitrine.ids import PipelineId, RequestId
-from vitrine.model import NAME, Definition, Mode
-from vitrine.pipeline import Pipeline
+from vitrine import input_errors
+from vitrine.core import status
+from vitrine.core.status import STEPS, PipelineId, RequestId, RequestKind, RunOptions, RunRequest, Status
+from vitrine.definition.model import NAME, Definition, Mode
+from vitrine.definition.pipeline import AppliedFile, LastError, Pipeline, Verification
+from vitrine.errors import ConfigError, DataError, NotFound, StoredDefinitionInvalid, TransitionRefused
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind, RunOptions, RunRequest
-from vitrine.status import STEPS, Status
-from vitrine.store import chains, files, requests
+from vitrine.store import schedules
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
-from vitrine.store.pipeline_rows import Stored, columns, of_row, read_row
 from vitrine.store.schedules import first_due
+
+AUTO_BATCH_SIZE = 5000
+"""How `auto` is stored, unless batch_size_exact is set: earlier releases use this number as batch size."""
+
+
+class Invalid(NamedTuple):
+    """A pipeline whose stored definition is not valid: written without validation, or by a release that allowed it."""
+
+    id: PipelineId
+    name: str
+    status: Status
+    config_version: int
+    lease_owner: str | None
+    fields: Mapping[str, Any]  # of the definition, as `plain_fields` has them
+    reason: str  # every wrong field, with what it should be
+    file: AppliedFile | None = None  # None: no file manages the definition
+
+    def error(self) -> StoredDefinitionInvalid:
+        return StoredDefinitionInvalid(
+            f"the stored definition of '{self.name}' is not valid ({self.reason}); apply a valid one with `vitrine"
+            " apply`, or delete the pipeline"
+        )
+
+
+Stored = Pipeline | Invalid
+
+
+def columns(definition: Definition) -> dict[str, Any]:
+    columns = definition.model_dump(exclude={"tasks", "options", "checks", "after"})
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    automatic = definition.batch_size == "auto"
+    return {
+        **columns,
+        "batch_size": AUTO_BATCH_SIZE if automatic else definition.batch_size,
+        "batch_size_exact": not automatic,
+        "key_columns": list(definition.key_columns),
+        "tags": list(definition.tags),
+        "checks": Jsonb([check.model_dump(mode="json", exclude_defaults=True) for check in definition.checks]),
+        "options": Jsonb(options),
+    }
+
+
+_DEFINITION_FIELDS: Sequence[str] = tuple(name for name in Definition.model_fields if name != "type")
+
+
+def plain_fields(definition: Definition) -> dict[str, Any]:
+    """A definition as JSON has it, without the options that have their default."""
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    return definition.model_dump(mode="json", exclude={"type", "options"}) | {"options": options}
+
+
+def of_row(row: DictRow) -> Pipeline:
+    """ConfigError if the stored definition is not valid."""
+    stored = read_row(row)
+    if isinstance(stored, Invalid):
+        raise stored.error()
+    return stored
+
+
+def read_row(row: DictRow) -> Stored:
+    fields = {name: row[name] for name in _DEFINITION_FIELDS}
+    if row["batch_size"] == AUTO_BATCH_SIZE and not row["batch_size_exact"]:
+        fields["batch_size"] = "auto"
+    try:
+        return _of_row(row, Definition.model_validate(fields))
+    except ValidationError as exc:
+        return Invalid(
+            id=row["id"],
+            name=row["name"],
+            status=Status(row["status"]),
+            config_version=row["config_version"],
+            lease_owner=row["lease_owner"],
+            fields=fields,
+            reason="; ".join(error.sentence for error in input_errors.explain(exc.errors(), schema=_schema())),
+            file=_file(row),
+        )
+
+
+@cache
+def _schema() -> input_errors.Schema:
+    return input_errors.schema_of(Definition)
+
+
+def _of_row(row: DictRow, definition: Definition) -> Pipeline:
+    return Pipeline(
+        id=row["id"],
+        definition=definition,
+        status=Status(row["status"]),
+        config_version=row["config_version"],
+        request=_request(row["request_id"], row["requested_kind"], row["requested_options"]),
+        rerun=_request(row["rerun_request_id"], row["rerun_kind"], row["rerun_options"]),
+        rerun_held=row["rerun_held"],
+        requested_at=row["requested_at"],
+        attempt=row["attempt"],
+        next_attempt_at=row["next_attempt_at"],
+        next_due_at=row["next_due_at"],
+        postponed=row["postponed"],
+        last_error=_last_error(row),
+        fresh_as_of=row["fresh_as_of"],
+        verification=Verification(row["verified_until"], row["verdict"], row["verdict_at"]),
+        lease_owner=row["lease_owner"],
+        lease_expires_at=row["lease_expires_at"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        status_since=row["status_since"],
+        read_at=row.get("read_at", row["updated_at"]),
+        file=_file(row),
+    )
+
+
+def _file(row: DictRow) -> AppliedFile | None:
+    name = row["file_name"]
+    return None if name is None else AppliedFile(name, row["file_applied_at"], row["file_differs"])
+
+
+def _last_error(row: DictRow) -> LastError | None:
+    code = row["last_error_code"]
+    return None if code is None else LastError(code, row["last_error_message"] or "", row["last_error_at"])
+
+
+_OPTIONS = frozenset(field.name for field in fields(RunOptions))
+
+
+def _request(request_id: UUID | None, kind: str | None, options: Mapping[str, Any] | None) -> RunRequest | None:
+    """A stored request; options that only a newer release knows are left out."""
+    if request_id is None:
+        return None
+    known = {name: value for name, value in (options or {}).items() if name in _OPTIONS}
+    return RunRequest(RequestId(request_id), kind or RequestKind.RUN, RunOptions(**known))
+
+
+def file_digest(definition: Definition) -> bytes:
+    """Equal for equal definitions, also of a release that has further fields: defaults are left out."""
+    fields = definition.model_dump(mode="json", exclude_defaults=True, exclude={"type", "options"})
+    options = definition.options.model_dump(mode="json", exclude_defaults=True)
+    return hashlib.sha256(json.dumps([fields, options], sort_keys=True).encode()).digest()
+
+
+def mark_file(connection: Connection, applied: Sequence[tuple[Pipeline, str]]) -> None:
+    """Record which file each of these pipelines, as it is stored, was applied from."""
+    execute(
+        connection,
+        "mark_files",
+        ids=[pipeline.id for pipeline, _ in applied],
+        versions=[pipeline.config_version for pipeline, _ in applied],
+        names=[name for _, name in applied],
+        digests=[file_digest(pipeline.definition) for pipeline, _ in applied],
+    )
+
+
+def detach_file(connection: Connection, pipeline_id: PipelineId) -> None:
+    """No file manages the pipeline any more."""
+    execute(connection, "detach_file", id=pipeline_id)
+
 
 DEFAULT_OPTIONS = RunOptions()
 
@@ -75,7 +233,7 @@ def update(connection: Connection, pipeline_id: PipelineId, definition: Definiti
     with transaction(connection):
         _lock_row(connection, pipeline_id)
         due = first_due(connection, definition, zone)
-        values = {"id": pipeline_id, "next_due_at": due, "digest": files.digest(definition), **columns(definition)}
+        values = {"id": pipeline_id, "next_due_at": due, "digest": file_digest(definition), **columns(definition)}
         _refuse_held_target(connection, definition, pipeline_id)
         with _name_conflicts(definition):
             execute(connection, "update_pipeline", **values, steps=STEPS)
@@ -119,10 +277,10 @@ def delete(
     Refused as well while other pipelines run after it, `besides` those that the same transaction deletes or changes.
     """
     with transaction(connection):
-        chains.lock(connection)
+        schedules.lock_chains(connection)
         row = _lock_row(connection, key)
         refuse_other_version(row["name"], row["config_version"], expected_version)
-        chains.refuse_dependants(connection, row["id"], row["name"], besides)
+        schedules.refuse_dependants(connection, row["id"], row["name"], besides)
         if fetch_one(connection, "delete_pipeline", id=row["id"], force=force) is None:
             raise TransitionRefused(
                 f"pipeline '{row['name']}' is being run by {row['lease_owner']}; pause it first", code="RUNNING"
@@ -180,15 +338,15 @@ def request_run(
     return Status(row["status"]), placed.answer.id
 
 
-def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *, resume: bool) -> requests.Placed:
-    queue = requests.Queue(pipeline.request, pipeline.rerun, pipeline.rerun_held)
+def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *, resume: bool) -> status.Placed:
+    queue = status.Queue(pipeline.request, pipeline.rerun, pipeline.rerun_held)
     if kind is RequestKind.FULL and pipeline.definition.mode is Mode.FULL:
         kind = RequestKind.RUN  # every run of it is a full one
     new = RunRequest(RequestId(uuid4()), kind, options or DEFAULT_OPTIONS)
     if resume:
-        placed = requests.resume(pipeline.status, queue, new, options)
+        placed = status.resume(pipeline.status, queue, new, options)
     else:
-        placed = requests.place(pipeline.status, queue, new)
+        placed = status.place(pipeline.status, queue, new)
     if placed is not None:
         return placed
     waiting = " and ".join(f"a {one.label}" for one in (pipeline.request, pipeline.rerun) if one)
@@ -196,7 +354,7 @@ def _place(pipeline: Pipeline, kind: RequestKind, options: RunOptions | None, *,
         f"pipeline '{pipeline.name}' is {pipeline.status} with {waiting} requested, and a {new.label} can only follow"
     )
     remedy = "resume that first" if pipeline.status in (Status.PAUSED, Status.FAILED) else "wait until one has ended"
-    if pipeline.status is Status.PAUSE_REQUESTED and requests.keeps_pause(new):
+    if pipeline.status is Status.PAUSE_REQUESTED and status.keeps_pause(new):
         text, remedy = (
             f"pipeline '{pipeline.name}' is PAUSE_REQUESTED",
             f"wait until it is PAUSED, then ask for a {kind}",

@@ -1,14 +1,16 @@
-"""The stored state of a pipeline's reads."""
+"""The stored state of a pipeline's reads, and its published generations."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
 
-from vitrine.flow.rows import START, Position
-from vitrine.ids import Cursor, PipelineId
-from vitrine.pipeline import Claim
+from vitrine.core.rows import START, Generation, KeptGeneration, Position, State
+from vitrine.core.status import Cursor, PipelineId, RequestId
+from vitrine.definition.pipeline import Claim
+from vitrine.errors import CheckpointMoved
 from vitrine.postgres import Connection
 from vitrine.store.database import execute, fetch_all, fetch_one
 
@@ -40,17 +42,17 @@ class StoredState(NamedTuple):
 BLANK = StoredState(START, None, 0, False, None, None, 0, None, None, 0, None, {}, None, None, None)
 
 
-def load(connection: Connection, pipeline_id: PipelineId) -> StoredState:
+def load_state(connection: Connection, pipeline_id: PipelineId) -> StoredState:
     row = fetch_one(connection, "get_state", id=pipeline_id)
     return of_row(row) if row else BLANK
 
 
-def reset(connection: Connection, pipeline_id: PipelineId) -> None:
+def reset_state(connection: Connection, pipeline_id: PipelineId) -> None:
     """The next run reads everything again."""
     execute(connection, "reset_state", id=pipeline_id)
 
 
-def rewind(connection: Connection, pipeline_id: PipelineId, value: str) -> None:
+def rewind_state(connection: Connection, pipeline_id: PipelineId, value: str) -> None:
     """The next run reads again from this value of the cursor column on."""
     execute(connection, "rewind_state", id=pipeline_id, cursor=[value])
 
@@ -115,3 +117,88 @@ def of_row(row: DictRow) -> StoredState:
 
 def _cursor(values: Sequence[str] | None) -> Cursor | None:
     return tuple(values) if values is not None else None
+
+
+GENERATIONS_KEPT = 10
+"""Generations that are remembered for a pipeline; a target usually keeps fewer."""
+
+
+class Restorable(NamedTuple):
+    """The live generation, and the one that was live before it; None: it is not known."""
+
+    live: KeptGeneration | None = None
+    previous: KeptGeneration | None = None
+    restored_by: RequestId | None = None  # the request that made the live one visible again; None: a load did
+    fresh_as_of: datetime | None = None  # of the live one when it was published or restored
+
+
+def load_generation(connection: Connection, pipeline_id: PipelineId) -> Restorable:
+    rows = {row["live"]: row for row in fetch_all(connection, "list_restorable", id=pipeline_id)}
+    if True not in rows:
+        return Restorable()
+    live, previous = rows[True], rows.get(False)
+    kept = _kept(previous) if previous else None
+    return Restorable(_kept(live), kept, live["restored_by"], live["fresh_as_of"])
+
+
+def record_generation(connection: Connection, claim: Claim, published: Generation, before: State, after: State) -> None:
+    """In the transaction that publishes: the generation is live, and what was live keeps its state of before."""
+    left = _leave(connection, claim, before)
+    execute(
+        connection,
+        "insert_generation",
+        id=claim.pipeline_id,
+        generation=published.number,
+        replaces=left,
+        others=GENERATIONS_KEPT - 1,
+        rows=published.rows,
+        fingerprint=published.fingerprint,
+        **_columns(after),
+    )
+
+
+def restore_generation(connection: Connection, claim: Claim, kept: KeptGeneration, before: State) -> None:
+    """In the transaction that saves the rollback: the generation is live again, and as fresh as it was."""
+    _leave(connection, claim, before)
+    values = {"id": claim.pipeline_id, "generation": kept.number, "request_id": claim.request_id}
+    if fetch_one(connection, "restore_generation", **values) is None:
+        raise CheckpointMoved("the generation to restore was forgotten while it was restored")
+
+
+def forget_generations(connection: Connection, pipeline_id: PipelineId) -> None:
+    """None of the generations can be restored any more."""
+    execute(connection, "forget_generations", id=pipeline_id)
+
+
+def _leave(connection: Connection, claim: Claim, before: State) -> int | None:
+    """The generation that was live; None if none was."""
+    row = fetch_one(connection, "leave_generation", id=claim.pipeline_id, **_columns(before))
+    return row["generation"] if row else None
+
+
+def _columns(state: State) -> dict[str, Any]:
+    position = state.position
+    return {
+        "cursor": _array(position.cursor),
+        "pending_cursor": _array(position.pending_cursor),
+        "pending_since": position.pending_since,
+        "cursor_types": state.cursor_types,
+        "identity": state.identity,
+        "facts": Jsonb(state.facts),
+    }
+
+
+def _kept(row: DictRow) -> KeptGeneration:
+    return KeptGeneration(
+        number=row["generation"],
+        rows=row["rows"],
+        fingerprint=row["fingerprint"],
+        position=Position(_cursor(row["cursor"]), _cursor(row["pending_cursor"]), row["pending_since"]),
+        cursor_types=row["cursor_fingerprint"],
+        identity=row["target_identity"],
+        facts=row["sink_facts"],
+    )
+
+
+def _array(cursor: Cursor | None) -> list[str] | None:
+    return list(cursor) if cursor is not None else None

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrine.embedded import Account
 from vitrine.errors import ConfigError
-from vitrine.local_servers import Account
 
 OLDEST, NEWEST = 17, 21
 """Elasticsearch 8.6.1 needs 17; it was not tested with newer ones than 21, and Java 24 has no security manager."""

@@ -12,15 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
+from vitrine.embedded import Account, FolderLock, ServerKind, allow_traversal, change_owner, unprivileged_account
 from vitrine.errors import ConfigError
-from vitrine.local_servers import (
-    Account,
-    FolderLock,
-    ServerKind,
-    allow_traversal,
-    change_owner,
-    unprivileged_account,
-)
 from vitrine_devserver import distribution, java, launch, settings, thai
 from vitrine_devserver.distribution import VERSION, Report
 from vitrine_devserver.java import Java

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from vitrine.copytext import text_of
-from vitrine.flow.rows import Batch, BinaryRows, Column, TextRows
+from vitrine.core.copytext import text_of
+from vitrine.core.rows import Batch, BinaryRows, Column, TextRows
 from vitrine.postgres import TEXT_FORMAT, Connection, raw
 
 _HEADER = 19

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol
 
-from vitrine.flow.rows import Column, Key
+from vitrine.core.rows import Column, Key
 
 Texts = dict[str, str | None]
 """A row in canonical text: what PostgreSQL prints under UTC and ISO; None is NULL."""

@@ -2,10 +2,9 @@
 
 import time
 
+from vitrine.core.protocols import Limits, Outcome, Phase, Stop, Throttle
+from vitrine.core.rows import Counts, Saved, Watermark
 from vitrine.errors import LeaseLost
-from vitrine.flow.protocols import Outcome, Phase, Stop
-from vitrine.flow.rows import Counts, Saved, Watermark
-from vitrine.flow.throttle import Limits, Throttle
 
 LONGEST_WAIT = 0.01
 """Seconds of any wait that a connector asks for."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from vitrine.flow.rows import Column
+from vitrine.core.rows import Column
 from vitrine_testing.cases import Texts
 
 COLUMNS = (

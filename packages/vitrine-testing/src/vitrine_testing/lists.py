@@ -9,12 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from vitrine import plugins
-from vitrine.copytext import frame_of, rows_of, values
-from vitrine.errors import ConfigError
-from vitrine.flow.jobs import SourceJob
-from vitrine.flow.keys import rank
-from vitrine.flow.rows import (
+from vitrine.core.copytext import frame_of, rows_of, values
+from vitrine.core.keys import rank
+from vitrine.core.protocols import Throttle
+from vitrine.core.rows import (
     Batch,
     BinaryRows,
     Column,
@@ -29,9 +27,11 @@ from vitrine.flow.rows import (
     TextRows,
     Watermark,
 )
-from vitrine.flow.throttle import Throttle
-from vitrine.ids import Cursor
-from vitrine.plugins import Connector, NoOptions, SourceSpec
+from vitrine.core.status import Cursor
+from vitrine.definition import connectors
+from vitrine.definition.connectors import Connector, NoOptions, SourceSpec
+from vitrine.definition.pipeline import SourceJob
+from vitrine.errors import ConfigError
 from vitrine.postgres import Connection, connect
 from vitrine_testing.binary import to_binary
 from vitrine_testing.cases import Texts
@@ -75,8 +75,8 @@ _tables: dict[str, ListTable] = {}
 @contextmanager
 def list_connector() -> Generator[dict[str, ListTable]]:
     """Inside, the connector `list` is installed; a definition names one of these tables as its source_query."""
-    found = {**plugins.installed(), CONNECTOR: connector}
-    with patch.object(plugins, "installed", lambda: found):
+    found = {**connectors.installed(), CONNECTOR: connector}
+    with patch.object(connectors, "installed", lambda: found):
         try:
             yield _tables
         finally:

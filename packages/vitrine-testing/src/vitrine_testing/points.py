@@ -7,18 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from vitrine.flow.protocols import (
-    Checkpoint,
-    Load,
-    LoadState,
-    Plan,
-    Sink,
-    Source,
-    Transaction,
-    Unit,
-    Work,
-)
-from vitrine.flow.rows import (
+from vitrine.core.protocols import Checkpoint, Load, LoadState, Plan, Sink, Source, Throttle, Transaction, Unit, Work
+from vitrine.core.rows import (
     Batch,
     Column,
     Compare,
@@ -37,7 +27,6 @@ from vitrine.flow.rows import (
     Watermark,
     Written,
 )
-from vitrine.flow.throttle import Throttle
 
 
 class Points:

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from pydantic import AliasChoices, BaseModel
 
-from vitrine import plugins
-from vitrine.model import PYTHON_READER
-from vitrine.plugins import Connector, SinkSpec, SourceSpec
+from vitrine.definition import connectors
+from vitrine.definition.connectors import Connector, SinkSpec, SourceSpec
+from vitrine.definition.model import PYTHON_READER
 
 HEAD = """\
 # Connector reference
@@ -37,7 +37,7 @@ def _connector(connector: Connector) -> Iterator[str]:
 
 
 def _side(connector: Connector, spec: SourceSpec | SinkSpec, role: str, usage: str) -> Iterator[str]:
-    implementation = plugins.load_class(connector, spec.factory)
+    implementation = connectors.load_class(connector, spec.factory)
     summary = (implementation.__doc__ or "").partition("\n")[0]
     lanes = ", ".join(f"`{lane}`" for lane in getattr(implementation, "lanes", ()))
     yield f"### {connector.name} as a {role}\n"
@@ -88,4 +88,4 @@ def _default(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference(plugins.installed().values()))
+    sys.stdout.write(reference(connectors.installed().values()))

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, TypeVar
 
+from vitrine.core.protocols import Outcome, Stop
+from vitrine.core.rows import Key
 from vitrine.errors import TransientError, VitrineError
-from vitrine.flow.protocols import Outcome, Stop
-from vitrine.flow.rows import Key
 from vitrine_testing.cases import Texts
 from vitrine_testing.control import ScriptedControl
 from vitrine_testing.lists import ListTable

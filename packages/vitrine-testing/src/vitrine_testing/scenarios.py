@@ -5,8 +5,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
+from vitrine.core.protocols import Outcome
 from vitrine.errors import TransientError, VitrineError
-from vitrine.flow.protocols import Outcome
 from vitrine_testing import data
 from vitrine_testing.control import ScriptedControl
 from vitrine_testing.lists import ListTable

@@ -12,14 +12,13 @@ import pytest
 from pydantic import ValidationError
 
 from vitrine import input_errors, settings
-from vitrine.engine import plan
-from vitrine.engine.digests import digest_rows
+from vitrine.compare.digests import digest_rows
+from vitrine.core.protocols import Limits, Source, Throttle
+from vitrine.core.rows import START, Batch, Column, Compare, KeyRange, Lane, Position, Read
+from vitrine.core.status import Cursor
+from vitrine.definition.model import Definition
 from vitrine.errors import DataError, TransientError, VitrineError
-from vitrine.flow.protocols import Source
-from vitrine.flow.rows import START, Batch, Column, Compare, KeyRange, Lane, Position, Read
-from vitrine.flow.throttle import Limits, Throttle
-from vitrine.ids import Cursor
-from vitrine.model import Definition
+from vitrine.plan import planner
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine_testing import data
@@ -55,7 +54,7 @@ class SourceBench:
     @contextmanager
     def source(self, fields: Mapping[str, Any], **more: Any) -> Generator[Source]:
         """The source of a definition."""
-        checked = plan.check(self.definition(fields, **more), self.settings)
+        checked = planner.check(self.definition(fields, **more), self.settings)
         try:
             yield checked.source
         finally:

@@ -6,24 +6,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from vitrine.engine import plan
-from vitrine.engine.plan import Known, Prepared
-from vitrine.engine.rollback import roll_back
+from vitrine.core.loop import run_plan
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Key
+from vitrine.core.status import Event, RequestKind, RunOptions, RunStatus
+from vitrine.definition.model import Definition, Mode
+from vitrine.definition.pipeline import Claim
 from vitrine.errors import LeaseLost, VitrineError
-from vitrine.flow.loop import run_plan
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Key
-from vitrine.model import Definition, Mode
-from vitrine.pipeline import Claim
+from vitrine.plan import planner
+from vitrine.plan.backfill import roll_back
+from vitrine.plan.planner import Known, Prepared
 from vitrine.postgres import Connection
-from vitrine.requests import RequestKind, RunOptions
 from vitrine.runner.jobs import JOBS
 from vitrine.settings import Settings
-from vitrine.status import Event, RunStatus
-from vitrine.store import claims, leases, pipelines, rejects, runs
-from vitrine.store import state as states
-from vitrine.store.checkpoints import StoreCheckpoint
+from vitrine.store import checkpoint, history, pipelines, queue
+from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
+from vitrine.store.state import StoredState, load_state
 from vitrine_testing.cases import SinkCase, Texts
 from vitrine_testing.control import ScriptedControl
 from vitrine_testing.lists import CONNECTOR, ListTable
@@ -63,9 +62,9 @@ class StoredRun(Held):
     @contextmanager
     def prepared(self, control: ScriptedControl | None = None) -> Generator[Prepared]:
         """Source and sink, built as the executor builds them."""
-        context = runs.context(self._bench.connection, self._claim.pipeline_id)
+        context = history.sink_facts(self._bench.connection, self._claim.pipeline_id)
         known = Known(context.installation, context.open_rejects, context.facts)
-        prepared = plan.build(self._claim, self._bench.settings, control or ScriptedControl(), known)
+        prepared = planner.build(self._claim, self._bench.settings, control or ScriptedControl(), known)
         try:
             yield prepared
         finally:
@@ -80,7 +79,7 @@ class StoredRun(Held):
             case _:
                 event, status = Event.FAIL, RunStatus.FAILED
         if not isinstance(ended, LeaseLost):
-            leases.end_run(self._bench.connection, self._claim, event, status)
+            queue.end_run(self._bench.connection, self._claim, event, status)
         self.drop()
 
     def drop(self) -> None:
@@ -115,21 +114,21 @@ class StoredPipeline(Tested):
     def take_over(self) -> StoredRun | None:
         connection = self._bench.connection
         connection.execute(_EXPIRE, [self.id])
-        if self.id not in [row["id"] for row in leases.expire_leases(connection)]:
+        if self.id not in [row["id"] for row in queue.expire_leases(connection)]:
             return None
         return StoredRun(self._bench, replace(self._next_claim(), taken_over=True))
 
     def _next_claim(self) -> Claim:
         ttl = self._bench.settings.lease_ttl
-        claim = claims.claim_next(self._bench.connection, runner="conformance", ttl=ttl, only=self.id)
+        claim = queue.claim_next(self._bench.connection, runner="conformance", ttl=ttl, only=self.id)
         assert claim is not None
         return claim
 
-    def state(self) -> states.StoredState:
-        return states.load(self._bench.connection, self.id)
+    def state(self) -> StoredState:
+        return load_state(self._bench.connection, self.id)
 
     def open_rejects(self) -> list[dict[str, Any]]:
-        return rejects.list_open(self._bench.connection, self.id)
+        return checkpoint.list_open(self._bench.connection, self.id)
 
 
 class Workbench:

@@ -7,27 +7,35 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from vitrine.cli.backends import Backend
+from vitrine.operations.context import Context, export_audit_log, local_caller
 from vitrine.postgres import Connection, connect
-from vitrine.service.context import Context, local_caller
 from vitrine.settings import Settings
 
 if TYPE_CHECKING:
-    from vitrine.model import Definition, StateChoice
-    from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
-    from vitrine.service.bodies.audit import AuditBody
-    from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
-    from vitrine.service.bodies.control import Paused, Reloaded, Requested, RunRequestBody
-    from vitrine.service.bodies.files import AppliedBody, ApplyBody
-    from vitrine.service.bodies.filters import Filters
-    from vitrine.service.bodies.many import RequestedRuns, RunManyBody
-    from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
-    from vitrine.service.bodies.plans import PlanBody
-    from vitrine.service.bodies.reconciliation import ReconcileBody
-    from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
-    from vitrine.service.bodies.sources import TablePage, TransformList
-    from vitrine.service.bodies.state import StateBody, StateChange
-    from vitrine.service.bodies.tracing import ResendBody, TraceBody
-    from vitrine.store.audit import AuditFilters
+    from vitrine.definition.model import Definition, StateChoice
+    from vitrine.operations.bodies.access import AuditBody, CreatedToken, NewToken, TokenBody
+    from vitrine.operations.bodies.checks import (
+        ComparisonBody,
+        PreviewBody,
+        RejectPage,
+        ReportBody,
+        ResendBody,
+        TraceBody,
+    )
+    from vitrine.operations.bodies.common import Filters
+    from vitrine.operations.bodies.control import (
+        Paused,
+        Reloaded,
+        Requested,
+        RequestedRuns,
+        RunManyBody,
+        RunRequestBody,
+    )
+    from vitrine.operations.bodies.overview import TablePage, TransformList
+    from vitrine.operations.bodies.pipelines import PipelineBody, PipelinePage, ReconcileBody, StoredPipelineBody
+    from vitrine.operations.bodies.plans import AppliedBody, ApplyBody, PlanBody
+    from vitrine.operations.bodies.runs import RequestBody, RunLogBody, RunPage, StateBody, StateChange, StatusBody
+    from vitrine.store.access import AuditFilters
 
 PAGE = 500
 
@@ -59,7 +67,7 @@ class LocalDefinitions:
         self._context = context
 
     def pages(self, filters: "Filters") -> "Iterator[PipelinePage]":
-        from vitrine.service import definitions
+        from vitrine.operations import definitions
 
         after: str | None = ""
         while after is not None:
@@ -68,24 +76,24 @@ class LocalDefinitions:
             after = page.next
 
     def get(self, key: str) -> "PipelineBody":
-        from vitrine.service import definitions
+        from vitrine.operations import definitions
 
         return definitions.get(self._context, key)
 
     def set_enabled(self, key: str, enabled: bool) -> "StoredPipelineBody":
-        from vitrine.service import definitions
+        from vitrine.operations import definitions
 
         return definitions.set_enabled(self._context, key, enabled)
 
     def delete(self, key: str, *, force: bool) -> None:
-        from vitrine.service import definitions
+        from vitrine.operations import definitions
 
         definitions.delete(self._context, key, force=force)
 
     def apply(self, body: "ApplyBody") -> "AppliedBody":
-        from vitrine.service import files
+        from vitrine.operations import plans
 
-        return files.apply(self._context, body)
+        return plans.apply_documents(self._context, body)
 
 
 class LocalControl:
@@ -93,47 +101,47 @@ class LocalControl:
         self._context = context
 
     def run(self, key: str, body: "RunRequestBody") -> "Requested":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.run(self._context, key, body)
 
     def run_many(self, body: "RunManyBody") -> "RequestedRuns":
-        from vitrine.service import many
+        from vitrine.operations import control
 
-        return many.run(self._context, body)
+        return control.run_many(self._context, body)
 
     def resume(self, key: str) -> "Requested":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.resume(self._context, key)
 
     def roll_back(self, key: str) -> "Requested":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.roll_back(self._context, key)
 
     def reconcile(self, key: str, body: "ReconcileBody") -> "Requested":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.request_reconcile(self._context, key, body)
 
     def replay_rejects(self, key: str) -> "Requested":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.replay_rejects(self._context, key)
 
     def resend(self, key: str, body: "ResendBody") -> "Requested":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.resend(self._context, key, body)
 
     def pause(self, key: str) -> "Paused":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.pause(self._context, key)
 
     def reload(self, key: str) -> "Reloaded":
-        from vitrine.service import control
+        from vitrine.operations import control
 
         return control.reload(self._context, key)
 
@@ -143,32 +151,32 @@ class LocalHistory:
         self._context = context
 
     def status(self, key: str) -> "StatusBody":
-        from vitrine.service import history
+        from vitrine.operations import history
 
         return history.status(self._context, key)
 
     def state(self, key: str) -> "StateBody":
-        from vitrine.service import history
+        from vitrine.operations import history
 
         return history.state(self._context, key)
 
     def change_state(self, key: str, change: "StateChange") -> "StateBody":
-        from vitrine.service import history
+        from vitrine.operations import history
 
         return history.change_state(self._context, key, change)
 
     def list_runs(self, key: str, *, limit: int) -> "RunPage":
-        from vitrine.service import history
+        from vitrine.operations import history
 
         return history.list_runs(self._context, key, limit=limit)
 
     def run_log(self, key: str, run_id: int) -> "RunLogBody":
-        from vitrine.service import history
+        from vitrine.operations import history
 
         return history.run_log(self._context, key, run_id)
 
     def request(self, request_id: UUID, wait: timedelta) -> "RequestBody":
-        from vitrine.service import history
+        from vitrine.operations import history
 
         return history.request(self._context, request_id, wait)
 
@@ -178,36 +186,36 @@ class LocalChecks:
         self._context = context
 
     def validate(self, subject: "str | Definition") -> "ReportBody":
-        from vitrine.service import checks
+        from vitrine.operations import checks
 
         return checks.validate(self._context, subject)
 
     def preview(self, subject: "str | Definition", *, limit: int) -> "PreviewBody":
-        from vitrine.service import checks
+        from vitrine.operations import checks
 
         return checks.preview(self._context, subject, limit=limit)
 
     def plan(
         self, subject: "str | Definition", *, state: "StateChoice | None" = None, seconds: float | None = None
     ) -> "PlanBody":
-        from vitrine.service import plans
+        from vitrine.operations import plans
 
         return plans.plan_change(self._context, subject, state=state, seconds=seconds)
 
     def compare(self, key: str, *, quick: bool) -> "ComparisonBody":
-        from vitrine.service import checks
+        from vitrine.operations import checks
 
         return checks.compare(self._context, key, with_values=not quick)
 
     def rejects(self, key: str, *, limit: int, with_rows: bool = False) -> "RejectPage":
-        from vitrine.service import checks
+        from vitrine.operations import checks
 
         return checks.rejects(self._context, key, limit=limit, with_rows=with_rows)
 
     def trace(self, key: str, row_key: "Sequence[str]") -> "TraceBody":
-        from vitrine.service import tracing
+        from vitrine.operations import checks
 
-        return tracing.trace(self._context, key, row_key)
+        return checks.trace(self._context, key, row_key)
 
 
 class LocalSources:
@@ -215,14 +223,14 @@ class LocalSources:
         self._context = context
 
     def tables(self, source: str, *, schema: str | None, table: str | None) -> "TablePage":
-        from vitrine.service import sources
+        from vitrine.operations import checks
 
-        return sources.tables(self._context, source, schema=schema, table=table, limit=100_000)
+        return checks.list_tables(self._context, source, schema=schema, table=table, limit=100_000)
 
     def transforms(self) -> "TransformList":
-        from vitrine.service import sources
+        from vitrine.operations import checks
 
-        return sources.transforms(self._context)
+        return checks.list_transforms(self._context)
 
 
 class LocalAccess:
@@ -230,12 +238,12 @@ class LocalAccess:
         self._context = context
 
     def create_token(self, new: "NewToken") -> "CreatedToken":
-        from vitrine.service import access
+        from vitrine.operations import access
 
         return access.create_token(self._context, new)
 
     def tokens(self) -> "Iterator[TokenBody]":
-        from vitrine.service import access
+        from vitrine.operations import access
 
         after: str | None = ""
         while after is not None:
@@ -244,11 +252,9 @@ class LocalAccess:
             after = page.next
 
     def revoke_token(self, name: str) -> None:
-        from vitrine.service import access
+        from vitrine.operations import access
 
         access.revoke_token(self._context, name)
 
     def audit(self, filters: "AuditFilters") -> "Iterator[AuditBody]":
-        from vitrine.service import audit
-
-        return audit.export(self._context, filters)
+        return export_audit_log(self._context, filters)

@@ -5,22 +5,16 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from vitrine.model import Definition, StateChoice
-from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
-from vitrine.service.bodies.audit import AuditBody
-from vitrine.service.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody
-from vitrine.service.bodies.control import Paused, Reloaded, Requested, RunRequestBody
-from vitrine.service.bodies.files import AppliedBody, ApplyBody
-from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.many import RequestedRuns, RunManyBody
-from vitrine.service.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
-from vitrine.service.bodies.plans import PlanBody
-from vitrine.service.bodies.reconciliation import ReconcileBody
-from vitrine.service.bodies.runs import RequestBody, RunLogBody, RunPage, StatusBody
-from vitrine.service.bodies.sources import TablePage, TransformList
-from vitrine.service.bodies.state import StateBody, StateChange
-from vitrine.service.bodies.tracing import ResendBody, TraceBody
-from vitrine.store.audit import AuditFilters
+from vitrine.definition.model import Definition, StateChoice
+from vitrine.operations.bodies.access import AuditBody, CreatedToken, NewToken, TokenBody
+from vitrine.operations.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody, ResendBody, TraceBody
+from vitrine.operations.bodies.common import Filters
+from vitrine.operations.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
+from vitrine.operations.bodies.overview import TablePage, TransformList
+from vitrine.operations.bodies.pipelines import PipelineBody, PipelinePage, ReconcileBody, StoredPipelineBody
+from vitrine.operations.bodies.plans import AppliedBody, ApplyBody, PlanBody
+from vitrine.operations.bodies.runs import RequestBody, RunLogBody, RunPage, StateBody, StateChange, StatusBody
+from vitrine.store.access import AuditFilters
 
 
 class Definitions(Protocol):

@@ -16,8 +16,8 @@ from pydantic import (
 )
 
 from vitrine import urls
-from vitrine.model import Duration
-from vitrine.plugins import Connector, SinkSpec
+from vitrine.definition.connectors import Connector, SinkSpec
+from vitrine.definition.model import Duration
 from vitrine.settings import ConnectorSettings, HeaderSecret
 
 INDEX_NAME = r"[a-z0-9][a-z0-9_-]{0,99}"
@@ -126,5 +126,5 @@ connector = Connector(
         reserved=OWN_NAMES,
     ),
     devserver="vitrine_devserver:DevServer",
-    diagnose="vitrine.connectors.elasticsearch.diagnosis:diagnose",
+    diagnose="vitrine.connectors.elasticsearch.checks:diagnose",
 )

@@ -1,21 +1,81 @@
-"""Rows as JSON documents."""
+"""Rows as JSON documents, and the `_id` of each."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from json.encoder import encode_basestring
 from typing import Literal, TypeVar
 
-from vitrine.checks import BaseCheck
-from vitrine.connectors.elasticsearch import ids
 from vitrine.connectors.elasticsearch.encoding import Encoded, Fields, Refused, column_encoder, value_encoder
-from vitrine.copytext import text_of, values
+from vitrine.core import keys, row_checks
+from vitrine.core.checks import BaseCheck, Results
+from vitrine.core.copytext import text_of, values
+from vitrine.core.rows import Batch, Column, Key, Reject, TextRows
 from vitrine.errors import ConfigError, DataError
-from vitrine.flow import checks as rules
-from vitrine.flow import keys
-from vitrine.flow.check_results import Results
-from vitrine.flow.rows import Batch, Column, Key, Reject, TextRows
+
+MAX_BYTES = 512
+"""Elasticsearch refuses longer ids."""
+
+_SEPARATOR, _ESCAPE = "|", "\\"
+_SAFE_CHARACTERS = MAX_BYTES // 4  # no character has more than four bytes in UTF-8
+_PART = re.compile(r"((?:[^\\|]|\\.)*)(?:\||\Z)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+def id_of(key: Key) -> str:
+    """One column: its text as it is. Several: their texts, separated by `|`; `\\` escapes both characters in a text."""
+    return key[0] if len(key) == 1 else _SEPARATOR.join(map(_escape, key))
+
+
+def ids_of(columns: Sequence[Sequence[str]]) -> Sequence[str]:
+    """The same for many keys, given column by column."""
+    if len(columns) == 1:
+        return columns[0]
+    escaped = [texts if _is_plain(texts) else list(map(_escape, texts)) for texts in columns]
+    return list(map(_SEPARATOR.join, zip(*escaped, strict=True)))
+
+
+def key_of(document_id: str, width: int) -> Key:
+    """The key of that many columns; ValueError for an id that has another number of them."""
+    if width == 1:
+        return (document_id,)
+    key = tuple(_ESCAPED.sub(r"\1", part) for part in _parts(document_id))
+    if len(key) != width or id_of(key) != document_id:
+        raise ValueError(f"the id is not a key of {width} columns")
+    return key
+
+
+def id_problem(document_id: str) -> str | None:
+    """Why an id cannot be used; None for one that can."""
+    if not document_id:
+        return "the id of the document would be empty; the key needs a text"
+    if len(document_id) > _SAFE_CHARACTERS and len(document_id.encode()) > MAX_BYTES:
+        return f"the id of the document would have more than {MAX_BYTES} bytes; use a shorter key"
+    return None
+
+
+def _is_plain(texts: Sequence[str]) -> bool:
+    joined = "".join(texts)
+    return _SEPARATOR not in joined and _ESCAPE not in joined
+
+
+def _escape(text: str) -> str:
+    # guarantee: F14
+    return text.replace(_ESCAPE, _ESCAPE * 2).replace(_SEPARATOR, _ESCAPE + _SEPARATOR)
+
+
+def _parts(document_id: str) -> list[str]:
+    parts: list[str] = []
+    at = 0
+    while (found := _PART.match(document_id, at)) is not None:
+        parts.append(found[1])
+        at = found.end()
+        if found[0] == found[1]:  # no separator follows
+            break
+    return parts
+
 
 Value = TypeVar("Value")
 
@@ -125,7 +185,7 @@ class DocumentEncoder:
         refusals: dict[int, _Refusal] = {
             row: _Refusal(self._key[0] if len(self._key) == 1 else None, "DOCUMENT_ID", reason)
             for row, one in enumerate(document_ids)
-            if (reason := ids.problem(one)) is not None
+            if (reason := id_problem(one)) is not None
         }
         # a transform may return any text for a JSON column
         sources = self._sources(table, refusals, is_checked=isinstance(batch.payload, TextRows))
@@ -140,7 +200,7 @@ class DocumentEncoder:
     def _checked(self, table: _Table, count: int) -> Mapping[int, Mapping[str, str | None]]:
         if not self._checks or not count:
             return {}
-        rules.refuse_unfit(self._checks, _types(table.columns), self._target)
+        row_checks.refuse_unfit(self._checks, _types(table.columns), self._target)
         needed = dict.fromkeys([*self._key, *(name for check in self._checks for name in check.checked)])
         return {row: {name: table.value(name, row) for name in needed} for row in range(count)}
 
@@ -148,7 +208,7 @@ class DocumentEncoder:
         """Rows of a load are checked once more, when all of them are staged."""
         if not rows:
             return ()
-        return rules.results_in(self._checks, rows, _types(columns), self._key, show_keys=self._show_keys)
+        return row_checks.results_in(self._checks, rows, _types(columns), self._key, show_keys=self._show_keys)
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +220,7 @@ class DocumentEncoder:
                 f"the source returns rows with NULL in the key ({', '.join(self._key)}); a key must be complete",
                 code="NULL_KEY",
             )
-        return ids.ids_of([_key_texts(table.fields[name]) for name in self._key])
+        return ids_of([_key_texts(table.fields[name]) for name in self._key])
 
     def _newest(self, document_ids: Sequence[str], cursors: Fields, columns: Sequence[Column]) -> list[int]:
         """Of rows with one key the last; DataError where that is not what the pipeline asks for."""
@@ -169,7 +229,7 @@ class DocumentEncoder:
         for row, document_id in enumerate(document_ids):
             before = newest.get(document_id)
             if before is not None and not self._last_wins:
-                key = keys.readable(keys.to_text(ids.key_of(document_id, len(self._key))))
+                key = keys.readable(keys.to_text(key_of(document_id, len(self._key))))
                 which = f" ({key})" if self._show_keys else ""
                 raise DataError(
                     f"the source returns the same key{which} more than once; a JOIN may repeat rows, or the key is"

@@ -1,18 +1,93 @@
-"""Values in PostgreSQL's text format as JSON."""
+"""Values between PostgreSQL's text format and JSON whose numbers keep their digits."""
 
+import json
 import re
-from base64 import b64encode
-from collections.abc import Callable, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 from functools import partial
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, NoReturn, cast
 
-from vitrine.connectors.elasticsearch import exact_json
-from vitrine.copytext import values
-from vitrine.flow.rows import Kind, bare_type, kind_of
+from vitrine.core.copytext import values
+from vitrine.core.rows import Column, Kind, bare_type, kind_of
+
+
+class NumberText(str):
+    """A JSON number as it is written: no type of Python keeps the digits of each."""
+
+    __slots__ = ()
+
+
+class RepeatedName(Exception):
+    """An object has two members of one name."""
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_POSITIVE_ZERO = re.compile(r"-(0(?:\.0+)?)")
+
+
+def loads(text: str | bytes) -> Any:
+    """The value with every number as NumberText."""
+    return json.loads(text, parse_float=NumberText, parse_int=NumberText)
+
+
+def check_json(text: str) -> None:
+    """RepeatedName, or ValueError for a text that is not JSON (NaN and Infinity are not)."""
+    _CHECKING.decode(text)
+
+
+def dumps(value: Any) -> str:
+    """The value with the spacing of `jsonb`; members and digits stay as they are."""
+    match value:
+        case NumberText():
+            return str(value)
+        case str():
+            return _string(value)
+        case dict():
+            members = cast(Mapping[str, Any], value).items()
+            return "{" + ", ".join(f"{_string(name)}: {dumps(member)}" for name, member in members) + "}"
+        case list():
+            return "[" + ", ".join(map(dumps, cast(Iterable[Any], value))) + "]"
+        case _:
+            return json.dumps(value)
+
+
+def canonical(value: Any) -> Any:
+    """The value as `jsonb` stores it: members by length and bytes of their names, numbers without exponent."""
+    match value:
+        case NumberText():
+            plain = format(Decimal(value), "f") if "e" in value or "E" in value else str(value)
+            zero = _POSITIVE_ZERO.fullmatch(plain)
+            return NumberText(zero[1] if zero else plain)
+        case dict():
+            members = [(name.encode(errors="surrogatepass"), name) for name in cast(Mapping[str, Any], value)]
+            ordered = sorted(members, key=lambda pair: (len(pair[0]), pair[0]))
+            return {name: canonical(value[name]) for _, name in ordered}
+        case list():
+            return list(map(canonical, cast(Iterable[Any], value)))
+        case _:
+            return value
+
+
+def _string(text: str) -> str:
+    # half of a surrogate pair has no UTF-8, but `json` accepts its escape
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", encode_basestring(text))
+
+
+def _unique(members: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in members}) < len(members):
+        raise RepeatedName
+
+
+def _refuse(_: str) -> NoReturn:
+    raise ValueError("not a number of JSON")
+
+
+_CHECKING = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=str, parse_int=str)
 
 
 class Refused(Exception):
@@ -198,9 +273,9 @@ def _timestamp(text: str, *, is_zoned: bool) -> str:
 def _json(text: str) -> str:
     """The text on one line. Elasticsearch refuses repeated names; of these the last counts, as in `jsonb`."""
     try:
-        exact_json.check(text)
-    except exact_json.RepeatedName:
-        return exact_json.dumps(exact_json.loads(text))
+        check_json(text)
+    except RepeatedName:
+        return dumps(loads(text))
     except RecursionError:
         pass  # too deep for Python; the server has a limit of its own
     except ValueError:
@@ -306,4 +381,76 @@ _ARRAY_COLUMNS: dict[Kind, ColumnEncoder] = {
     Kind.DECIMAL: _number_arrays,
     Kind.TEXT: _text_arrays,
     Kind.UUID: _text_arrays,
+}
+
+
+class Missing(Enum):
+    """The document has no such field."""
+
+    MISSING = "missing"
+
+
+MISSING = Missing.MISSING
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:(\.\d*?)0*)?(Z?)")
+_NEEDS_QUOTES = re.compile(r'[\s"\\{},]', re.ASCII)
+
+
+def text_of_value(value: Any, column: Column) -> str | None:
+    """The text of a value from `exact_json.loads`; None is NULL, and a null of a JSON column is the JSON value.
+
+    A value of another type than the column's, which another program wrote, is its JSON text: it differs from any row's.
+    """
+    if value is MISSING or (value is None and column.kind is not Kind.JSON):
+        return None
+    return _text(value, bare_type(column.type))
+
+
+def _text(value: Any, bare: str) -> str:
+    kind = kind_of(bare)
+    if kind is Kind.JSON:
+        return dumps(canonical(value) if bare == "jsonb" else value)
+    if kind is Kind.ARRAY and isinstance(value, list) and (element := element_type(bare)) is not None:
+        return _decoded_array(cast(Iterable[Any], value), element)
+    if isinstance(value, bool):
+        return _BOOLEAN_TEXTS[value] if kind is Kind.BOOLEAN else dumps(value)
+    if isinstance(value, str | int):
+        return _DECODERS.get(kind, str)(str(value))
+    return dumps(value)
+
+
+def _decoded_array(elements: Iterable[Any], element: str) -> str:
+    return "{" + ",".join(_element(one, element) for one in elements) + "}"
+
+
+def _element(value: Any, element: str) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list) and kind_of(element) is not Kind.JSON:
+        return _decoded_array(cast(Iterable[Any], value), element)
+    text = _text(value, element)
+    if text and text.upper() != "NULL" and not _NEEDS_QUOTES.search(text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _decoded_bytes(text: str) -> str:
+    try:
+        return f"\\x{b64decode(text, validate=True).hex()}"
+    except ValueError:
+        return text
+
+
+def _moment(text: str) -> str:
+    if (found := _MOMENT.fullmatch(text)) is None:
+        return text
+    day, clock, fraction, zone = found.groups("")
+    return f"{day} {clock}{fraction if fraction != '.' else ''}{'+00' if zone else ''}"
+
+
+_BOOLEAN_TEXTS = {True: "t", False: "f"}
+_DECODERS: dict[Kind, Callable[[str], str]] = {
+    Kind.BYTES: _decoded_bytes,
+    Kind.TIMESTAMP: _moment,
+    Kind.TIMESTAMPTZ: _moment,
 }

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StrictBool, StrictInt
 from pydantic_settings import NoDecode
 
-from vitrine.model import Column, Duration, readable_default
-from vitrine.plugins import Connector, SinkSpec, SourceSpec
+from vitrine.definition.connectors import Connector, SinkSpec, SourceSpec
+from vitrine.definition.model import Column, Duration, readable_default
 from vitrine.settings import Bytes, ConnectorSettings, split_list
 
 
@@ -20,7 +20,7 @@ def _qualified(names: tuple[str, ...]) -> tuple[str, ...]:
 def _called(entries: tuple[str, ...]) -> tuple[str, ...]:
     if entries:
         # imported here, because the parser takes long to import
-        from vitrine.policy import parse_calls
+        from vitrine.sql.functions import parse_calls
 
         parse_calls(entries)
     return entries
@@ -157,7 +157,7 @@ connector = Connector(
     source=SourceSpec(
         "vitrine.connectors.postgres.source.source:PostgresSource",
         PostgresSourceOptions,
-        tables="vitrine.connectors.postgres.source.tables:list_tables",
+        tables="vitrine.connectors.postgres.diagnose:list_tables",
     ),
     sink=SinkSpec(
         "vitrine.connectors.postgres.sink.sink:PostgresSink",
@@ -166,5 +166,5 @@ connector = Connector(
         options=PostgresSinkOptions,
         reserved=r"(etl|information_schema|pg_[a-z0-9_]*)\.",
     ),
-    diagnose="vitrine.connectors.postgres.diagnosis:diagnose",
+    diagnose="vitrine.connectors.postgres.diagnose:diagnose",
 )

@@ -1,16 +1,160 @@
-"""Asks the catalog about types: how each is carried, compared and ordered."""
+"""Types of PostgreSQL: how the values of each are carried, compared and ordered."""
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from psycopg import sql
 from psycopg.rows import DictRow
 
-from vitrine.connectors.postgres import built_in
-from vitrine.connectors.postgres.type_facts import UNSET, Form, Operator, TypeFacts, output_text
-from vitrine.postgres import Connection
+from vitrine.postgres import Connection, raw
 
-__all__ = ["UNSET", "Form", "Operator", "TypeFacts", "describe", "from_catalog", "output_text"]
+UNSET = -1
+"""The modifier of a type without length, scale or precision."""
+
+
+class Form(StrEnum):
+    """How a value becomes the type that carries it, in the session of its own database."""
+
+    SAME = "same"
+    CAST = "cast"
+    TEXT = "text"
+    JSON = "json"
+
+
+class Operator(NamedTuple):
+    """An operator by its full name: a bare one would resolve to that of another type under our search_path."""
+
+    schema: str
+    name: str
+
+    def between(self, left: sql.Composable, right: sql.Composable) -> sql.Composed:
+        return sql.SQL("{} OPERATOR({}.{}) {}").format(left, sql.Identifier(self.schema), raw(self.name), right)
+
+
+class TypeFacts(NamedTuple):
+    """A type as its database describes it, and the type that carries its values."""
+
+    declared: str  # in its own database, with length or scale; qualified unless it belongs to pg_catalog
+    bare: str  # the same without length or scale: a cast to it changes no value
+    carrier: str  # the type in a batch and in a created mart
+    carrier_oid: int  # how COPY BINARY encodes it
+    form: Form
+    extension: str | None  # the carrier belongs to this extension; None: to pg_catalog
+    # operators of the default btree operator class; None: values of the type have no order
+    equal: Operator | None
+    greater: Operator | None
+    at_least: Operator | None
+    send: sql.Identifier | None  # the function that returns the image of a value; None: there is none
+    polymorphic: bool  # the operators take any enum, array or range: a domain over one must be cast to it first
+    identical: bool  # equal values have equal images, provided that their collation is deterministic
+    collatable: bool
+    foreign_code: bool  # its owner, who is not a superuser, may have attached functions that a write would execute
+
+    @property
+    def is_flattened(self) -> bool:
+        return self.form is not Form.SAME
+
+    def carried(self, value: sql.Composable) -> sql.Composable:
+        """The value as its carrier, to be evaluated by the reader of its own database."""
+        match self.form:
+            case Form.SAME:
+                return value
+            case Form.CAST:
+                return sql.SQL("CAST({} AS {})").format(value, raw(self.carrier))
+            case Form.TEXT:
+                return output_text(value)
+            case Form.JSON:
+                return sql.SQL("to_jsonb({})").format(value)
+
+
+def output_text(value: sql.Composable) -> sql.Composed:
+    """The text that the type's output function returns: a cast to text may be defined to return another one."""
+    return sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE concat({0}) END").format(value)
+
+
+_EQUAL, _GREATER, _AT_LEAST = (Operator("pg_catalog", name) for name in ("=", ">", ">="))
+
+
+class _Type(NamedTuple):
+    name: str  # without length or scale, as a cast needs it
+    send: str
+    identical: bool = True
+    ordered: bool = True
+    collatable: bool = False
+
+
+_TYPES = {
+    16: _Type("boolean", "boolsend"),
+    17: _Type("bytea", "byteasend"),
+    20: _Type("bigint", "int8send"),
+    21: _Type("smallint", "int2send"),
+    23: _Type("integer", "int4send"),
+    25: _Type("text", "textsend", collatable=True),
+    114: _Type("json", "json_send", identical=False, ordered=False),
+    700: _Type("real", "float4send", identical=False),
+    701: _Type("double precision", "float8send", identical=False),
+    1042: _Type("bpchar", "bpcharsend", identical=False, collatable=True),
+    1043: _Type("character varying", "varcharsend", collatable=True),
+    1082: _Type("date", "date_send"),
+    1083: _Type("time without time zone", "time_send"),
+    1114: _Type("timestamp without time zone", "timestamp_send"),
+    1184: _Type("timestamp with time zone", "timestamptz_send"),
+    1186: _Type("interval", "interval_send", identical=False),
+    1700: _Type("numeric", "numeric_send", identical=False),
+    2950: _Type("uuid", "uuid_send"),
+    3802: _Type("jsonb", "jsonb_send", identical=False),
+}
+
+BUILT_IN_OIDS = tuple(_TYPES)
+
+_BPCHAR, _VARCHAR, _NUMERIC, _INTERVAL = 1042, 1043, 1700, 1186
+_TIMES = frozenset({1083, 1114, 1184})
+_HEADER = 4
+"""A length or scale is stored with the size of a varlena header added."""
+
+
+def built_in_facts(oid: int, modifier: int) -> TypeFacts | None:
+    """The facts of a type; None if only the catalog knows them."""
+    known = _TYPES.get(oid)
+    name = _name(known, oid, modifier) if known else None
+    if known is None or name is None:
+        return None
+    return TypeFacts(
+        declared=name,
+        bare=known.name,
+        carrier=name,
+        carrier_oid=oid,
+        form=Form.SAME,
+        extension=None,
+        equal=_EQUAL if known.ordered else None,
+        greater=_GREATER if known.ordered else None,
+        at_least=_AT_LEAST if known.ordered else None,
+        send=sql.Identifier("pg_catalog", known.send),
+        polymorphic=False,
+        identical=known.identical,
+        collatable=known.collatable,
+        foreign_code=False,
+    )
+
+
+def _name(known: _Type, oid: int, modifier: int) -> str | None:
+    """As format_type returns it; None where the modifier has a form of its own."""
+    if modifier == UNSET:
+        return known.name
+    if oid == _BPCHAR:
+        return f"character({modifier - _HEADER})"
+    if oid == _VARCHAR:
+        return f"{known.name}({modifier - _HEADER})"
+    if oid in _TIMES:
+        word, _, zone = known.name.partition(" ")
+        return f"{word}({modifier}) {zone}"
+    if oid == _NUMERIC:
+        packed = modifier - _HEADER
+        scale = (packed & 0x7FF ^ 0x400) - 0x400  # eleven bits with a sign
+        return f"numeric({packed >> 16 & 0xFFFF},{scale})"
+    return None
+
 
 TEXT_OID, JSONB_OID, RECORD_OID, RECORD_ARRAY_OID = 25, 3802, 2249, 2287
 TEXT_ARRAY_OID = 1009
@@ -106,7 +250,7 @@ _AS_TEXT = frozenset(
 
 def describe(connection: Connection, wanted: Sequence[tuple[int, int]]) -> list[TypeFacts]:
     """The facts of types, given as oid and modifier; the transaction's search_path must be pg_catalog."""
-    known = {one: facts for one in wanted if (facts := built_in.facts(*one)) is not None}
+    known = {one: facts for one in wanted if (facts := built_in_facts(*one)) is not None}
     unknown = list(dict.fromkeys(one for one in wanted if one not in known))
     known |= zip(unknown, from_catalog(connection, unknown), strict=True)
     return [known[one] for one in wanted]

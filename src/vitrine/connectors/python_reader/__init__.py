@@ -1,6 +1,6 @@
 """Registered Python readers as a source."""
 
-from vitrine.model import PYTHON_READER
-from vitrine.plugins import Connector, SourceSpec
+from vitrine.definition.connectors import Connector, SourceSpec
+from vitrine.definition.model import PYTHON_READER
 
 connector = Connector(PYTHON_READER, source=SourceSpec("vitrine.connectors.python_reader.source:PythonReaderSource"))

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from vitrine import registry
-from vitrine.copytext import values
-from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
-from vitrine.flow.jobs import SourceJob
-from vitrine.flow.keys import is_within
-from vitrine.flow.rows import (
+from vitrine.core.copytext import values
+from vitrine.core.keys import is_within
+from vitrine.core.protocols import Throttle
+from vitrine.core.rows import (
     Batch,
     Column,
     Compare,
@@ -21,9 +19,11 @@ from vitrine.flow.rows import (
     SourceInfo,
     Watermark,
 )
-from vitrine.flow.throttle import Throttle
-from vitrine.ids import Cursor, Row
-from vitrine.plugins import NoOptions
+from vitrine.core.status import Cursor, Row
+from vitrine.definition import registry
+from vitrine.definition.connectors import NoOptions
+from vitrine.definition.pipeline import SourceJob
+from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 
 
 class PythonReaderSource:

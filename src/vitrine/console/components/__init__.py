@@ -1,7 +1,8 @@
 """Elements with a script of their own: each is a Python class beside its Vue component."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from nicegui.element import Element
 
@@ -119,3 +120,144 @@ class Sql(Element, component="sql.js"):
     def __init__(self, query: str) -> None:
         super().__init__()
         self._props["query"] = query
+
+
+Mark = Mapping[str, Any]
+
+
+class EditorHelp(Element, component="editor_help.js"):
+    """Adds completion, marks and the theme to a CodeMirror element, and keeps what was typed over a reload.
+
+    `on_kept` gets what an earlier page at this address kept.
+    """
+
+    def __init__(self, editor: Element, *, label: str, key: str, on_kept: Callable[[Any], Any] | None = None) -> None:
+        super().__init__()
+        self._props["editor"] = editor.id
+        self._props["label"] = label
+        self._props["storage"] = key
+        if on_kept is not None:
+            self.on("kept", lambda event: on_kept(event.args))
+
+    def complete(self, tables: Sequence[Mapping[str, Any]]) -> None:
+        """Offer these: `schema`, `name`, and `columns` with `name` and `type`."""
+        self.run_method("complete", list(tables))
+
+    def mark_places(self, marks: Sequence[Mark]) -> None:
+        """Mark these places: `line`, `column`, `text` and `level`."""
+        self.run_method("markPlaces", list(marks))
+
+    def keep(self, typed: object) -> None:
+        """Remember this in the tab until `forget`."""
+        self.run_method("keep", typed)
+
+    def forget(self) -> None:
+        self.run_method("forget")
+
+    def go_to(self, line: int, column: int) -> None:
+        self.run_method("goTo", line, column)
+
+
+class Grid(Element, component="grid.js"):
+    """Rows of values under columns with their types; every value is shown as text."""
+
+    def __init__(self, caption: str) -> None:
+        super().__init__()
+        self._props["caption"] = caption
+        self._props["columns"] = []
+        self._props["rows"] = []
+
+    def show(self, columns: Sequence[Mapping[str, str]], rows: Sequence[Sequence[Any]]) -> None:
+        self._props["columns"] = list(columns)
+        self._props["rows"] = [list(row) for row in rows]
+        self.update()
+
+
+class Strip(Element):
+    """Figures beside each other; `entries`: the name of the property that holds them."""
+
+    def __init__(self, label: str, entries: str) -> None:
+        super().__init__()
+        self._entries = entries
+        self._props["label"] = label
+        self._props[entries] = ()
+
+    def show(self, entries: Sequence[Row]) -> None:
+        self._set(self._entries, tuple(entries))  # not a list: NiceGUI would watch every value in it
+
+    def _set(self, name: str, value: object) -> None:
+        if self._props[name] != value:
+            self._props[name] = value
+            self.update()
+
+
+class Counters(Strip, component="counters.js"):
+    """Buttons with a `figure`; `on_choose` gets the `state` of the one that is clicked."""
+
+    def __init__(self, label: str, on_choose: Callable[[str], Any]) -> None:
+        super().__init__(label, "counters")
+        self._props["chosen"] = ""
+        self.on("choose", lambda event: on_choose(str(event.args)))
+
+    def choose(self, state: str) -> None:
+        self._set("chosen", state)
+
+
+class Groups(Strip, component="groups.js"):
+    """Buttons with a `name`; `on_choose` gets the one that is clicked. A click is not lost while figures change."""
+
+    def __init__(self, label: str, on_choose: Callable[[str], Any]) -> None:
+        super().__init__(label, "groups")
+        self.on("choose", lambda event: on_choose(str(event.args)))
+
+
+class Health(Strip, component="health.js"):
+    """Values with a `label` and a `detail`; a problem is coloured."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label, "items")
+
+
+class Lineage(Element, component="lineage.js"):
+    """Nodes in columns, with arrows; `on_choose` gets the id of a node that is clicked."""
+
+    def __init__(self, texts: Mapping[str, str], on_choose: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._props["texts"] = dict(texts)
+        self._props |= {"nodes": (), "edges": (), "columns": ()}
+        self.on("choose", lambda event: on_choose(str(event.args)))
+
+    def show(self, nodes: Sequence[Row], edges: Sequence[Row], columns: Sequence[Row]) -> None:
+        # not lists: NiceGUI would watch every value in them
+        shown = {"nodes": tuple(nodes), "edges": tuple(edges), "columns": tuple(columns)}
+        if {name: self._props[name] for name in shown} != shown:
+            self._props |= shown
+            self.update()
+
+
+class Paths(Rows, component="paths.js"):
+    """Pipelines with what they read and write."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__(texts, key="name")
+
+
+@dataclass(frozen=True)
+class Column:
+    """`kind`: how the value of a row is shown; `sub`: the name of a value that stands below it."""
+
+    name: str
+    text: str
+    kind: Literal["text", "link", "badge", "age", "clock", "number", "code", "details", "button"] = "text"
+    sub: str = ""
+
+
+class Table(Rows, component="table.js"):
+    """Rows with a `key`; `on_act` gets the key of a row whose button is clicked."""
+
+    def __init__(self, caption: str, columns: Sequence[Column], on_act: Callable[[str], Any] | None = None) -> None:
+        super().__init__({}, key="key")
+        self._props["caption"] = caption
+        self._props["columns"] = [asdict(column) for column in columns]
+        if on_act is not None:
+            self.on("act", lambda event: on_act(str(event.args)))

@@ -12,17 +12,14 @@ from pydantic import ValidationError
 
 from vitrine import input_errors
 from vitrine.console import parts, texts
-from vitrine.console.components.tables import Column, Table
-from vitrine.console.frame import HOME, NAVIGATION, Entry
+from vitrine.console.components import Column, Table
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import Viewer
+from vitrine.console.viewer import HOME, NAVIGATION, Entry, Viewer
 from vitrine.errors import VitrineError
-from vitrine.service import access, audit
-from vitrine.service.bodies.access import CreatedToken, NewToken, TokenBody
-from vitrine.service.bodies.audit import AuditBody
-from vitrine.service.context import Context
-from vitrine.service.roles import Role
-from vitrine.store.audit import AuditFilters
+from vitrine.operations import access, context
+from vitrine.operations.bodies.access import AuditBody, CreatedToken, NewToken, TokenBody
+from vitrine.operations.context import Context, Role
+from vitrine.store.access import AuditFilters
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
@@ -221,7 +218,7 @@ class AuditLog:
     async def _read(self) -> None:
         filters = AuditFilters(pipeline=self._filters["pipeline"] or None, actor=self._filters["actor"] or None)
         asked = (dict(self._filters), self._before)
-        page = await self._viewer.call(audit.list_page, filters, before=self._before, limit=ENTRIES_SHOWN)
+        page = await self._viewer.call(context.list_audit_log, filters, before=self._before, limit=ENTRIES_SHOWN)
         if page is None or asked != (self._filters, self._before):  # other entries were asked for meanwhile
             return
         self._next = page.next

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
@@ -10,26 +11,281 @@ from nicegui import ui
 
 from vitrine.console import drafts, parts, texts
 from vitrine.console.drafts import Problem
-from vitrine.console.frame import NAVIGATION, Entry
-from vitrine.console.pages.edit_managed import ManagedCard
-from vitrine.console.pages.edit_names import Names
-from vitrine.console.pages.edit_plan import PlanCard
 from vitrine.console.pages.edit_results import PreviewCard
-from vitrine.console.pages.edit_saving import STATE_CHOICE, Saving
-from vitrine.console.pages.edit_views import Views
+from vitrine.console.pages.edit_views import Names, Views
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import Viewer
-from vitrine.errors import NotFound, StoredDefinitionInvalid, VitrineError
-from vitrine.model import Definition
-from vitrine.service import checks, definitions, plans
-from vitrine.service.bodies.checks import ReportBody
-from vitrine.service.bodies.pipelines import PipelineBody
-from vitrine.service.bodies.plans import PlanBody
-from vitrine.service.check_slots import TOO_MANY_CHECKS
-from vitrine.service.roles import Role
+from vitrine.console.viewer import NAVIGATION, Entry, Viewer
+from vitrine.definition.model import Definition, StateChoice
+from vitrine.errors import NotFound, StoredDefinitionInvalid, VitrineError, WorkRefused
+from vitrine.operations import changes, checks, definitions, plans
+from vitrine.operations.bodies.checks import ReportBody
+from vitrine.operations.bodies.pipelines import ManagedByBody, PipelineBody, StoredPipelineBody
+from vitrine.operations.bodies.plans import ColumnChangeBody, PlanBody, RunPlanBody
+from vitrine.operations.context import TOO_MANY_CHECKS, Role
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
+
+
+class ManagedCard:
+    """The file, what to do with it, and the button that detaches the definition from it."""
+
+    def __init__(self, viewer: Viewer, name: str, managed: ManagedByBody) -> None:
+        self._viewer = viewer
+        self._name = name
+        self._file = managed.file
+        with parts.box("v-card v-pad v-stack v-managed", tag="section") as card:
+            card.props["aria-label"] = texts.MANAGED.format(file=managed.file)
+            with parts.box("v-row"):
+                parts.text(texts.MANAGED.format(file=managed.file), tag="strong")
+                parts.text(texts.APPLIED, "v-muted")
+                parts.when(managed.applied_at, age=True).classes("v-muted")
+                if managed.differs:
+                    parts.badge(texts.CHANGED_SINCE, "late")
+            parts.text(texts.MANAGED_HELP, tag="p")
+            parts.code(texts.APPLY_COMMAND.format(file=managed.file))
+            if managed.differs:
+                parts.text(texts.CHANGED_SINCE_HELP, "v-late-text", tag="p")
+            with parts.box("v-row"):
+                parts.button(texts.EDIT_HERE, self._detach)
+
+    async def _detach(self) -> None:
+        title = texts.EDIT_HERE_TITLE.format(name=self._name)
+        if not await parts.confirm(title, texts.EDIT_HERE_EXPLAINED.format(file=self._file), texts.EDIT_HERE):
+            return
+        if await self._viewer.call(definitions.detach_file, self._name) is not None:
+            self._viewer.client.run_javascript("location.reload()")
+
+
+MAX_KEYS = 5
+
+
+class PlanCard:
+    def __init__(self) -> None:
+        with parts.box("v-card", tag="section") as self._card:
+            self._card.props["aria-label"] = texts.PLAN_CARD
+            with parts.box("v-card-head"):
+                parts.text(texts.PLAN_CARD, tag="h2")
+                self._facts = parts.text("", "v-muted")
+            self._problem = parts.text("", "v-pad v-problem", tag="p")
+            self._body = parts.box("v-pad v-stack")
+        self._card.set_visibility(False)
+
+    def checking(self) -> None:
+        self._card.set_visibility(True)
+        parts.set_text(self._facts, texts.CHECKING)
+        self._problem.set_visibility(False)
+
+    def refuse(self, reasons: Sequence[str]) -> None:
+        parts.set_text(self._facts, "")
+        parts.set_text(self._problem, " · ".join(reasons))
+        self._problem.set_visibility(True)
+        self._body.clear()
+
+    def show(self, plan: PlanBody) -> None:
+        parts.set_text(self._facts, _facts(plan))
+        self._body.clear()
+        with self._body:
+            for refusal in plan.refusals:
+                _line(texts.LEVELS["error"], "failed", refusal.text)
+            for run in plan.runs:
+                _run(run)
+            for column in plan.columns:
+                _line(texts.COLUMN_CHANGES[column.change], "paused", _column(column))
+            _line(texts.CHECKPOINT_BADGE, "idle", _sentence(plan.state.sentence))
+            for text in (*([plan.cursor] if plan.cursor else []), *plan.left_out):
+                _line(texts.LEVELS["note"], "idle", _sentence(text))
+
+
+def _facts(plan: PlanBody) -> str:
+    facts = [texts.PLAN_TARGET.format(target=plan.target)]
+    if not plan.target_exists:
+        facts.append(texts.TARGET_NEW)
+    elif plan.rebuilds:
+        facts.append(texts.PLAN_REBUILDS)
+    if plan.stored:
+        changed = ", ".join(plan.changes)
+        facts.append(texts.PLAN_CHANGES.format(fields=changed) if changed else texts.PLAN_NO_CHANGES)
+    return " · ".join(facts)
+
+
+def _run(run: RunPlanBody) -> None:
+    with parts.box("v-plan-run"):
+        with parts.box("v-row"):
+            for count, label, tone in (
+                (run.added, texts.PLAN_ADDED, "success"),
+                (run.changed, texts.PLAN_CHANGED, "running"),
+                (run.removed, texts.PLAN_REMOVED, "failed"),
+            ):
+                if count is not None:
+                    parts.badge(label.format(count=f"{count:,}"), tone if count else "idle")
+            parts.text(_sentence(run.sentence), "v-finding-text" if run.refused is None else "v-finding-text v-problem")
+        details = [
+            texts.PLAN_COLUMN_COUNT.format(column=name, count=f"{count:,}")
+            for name, count in run.changed_columns.items()
+        ]
+        examples = run.examples
+        for label, keys in (
+            (texts.PLAN_KEYS_ADDED, examples.added),
+            (texts.PLAN_KEYS_CHANGED, list(examples.changed)),
+            (texts.PLAN_KEYS_REMOVED, examples.removed),
+        ):
+            if keys:
+                details.append(label.format(keys=", ".join(keys[:MAX_KEYS])))
+        if run.seconds is not None:
+            details.append(texts.PLAN_SECONDS.format(duration=parts.duration(run.seconds)))
+        if details:
+            parts.text(" · ".join(details), "v-muted v-finding-text", tag="p")
+
+
+def _column(one: ColumnChangeBody) -> str:
+    types = " → ".join(each for each in (one.stored, one.produced) if each)
+    return f"{one.name} ({types}): {one.effect}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _line(label: str, tone: str, text: str) -> None:
+    with parts.box("v-finding"):
+        parts.badge(label, tone)
+        parts.text(text, "v-finding-text")
+
+
+STATE_CHOICE = "STATE_CHOICE"
+VERSION_CONFLICT = "VERSION_CONFLICT"
+
+
+class Saving:
+    """`leave` opens another address: what was typed is stored, or discarded for another version."""
+
+    def __init__(
+        self,
+        viewer: Viewer,
+        stored: PipelineBody | None,
+        leave: Callable[[str], Any],
+    ) -> None:
+        self._viewer = viewer
+        self._stored = stored
+        self._base = stored.definition() if stored else None
+        self._opened, self._version = self._base, stored.config_version if stored else None
+        self._leave = leave
+        self._box = parts.box("v-stack")
+        self._box.props["role"] = "alert"
+        self._box.set_visibility(False)
+
+    async def save(
+        self, definition: Definition, *, state: StateChoice | None = None, validate: bool = True
+    ) -> VitrineError | None:
+        """Store it; a refusal is returned, unless it has become a question."""
+        self._clear()
+        try:
+            saved = await self._store(definition, state=state, validate=validate)
+        except VitrineError as exc:
+            await self._ask(exc, definition, state)
+            return exc
+        except psycopg.OperationalError:
+            self._viewer.tell(texts.STORE_UNAVAILABLE, problem=True)
+            return None
+        warnings = " ".join(saved.warnings)
+        done = texts.SAVED_WITH if warnings else texts.SAVED
+        self._viewer.tell(done.format(name=saved.name, warnings=warnings))
+        self._viewer.poller.hurry()
+        self._leave(address_of(saved.name))
+        return None
+
+    async def _store(self, definition: Definition, *, state: StateChoice | None, validate: bool) -> StoredPipelineBody:
+        if self._stored is None or self._base is None:
+            return await self._viewer.attempt(definitions.create, definition, validate=validate)
+        return await self._viewer.attempt(
+            definitions.change,
+            str(self._stored.id),
+            drafts.changes(self._base, definition),
+            state=state,
+            expected_version=self._version,
+            validate=validate,
+        )
+
+    def typed_for(self, version: int, opened: Definition | None) -> None:
+        """The text belongs to this version, whose definition was `opened`: a newer one is a conflict."""
+        self._opened, self._version = opened or self._base, version
+
+    def _clear(self) -> None:
+        self._box.clear()
+        self._box.set_visibility(False)
+
+    async def _ask(self, exc: VitrineError, definition: Definition, state: StateChoice | None) -> None:
+        self._box.set_visibility(True)
+        if exc.code == VERSION_CONFLICT:
+            await self._ask_version(definition, state)
+        elif exc.code == STATE_CHOICE:
+            self._ask_state(definition)
+        elif isinstance(exc, NotFound) and self._stored is not None:
+            with self._box, parts.box("v-card v-pad v-error"):
+                parts.text(texts.GONE.format(name=self._stored.name), "v-error-text", tag="p")
+        else:
+            with self._box, parts.box("v-card v-pad v-error v-stack"):
+                parts.text(str(exc), "v-error-text", tag="p")
+                if isinstance(exc, WorkRefused):
+                    with parts.box("v-row"):
+                        parts.button(texts.SAVE_ANYWAY, self._again(definition, state=state, validate=False))
+
+    def _again(self, definition: Definition, *, state: StateChoice | None, validate: bool = True) -> Callable[[], Any]:
+        async def save() -> None:
+            await self.save(definition, state=state, validate=validate)
+
+        return save
+
+    async def _ask_version(self, definition: Definition, state: StateChoice | None) -> None:
+        """Another session has changed the pipeline: the person decides, and nothing that was typed is lost."""
+        if self._stored is None or self._base is None:
+            return
+        newer = await self._viewer.call(definitions.get, str(self._stored.id))
+        if newer is None:
+            return
+        opened, now = changes.flat(self._opened or self._base), changes.flat(newer.definition())
+        differ = [name for name in dict.fromkeys((*opened, *now)) if opened.get(name) != now.get(name)]
+        explained = texts.CONFLICT_HELP.format(fields=", ".join(differ)) if differ else texts.CONFLICT_SAME
+
+        async def save_over() -> None:
+            # compared with the stored one from now on, so that the change restores every field as it was typed
+            self._base = self._opened = newer.definition()
+            self._version = newer.config_version
+            await self.save(definition, state=state)
+
+        async def take() -> None:
+            if await parts.confirm(
+                texts.TAKE_STORED.format(version=newer.config_version),
+                texts.TAKE_STORED_EXPLAINED,
+                texts.DISCARD,
+                danger=True,
+            ):
+                self._leave(f"{address_of(newer.name)}/edit")
+
+        with self._box, parts.box("v-card v-pad v-error v-stack"):
+            parts.text(texts.CONFLICT, tag="strong")
+            parts.text(explained, tag="p")
+            with parts.box("v-row"):
+                parts.button(texts.SAVE_OVER.format(version=newer.config_version), save_over, primary=True)
+                parts.button(texts.TAKE_STORED.format(version=newer.config_version), take, danger=True)
+
+    def _ask_state(self, definition: Definition) -> None:
+        if self._base is None:
+            return
+        changed = changes.changed_fields(self._base, definition)
+        fields = ", ".join(sorted(changed & (changes.IDENTITY | changes.QUERY)))
+        with self._box, parts.box("v-card v-pad v-stack v-choice"):
+            parts.text(texts.STATE_CHOICE, tag="strong")
+            parts.text(texts.STATE_CHOICE_HELP.format(fields=fields), tag="p")
+            if not changed & changes.IDENTITY:
+                with parts.box("v-row"):
+                    parts.button(texts.STATE_KEEP, self._again(definition, state="keep"), primary=True)
+                    parts.text(texts.STATE_KEEP_HELP, "v-muted v-choice-text")
+            with parts.box("v-row"):
+                parts.button(texts.STATE_RESET, self._again(definition, state="reset"))
+                parts.text(texts.STATE_RESET_HELP, "v-muted v-choice-text")
+
 
 QUIET_SECONDS = 0.4
 """Checks wait until nothing is typed for so long."""

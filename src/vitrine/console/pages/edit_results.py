@@ -6,10 +6,9 @@ from typing import Any
 from nicegui.element import Element
 
 from vitrine.console import parts, texts
-from vitrine.console.components.editor import Grid
-from vitrine.console.drafts import Problem
-from vitrine.console.suggestions import CursorSuggestion, KeySuggestion
-from vitrine.service.bodies.checks import PreviewBody, ReportBody
+from vitrine.console.components import Grid
+from vitrine.console.drafts import CursorSuggestion, KeySuggestion, Problem
+from vitrine.operations.bodies.checks import PreviewBody, ReportBody
 
 
 class Findings:

@@ -1,23 +1,86 @@
 """Lineage: source tables, pipelines, and the marts and indexes that they write."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from fastapi import Request
 from nicegui import ui
 
-from vitrine.console import layers, parts, texts
-from vitrine.console.components.graphs import Lineage, Paths
-from vitrine.console.frame import HOME, NAVIGATION, Entry
+from vitrine.console import parts, texts
+from vitrine.console.components import Lineage, Paths
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import Viewer
-from vitrine.service import lineage
-from vitrine.service.bodies.lineage import Graph, Node
+from vitrine.console.viewer import HOME, NAVIGATION, Entry, Viewer
+from vitrine.operations import overview
+from vitrine.operations.bodies.overview import Graph, Node
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
+
+SWEEPS = 4
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Column and row, counted from 0."""
+
+    id: str
+    column: int
+    row: int
+
+
+def place_nodes(graph: Graph, ids: Sequence[str]) -> list[Placed]:
+    """Tables and pipelines alternate; in a cycle one arrow points to the left."""
+    shown = set(ids)
+    before = {id: [one for one in graph.before[id] if one in shown] for id in ids}
+    after = {id: [one for one in graph.after[id] if one in shown] for id in ids}
+    columns = _columns(graph, ids, before)
+    rows = _rows(graph, columns, before, after)
+    return [Placed(id, columns[id], rows[id]) for id in ids]
+
+
+def _columns(graph: Graph, ids: Sequence[str], before: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Behind the longest way to the node."""
+    columns: dict[str, int] = {}
+    under_way: set[str] = set()
+
+    def column(id: str) -> int:
+        if id not in columns:
+            under_way.add(id)
+            ahead = [column(one) for one in before[id] if one not in under_way]
+            under_way.discard(id)
+            columns[id] = max(ahead) + 1 if ahead else int(graph.nodes[id].kind == "pipeline")
+        return columns[id]
+
+    for id in ids:
+        column(id)
+    first = min(columns.values(), default=0)
+    return {id: number - first for id, number in columns.items()}
+
+
+def _rows(
+    graph: Graph, columns: Mapping[str, int], before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]
+) -> dict[str, int]:
+    """By name at first, then each column by the middle of its neighbours: fewer arrows cross."""
+    layers: dict[int, list[str]] = {}
+    for id in sorted(columns, key=lambda one: graph.nodes[one].name):
+        layers.setdefault(columns[id], []).append(id)
+    rows = {id: row for layer in layers.values() for row, id in enumerate(layer)}
+    for sweep in range(SWEEPS):
+        near = before if sweep % 2 == 0 else after
+        for number in sorted(layers, reverse=sweep % 2 == 1):
+            layer = layers[number]
+            middles = {id: _middle(rows, near[id], rows[id]) for id in layer}
+            layer.sort(key=lambda id, middles=middles: middles[id])
+            rows |= {id: row for row, id in enumerate(layer)}
+    return rows
+
+
+def _middle(rows: Mapping[str, int], near: Sequence[str], own: int) -> float:
+    return sum(rows[one] for one in near) / len(near) if near else own
+
 
 PATH = "/lineage"
 MAX_NODES = 200
@@ -70,7 +133,7 @@ class LineagePage:
         self._details.props["aria-label"] = texts.CHOSEN
         self._details.set_visibility(False)
         self._set_view()
-        await self._viewer.watch("lineage", lineage.graph, self._show, every=REFRESH_SECONDS)
+        await self._viewer.watch("lineage", overview.read_lineage, self._show, every=REFRESH_SECONDS)
 
     def _legend(self) -> None:
         with parts.box("v-row v-legend"):
@@ -107,7 +170,7 @@ class LineagePage:
         return sorted(graph.nodes) if len(graph.nodes) <= MAX_NODES else []
 
     def _show_columns(self, graph: Graph, ids: list[str]) -> None:
-        placed = layers.place(graph, ids)
+        placed = place_nodes(graph, ids)
         shown = set(ids)
         nodes = [
             _node(graph, one.id, is_chosen=one.id == self._chosen)
@@ -293,7 +356,7 @@ def _because(node: Node, trouble: str, pipeline: str) -> str:
     return texts.BEHIND[trouble].format(pipeline=pipeline)
 
 
-def _head(graph: Graph, placed: list[layers.Placed], column: int) -> str:
+def _head(graph: Graph, placed: list[Placed], column: int) -> str:
     kinds = {graph.nodes[one.id].kind for one in placed if one.column == column}
     if "pipeline" in kinds:
         return texts.PIPELINES

@@ -10,22 +10,19 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 from nicegui import ui
 
-from vitrine.console import parts, promises, starts, texts
-from vitrine.console.components import Marts
-from vitrine.console.components.figures import Counters, Groups, Health
-from vitrine.console.frame import HOME
+from vitrine.console import parts, texts
+from vitrine.console.components import Counters, Groups, Health, Marts
 from vitrine.console.poller import Fetch
-from vitrine.console.viewer import Viewer
-from vitrine.model import TAG
-from vitrine.service import definitions, many, overview
-from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.many import ChangedMany, RunManyBody
-from vitrine.service.bodies.overview import GroupCounts, HealthBody, StateCounts
-from vitrine.service.bodies.pipelines import ListedPipelineBody
-from vitrine.service.context import Context
-from vitrine.service.roles import Role
-from vitrine.status import Status
-from vitrine.store.figures import Sparkline
+from vitrine.console.viewer import HOME, Viewer
+from vitrine.core.status import Status
+from vitrine.definition.model import TAG
+from vitrine.operations import control, definitions, overview
+from vitrine.operations.bodies.common import Filters
+from vitrine.operations.bodies.control import ChangedMany, RunManyBody
+from vitrine.operations.bodies.overview import GroupCounts, HealthBody, StateCounts
+from vitrine.operations.bodies.pipelines import ListedPipelineBody
+from vitrine.operations.context import Context, Role
+from vitrine.store.lists import Sparkline
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
@@ -134,7 +131,7 @@ def _bars(runs: Sparkline) -> dict[str, list[int]]:
 
 def _row(one: ListedPipelineBody) -> dict[str, Any]:
     run = one.last_run
-    due, trigger = starts.next_start(one.status, one.next_due_at, one.after, enabled=one.enabled)
+    due, trigger = parts.next_start(one.status, one.next_due_at, one.after, enabled=one.enabled)
     return {
         "name": one.name,
         "href": address_of(one.name),
@@ -142,7 +139,7 @@ def _row(one: ListedPipelineBody) -> dict[str, Any]:
         "status": texts.STATUS[one.status] if one.enabled else texts.DISABLED,
         "tone": parts.tone_of(one.status) if one.enabled else "disabled",
         "fresh_as_of": one.fresh_as_of.isoformat() if one.fresh_as_of else None,
-        "promise": promises.promise(one),
+        "promise": parts.promise(one),
         "late": one.stale,
         "cause": one.late_reason if one.stale else None,
         "error": one.last_error.message if one.last_error else None,
@@ -373,12 +370,12 @@ def change_many(
     """One of the three changes, with the same answer."""
     match action:
         case "pause":
-            return many.pause(context, filters, dry_run=dry_run, after=after)
+            return control.pause_many(context, filters, dry_run=dry_run, after=after)
         case "resume":
-            return many.resume(context, filters, dry_run=dry_run, after=after)
+            return control.resume_many(context, filters, dry_run=dry_run, after=after)
         case "run":
             body = RunManyBody(**filters.model_dump(exclude_none=True), dry_run=dry_run, after=after)
-            runs = many.run(context, body)
+            runs = control.run_many(context, body)
             return ChangedMany(
                 matched=runs.matched,
                 names=runs.names,

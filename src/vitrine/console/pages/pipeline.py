@@ -1,35 +1,116 @@
 """One pipeline: what it does now, what happened to it, and what an operator can do about it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import Request
 from nicegui.element import Element
 
-from vitrine.console import parts, promises, starts, texts
-from vitrine.console.components import Sentence
+from vitrine.console import parts, texts
+from vitrine.console.components import Sentence, Sql
 from vitrine.console.pages.overview import address_of
-from vitrine.console.pages.pipeline_definition import build_definition
-from vitrine.console.pages.pipeline_now import CheckpointCard, ErrorCard, ProgressCard
-from vitrine.console.pages.pipeline_parts import fact, iso, text_fact, titled
-from vitrine.console.pages.pipeline_past import SHOWN_EVENTS, Charts, EventsCard, LogCard
-from vitrine.console.pages.pipeline_proof import SHOWN_REJECTS, ChecksCard, ReconcileCard, RejectsCard
+from vitrine.console.pages.pipeline_cards import (
+    SHOWN_EVENTS,
+    SHOWN_REJECTS,
+    Charts,
+    CheckpointCard,
+    ChecksCard,
+    ErrorCard,
+    EventsCard,
+    LogCard,
+    ProgressCard,
+    ReconcileCard,
+    RejectsCard,
+    fact,
+    iso,
+    text_fact,
+    titled,
+)
 from vitrine.console.viewer import Viewer
+from vitrine.core.status import Status
+from vitrine.definition.files import dump
 from vitrine.errors import NotFound, StoredDefinitionInvalid
-from vitrine.service import checks, control, definitions, history, overview, timeline
-from vitrine.service.bodies.checks import RejectPage
-from vitrine.service.bodies.control import RunRequestBody
-from vitrine.service.bodies.overview import RecentRunBody, TimelinePage
-from vitrine.service.bodies.pipelines import PipelineBody
-from vitrine.service.bodies.reconciliation import StoredReportBody
-from vitrine.service.bodies.runs import StatusBody
-from vitrine.service.bodies.state import StateBody
-from vitrine.service.context import Context
-from vitrine.service.roles import Role
-from vitrine.status import Status
+from vitrine.operations import checks, control, definitions, history, overview
+from vitrine.operations.bodies.checks import RejectPage
+from vitrine.operations.bodies.control import RunRequestBody
+from vitrine.operations.bodies.overview import RecentRunBody, TimelinePage
+from vitrine.operations.bodies.pipelines import PipelineBody, StoredReportBody
+from vitrine.operations.bodies.runs import StateBody, StatusBody
+from vitrine.operations.context import Context, Role
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
+
+
+def build_definition(pipeline: PipelineBody) -> None:
+    """The task plan as a row of boxes, the queries, and every field that has not its default."""
+    from vitrine.operations import changes  # slow to import
+
+    definition = pipeline.definition()
+    queries = [step.body for step in definition.tasks if step.task_type == "SQL" and step.body]
+    if definition.source_query and not definition.tasks:
+        queries.append(definition.source_query)
+    with parts.box("v-card", tag="section"):
+        with parts.box("v-card-head"):
+            parts.text(texts.DEFINITION, tag="h3")
+            parts.text(texts.VERSION.format(version=pipeline.config_version), "v-muted")
+            if pipeline.managed_by is not None:
+                parts.text(texts.MANAGED.format(file=pipeline.managed_by.file), "v-muted")
+                parts.when(pipeline.managed_by.applied_at, age=True).classes("v-muted")
+                if pipeline.managed_by.differs:
+                    parts.badge(texts.CHANGED_SINCE, "late").props["title"] = texts.CHANGED_SINCE_HELP
+        with parts.box("v-pad v-stack"):
+            _plan(plan_boxes(pipeline))
+            for query in queries:
+                with parts.box("v-code-box"):
+                    Sql(query)
+                    parts.copy_button(query)
+            fields = {
+                name: value
+                for name, value in changes.flat(definition).items()
+                if name not in ("source_query", "tasks", "description")
+            }
+            with parts.box("v-facts v-narrow", tag="dl"):
+                for name, value in fields.items():
+                    text_fact(name).classes("v-lines").set_text(shown_value(value))
+            parts.text(texts.ONLY_DIFFERENT, "v-sub", tag="p")
+
+
+def shown_value(value: object) -> str:
+    """A field as a person would write it: values in one line, mappings as YAML."""
+    if isinstance(value, dict):
+        return dump(cast(dict[str, Any], value)).rstrip()
+    if not isinstance(value, list):
+        return str(value)
+    items = cast(list[Any], value)
+    return dump(items).rstrip() if any(isinstance(one, dict) for one in items) else ", ".join(map(str, items))
+
+
+def plan_boxes(pipeline: PipelineBody) -> list[tuple[str, str]]:
+    """What the rows pass, each with its kind: source, steps, target."""
+    boxes = [(texts.SOURCE, f"{pipeline.source} ({pipeline.source_type})")]
+    for step in pipeline.tasks:
+        if step.task_type == "PYTHON":
+            boxes.append((texts.TRANSFORM, step.body or "–"))
+        else:
+            boxes.append(("SQL", step.source_table or texts.QUERY))
+    if not pipeline.tasks:
+        if pipeline.source_query:
+            boxes.append(("SQL", texts.QUERY))
+        if pipeline.python_task:
+            boxes.append((texts.TRANSFORM, pipeline.python_task))
+    return [*boxes, (texts.TARGET, pipeline.target_table)]
+
+
+def _plan(boxes: Sequence[tuple[str, str]]) -> None:
+    with parts.box("v-plan", tag="ol") as plan:
+        plan.props["aria-label"] = texts.TASK_PLAN
+        for kind, name in boxes:
+            with parts.box("v-step", tag="li"):
+                parts.text(kind, "v-label")
+                parts.text(name, "v-mono")
+
 
 LIVE_SECONDS = 1.0
 HISTORY_SECONDS = 3.0
@@ -70,7 +151,7 @@ def read_past(context: Context, name: str) -> Past | None:
         pipeline = definitions.get(context, name)
         reports = history.list_reconciliations(context, name, limit=1).items
         return Past(
-            timeline.list_page(context, name, limit=SHOWN_EVENTS),
+            history.list_timeline(context, name, limit=SHOWN_EVENTS),
             overview.recent_runs(context, [pipeline.id], limit=CHARTED_RUNS)[pipeline.id],
             checks.rejects(context, name, limit=SHOWN_REJECTS),
             reports[0] if reports else None,
@@ -136,7 +217,7 @@ class PipelinePage:
         self._error.show(live.status)
         self._checkpoint.show(live.state)
         self._checks.show(live.pipeline, live.status)
-        self._charts.promise(promises.longest_age(live.pipeline))
+        self._charts.promise(parts.longest_age(live.pipeline))
         shown = (live.pipeline.config_version, live.pipeline.managed_by)
         if self._defined != shown:
             self._defined = shown
@@ -200,9 +281,9 @@ class Head:
         self._sentence.show(_sentence(status))
         for label, at in ((texts.FACT_FRESH, status.fresh_as_of), (texts.FACT_VERIFIED, status.verified_until)):
             self._facts[label].set(iso(at))
-        due, trigger = starts.next_start(status.status, status.next_due_at, pipeline.after, enabled=status.enabled)
+        due, trigger = parts.next_start(status.status, status.next_due_at, pipeline.after, enabled=status.enabled)
         self._facts[texts.FACT_DUE].set(due, missing=trigger)
-        parts.set_text(self._texts[texts.FACT_PROMISE], promises.promise(pipeline))
+        parts.set_text(self._texts[texts.FACT_PROMISE], parts.promise(pipeline))
         parts.set_text(self._texts[texts.FACT_MODE], pipeline.mode)
         self._show_buttons(pipeline, status)
 

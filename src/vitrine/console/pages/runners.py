@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 
 from vitrine.console import parts, texts
-from vitrine.console.components.tables import Column, Table
-from vitrine.console.frame import NAVIGATION, Entry
+from vitrine.console.components import Column, Table
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import Viewer
-from vitrine.service import runners
-from vitrine.service.bodies.runners import LeaseBody, RunnerBody, RunnersBody, SourceBody
+from vitrine.console.viewer import NAVIGATION, Entry, Viewer
+from vitrine.operations import overview
+from vitrine.operations.bodies.overview import LeaseBody, RunnerBody, RunnersBody, SourceBody
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
@@ -73,7 +72,7 @@ class RunnersPage:
         parts.text(texts.CONNECTIONS_HELP, "v-muted", tag="p")
         self._cut = parts.text(texts.RUNNERS_CUT, "v-muted", tag="p")
         self._cut.set_visibility(False)
-        await self._viewer.watch("runners", runners.read, self._show)
+        await self._viewer.watch("runners", overview.read_runners, self._show)
 
     def _show(self, found: RunnersBody) -> None:
         held = [lease.runner for lease in found.leases]

@@ -9,16 +9,15 @@ from fastapi import Request
 from nicegui import background_tasks, ui
 
 from vitrine.console import parts, texts
-from vitrine.console.components.tables import Column, Table
-from vitrine.console.frame import HOME, NAVIGATION, Entry
+from vitrine.console.components import Column, Table
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import Viewer
+from vitrine.console.viewer import HOME, NAVIGATION, Entry, Viewer
+from vitrine.core import keys
 from vitrine.errors import VitrineError
-from vitrine.flow import keys
-from vitrine.service import control, definitions, tracing
-from vitrine.service.bodies.filters import Filters
-from vitrine.service.bodies.tracing import MAX_KEY_COLUMNS, MAX_KEY_LENGTH, ResendBody, Shown, TraceBody
-from vitrine.service.roles import Role
+from vitrine.operations import checks, control, definitions
+from vitrine.operations.bodies.checks import MAX_KEY_COLUMNS, MAX_KEY_LENGTH, ResendBody, Shown, TraceBody
+from vitrine.operations.bodies.common import Filters
+from vitrine.operations.context import Role
 
 if TYPE_CHECKING:
     from vitrine.console.app import Console
@@ -101,7 +100,7 @@ class TracePage:
         with self._result:
             parts.text(texts.TRACING, "v-muted", tag="p")
         try:
-            found = await self._viewer.attempt(tracing.trace, name, key)
+            found = await self._viewer.attempt(checks.trace, name, key)
         except VitrineError as exc:
             problem = str(exc)
         except psycopg.OperationalError:
@@ -118,7 +117,7 @@ class TracePage:
         with parts.box("v-card", tag="section"):
             with parts.box("v-card-head"):
                 parts.badge(texts.STANDINGS.get(found.standing, found.standing), TONES.get(found.standing, "late"))
-                parts.text(f"{found.pipeline}: {keys.shown(found.key)}", tag="h2")
+                parts.text(f"{found.pipeline}: {keys.shown_key(found.key)}", tag="h2")
                 parts.text("", "v-grow")
                 parts.link(texts.OPEN_PIPELINE, address_of(found.pipeline), "v-button")
                 if found.standing != "equal":
@@ -169,7 +168,7 @@ class TracePage:
         )
 
     async def _resend(self, found: TraceBody) -> None:
-        title = texts.RESEND_TITLE.format(key=keys.shown(found.key), pipeline=found.pipeline)
+        title = texts.RESEND_TITLE.format(key=keys.shown_key(found.key), pipeline=found.pipeline)
         if await parts.confirm(title, texts.RESEND_EXPLAINED.format(target=found.target), texts.RESEND):
             await self._viewer.act(texts.RESENT, control.resend, found.pipeline, ResendBody(key=found.key))
 

@@ -9,25 +9,13 @@ from typing import Any
 
 import pytest
 
-from vitrine.copytext import text_of, values
-from vitrine.engine import plan
-from vitrine.engine.plan import Prepared
+from vitrine.core.copytext import text_of, values
+from vitrine.core.loop import commit_unit
+from vitrine.core.protocols import Limits, Load, Outcome, Sink, Throttle
+from vitrine.core.rows import Batch, Column, Entry, Generation, Key, LoadInfo, Read, Selection, Step, Written
 from vitrine.errors import VitrineError
-from vitrine.flow.loop import commit_unit
-from vitrine.flow.protocols import Load, Outcome, Sink
-from vitrine.flow.rows import (
-    Batch,
-    Column,
-    Entry,
-    Generation,
-    Key,
-    LoadInfo,
-    Read,
-    Selection,
-    Step,
-    Written,
-)
-from vitrine.flow.throttle import Limits, Throttle
+from vitrine.plan import planner
+from vitrine.plan.planner import Prepared
 from vitrine_testing.cases import Fault, NotSimulated, Texts
 from vitrine_testing.control import ScriptedControl
 from vitrine_testing.lists import ListTable
@@ -125,7 +113,7 @@ def opened(held: StoredRun, control: ScriptedControl | None = None, *, leave: bo
 @contextmanager
 def unstored(bench: Workbench, table: ListTable, **fields: Any) -> Generator[Sink]:
     """The sink of a definition that is not stored."""
-    checked = plan.check(bench.define(table, **fields), bench.settings)
+    checked = planner.check(bench.define(table, **fields), bench.settings)
     try:
         yield checked.sink
     finally:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from vitrine.core.protocols import Outcome
 from vitrine.errors import ConfigError, DataError, VitrineError
-from vitrine.flow.protocols import Outcome
 from vitrine_testing import data
 from vitrine_testing.lists import ListTable
 from vitrine_testing.workbench import StoredPipeline, Workbench

@@ -7,11 +7,12 @@ from contextlib import ExitStack, suppress
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from vitrine import input_errors, plugins
-from vitrine.engine import plan
+from vitrine import input_errors
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Entry, Step
+from vitrine.definition import connectors
 from vitrine.errors import ConfigError, LeaseLost, TransientError, VitrineError
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Entry, Step
+from vitrine.plan import planner
 from vitrine_testing import data, scenarios
 from vitrine_testing.cases import Fault, NotSimulated
 from vitrine_testing.control import ScriptedControl
@@ -216,7 +217,7 @@ class FailureTests:
         pipeline = scenarios.changes(bench)
         with simulated(bench, pipeline, Fault.DOWN):
             files, threads = open_files(), set(threading.enumerate())
-            checked = plan.check(pipeline.definition, bench.settings)
+            checked = planner.check(pipeline.definition, bench.settings)
             assert open_files() <= files
             assert set(threading.enumerate()) <= threads
             checked.sink.close()
@@ -229,7 +230,7 @@ class FailureTests:
 
 
 def _secrets(bench: Workbench) -> list[str]:
-    connector = plugins.installed()[bench.case.connector]
+    connector = connectors.installed()[bench.case.connector]
     section = bench.settings.section(connector.name, connector.settings)
     found = [getattr(section, name) for name in type(section).model_fields]
     return [one.get_secret_value() for one in found if isinstance(one, SecretStr)]

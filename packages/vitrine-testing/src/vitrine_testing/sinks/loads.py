@@ -5,13 +5,13 @@ import threading
 import pytest
 from pydantic import BaseModel
 
-from vitrine import plugins
+from vitrine.core.protocols import LoadState, Outcome
+from vitrine.core.rows import Key
+from vitrine.core.status import PipelineId
+from vitrine.definition import connectors
+from vitrine.definition.pipeline import SweepJob
 from vitrine.errors import DataError, RequestRefused, TransientError, VitrineError
-from vitrine.flow.jobs import SweepJob
-from vitrine.flow.protocols import LoadState, Outcome
-from vitrine.flow.rows import Key
-from vitrine.ids import PipelineId
-from vitrine.store import runs
+from vitrine.store import history
 from vitrine_testing import data, scenarios
 from vitrine_testing.cases import Texts
 from vitrine_testing.control import ScriptedControl
@@ -139,7 +139,7 @@ class LoadTests:
     def test_13_sweep_removes_leftovers_of_this_installation_only(self, bench: Workbench) -> None:
         pipeline = scenarios.full_load(bench)
         before = pipeline.rows()
-        own = runs.installation(bench.connection)
+        own = history.installation_id(bench.connection)
         with opened(pipeline.claim()) as run:
             generation = run.stage()
             _sweep(bench, own, {(pipeline.id, generation.number)})
@@ -251,8 +251,8 @@ def _generation(number: int, size: int = 100) -> list[Texts]:
 
 def _sweep(bench: Workbench, installation: str, open_loads: set[tuple[PipelineId, int]]) -> list[str]:
     """Names of what the sink has removed."""
-    connector = plugins.installed()[bench.case.connector]
+    connector = connectors.installed()[bench.case.connector]
     assert connector.sink is not None
     section = bench.settings.section(connector.name, connector.settings)
     job: SweepJob[BaseModel] = SweepJob(section, installation, bench.settings.store_url, lambda: open_loads)
-    return list(plugins.load_class(connector, connector.sink.factory).sweep(job))
+    return list(connectors.load_class(connector, connector.sink.factory).sweep(job))

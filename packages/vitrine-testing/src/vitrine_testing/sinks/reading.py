@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from vitrine.engine import reconcile
-from vitrine.engine.digests import digest_rows
+from vitrine.compare import reconcile
+from vitrine.compare.digests import digest_rows
+from vitrine.core.keys import is_within
+from vitrine.core.rows import ALL_KEYS, Column, Compare, Digest, Key, KeyRange, Lane
 from vitrine.errors import ConfigError
-from vitrine.flow.keys import is_within
-from vitrine.flow.rows import ALL_KEYS, Column, Compare, Digest, Key, KeyRange, Lane
 from vitrine_testing import data
 from vitrine_testing.cases import Fault, Texts
 from vitrine_testing.control import ScriptedControl

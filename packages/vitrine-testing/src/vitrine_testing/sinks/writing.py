@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from vitrine import registry
+from vitrine.core.protocols import Outcome
+from vitrine.core.rows import Column, Lane
+from vitrine.definition import registry
 from vitrine.errors import DataError, VitrineError
-from vitrine.flow.protocols import Outcome
-from vitrine.flow.rows import Column, Lane
 from vitrine_testing import data
 from vitrine_testing.cases import REFUSED, Fault
 from vitrine_testing.control import ScriptedControl

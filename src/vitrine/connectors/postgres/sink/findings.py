@@ -1,13 +1,70 @@
-"""Reasons against writing to a target, and warnings about it, from what the catalog says."""
+"""What speaks against writing to a target, from its catalog, its types and the columns that were written last."""
 
+import hashlib
+import json
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
 
-from vitrine.connectors.postgres import PostgresSinkOptions
+from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, types
+from vitrine.connectors.postgres.sink import catalog, copy_in
 from vitrine.connectors.postgres.sink.catalog import ColumnFacts, TableFacts
-from vitrine.connectors.postgres.sink.drift import WrittenColumns
-from vitrine.flow.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
-from vitrine.model import Definition, Mode
+from vitrine.connectors.postgres.sink.session import TargetSession
+from vitrine.core.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
+from vitrine.definition.model import Definition, Mode
+from vitrine.definition.pipeline import SinkJob
+from vitrine.postgres import CATALOG_NAMES, in_transaction
+
+_MAX_BYTES = 6000
+"""The store keeps 8 KB of facts; of wider tables, a hash is kept."""
+
+
+class WrittenColumns:
+    """Columns of the last write, with their types; empty before the first one."""
+
+    def __init__(self, facts: Mapping[str, Any], definition: Definition) -> None:
+        self._facts = facts
+        self._steps = _hash([definition.source, *(step.model_dump(mode="json") for step in definition.steps)])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Empty also for a table that is too wide for a list of names."""
+        return frozenset(self._facts.get("columns", {}))
+
+    def after(self, columns: Sequence[Column]) -> dict[str, Any]:
+        """What is kept with the checkpoint after these columns are written."""
+        types = _types(columns)
+        described = {"columns": types} if len(json.dumps(types).encode()) <= _MAX_BYTES else {"hash": _hash(types)}
+        return {**described, "steps": self._steps}
+
+    def removed(self, columns: Sequence[Column]) -> list[str]:
+        """Columns that are no longer read, although query and transforms are the same; a user may remove one there."""
+        if self._facts.get("steps") != self._steps:
+            return []
+        names = {column.name for column in columns}
+        # guarantee: J13
+        return [name for name in self._facts.get("columns", {}) if name not in names]
+
+    def retyped(self, columns: Sequence[Column]) -> list[tuple[Column, str]]:
+        """Columns whose type is another one, with the type they had; lengths and scales do not count."""
+        types: Mapping[str, str] = self._facts.get("columns", {})
+        # the type of a column that a transform made depends on its values
+        before = [(column, types.get(column.name, column.type)) for column in columns if not column.inferred]
+        return [(column, old) for column, old in before if bare_type(old) != bare_type(column.type)]
+
+    def differ(self, columns: Sequence[Column]) -> bool:
+        """Whether the columns of a table that is too wide for a comparison by name have changed."""
+        same_steps = self._facts.get("steps") == self._steps
+        return same_steps and "hash" in self._facts and self._facts["hash"] != _hash(_types(columns))
+
+
+def _types(columns: Sequence[Column]) -> dict[str, str]:
+    return {column.name: "" if column.inferred else column.type for column in columns}
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
 
 _KINDS = {
     "v": "a view",
@@ -268,3 +325,88 @@ def missing_type(target: str, column: Column) -> Finding:
         f" database of target {target}; install the extension there, or cast the column in the query"
     )
     return Finding("TYPE_MISSING", text, column.name, fatal=True)
+
+
+_TIMES = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+
+
+class TargetChecks:
+    """Finds the reasons against writing to a target, and warnings; facts are None for a target that does not exist."""
+
+    def __init__(
+        self,
+        session: TargetSession,
+        job: SinkJob[PostgresSinkOptions, PostgresSettings],
+        written: WrittenColumns,
+    ) -> None:
+        self._session = session
+        self._target = str(job.target)
+        self._place = job.target.name.split(".")  # schema and table
+        self._definition = job.definition
+        self._options = job.options
+        self._written = written
+
+    def all(self, facts: TableFacts | None, key: Sequence[str], columns: Sequence[Column]) -> list[Finding]:
+        if facts is not None and (finding := of_kind(self._target, facts)):
+            return [finding]
+        if facts is None and (finding := self._of_type()):
+            return [finding]
+        found = [*self.of_columns(facts, key, columns), *self.of_drift(facts, columns)]
+        if finding := self.of_key(facts, key):
+            found.insert(0, finding)
+        if facts is not None:
+            found += of_table(self._target, facts, self._definition, self._options)
+        return found
+
+    def _of_type(self) -> Finding | None:
+        with self._session.translated():
+            kind = catalog.kind_of_type(self._session.connection, *self._place)
+        return of_type(self._target, kind)
+
+    def of_key(self, facts: TableFacts | None, key: Sequence[str]) -> Finding | None:
+        return of_key(self._target, facts, key)
+
+    def of_columns(self, facts: TableFacts | None, key: Sequence[str], columns: Sequence[Column]) -> list[Finding]:
+        found = of_columns(self._target, facts, key, columns, self._definition, self._options)
+        return [*found, *self._of_types(columns)]
+
+    def of_drift(self, facts: TableFacts | None, columns: Sequence[Column]) -> list[Finding]:
+        """What has changed since the last write."""
+        if facts is None or not columns:
+            return []
+        found = list(of_drift(self._target, facts, columns, self._written, self._options))
+        for column, before in self._written.retyped(columns):
+            stored = facts.types.get(column.name, column.type)
+            if not self._may_become(before, column.type, stored):
+                found.append(retyped(self._target, column, before, stored))
+        return found
+
+    def _may_become(self, before: str, now: str, stored: str) -> bool:
+        """Whether values of the new type have the same meaning as before, and are stored as they are or refused."""
+        if bare_type(now) == bare_type(stored):
+            return True
+        if _TIMES & {kind_of(before), kind_of(now)}:  # their meaning depends on a time zone
+            return False
+        if {kind_of(now), kind_of(stored)} == {Kind.INTEGER}:
+            return True
+        with self._session.translated():
+            return copy_in.describe_cast(self._session.connection, [(now, stored)])[0].exact
+
+    def _of_types(self, columns: Sequence[Column]) -> list[Finding]:
+        """Types that the target's database lacks, or that are neither PostgreSQL's own nor an extension's."""
+        # only types of pg_catalog have an unqualified name
+        qualified = [column for column in columns if "." in column.type]
+        if not qualified:
+            return []
+        with self._session.translated(), in_transaction(self._session.connection, CATALOG_NAMES):
+            rows = self._session.connection.execute(
+                "SELECT coalesce(to_regtype(name)::oid, 0)::bigint AS oid"
+                "  FROM unnest(%s::text[]) WITH ORDINALITY AS w(name, place) ORDER BY place",
+                [[bare_type(column.type) for column in qualified]],
+            ).fetchall()
+            facts = types.describe(self._session.connection, [(row["oid"], types.UNSET) for row in rows])
+        return [
+            missing_type(self._target, column)
+            for column, known in zip(qualified, facts, strict=True)
+            if known.is_flattened or known.bare != bare_type(column.type)
+        ]

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from vitrine.connectors.postgres.sink import catalog, staging
-from vitrine.connectors.postgres.sink.casts import Casts
-from vitrine.connectors.postgres.sink.changes import drop_superseded
-from vitrine.connectors.postgres.sink.merging import Merger, check_deferred
-from vitrine.connectors.postgres.sink.quarantine import REFUSALS, Quarantine
-from vitrine.connectors.postgres.sink.session import TargetSession
-from vitrine.connectors.postgres.sink.staging_unit import StagingUnit
-from vitrine.connectors.postgres.sink.target import TargetTable
+from vitrine.connectors.postgres.sink import catalog
+from vitrine.connectors.postgres.sink.copy_in import Casts
+from vitrine.connectors.postgres.sink.rejects import REFUSALS, Quarantine
+from vitrine.connectors.postgres.sink.session import TargetSession, drop_staging, staging_identifier, staging_name
+from vitrine.connectors.postgres.sink.target import Merger, TargetTable, check_deferred
+from vitrine.connectors.postgres.sink.units import StagingUnit, drop_superseded
+from vitrine.core.checks import Results
+from vitrine.core.protocols import LoadState
+from vitrine.core.rows import Column, Counts, Generation, LoadInfo, Reject, Stamp, Written
+from vitrine.core.status import PipelineId
+from vitrine.definition.model import Definition, Mode
 from vitrine.errors import DataError
 from vitrine.failpoints import reach
-from vitrine.flow.check_results import Results
-from vitrine.flow.protocols import LoadState
-from vitrine.flow.rows import Column, Counts, Generation, LoadInfo, Reject, Stamp, Written
-from vitrine.ids import PipelineId
-from vitrine.model import Definition, Mode
 from vitrine.postgres import Connection
 
 if TYPE_CHECKING:
@@ -53,8 +51,8 @@ class StagedLoad:
         self._counts_repeated = definition.options.on_duplicate_key == "last"
         # if a key may be staged twice, the key index can only be built when the rows are applied
         self.keeps_last = definition.mode is Mode.INCREMENTAL or self._counts_repeated
-        self._name = staging.name_of(pipeline_id, generation.number)
-        self._table = staging.identifier(self._name)
+        self._name = staging_name(pipeline_id, generation.number)
+        self._table = staging_identifier(self._name)
         self.state = LoadState.STAGED if self._exists() else LoadState.ABSENT
         self._created_empty = False
         self.is_fresh = generation.cursor is None  # existing rows of the staging table are not part of this load
@@ -70,7 +68,7 @@ class StagedLoad:
         reach("staging_built")
         with self._session.transaction() as connection:
             written = self._apply(connection, info)
-            staging.drop(connection, self._name)
+            drop_staging(connection, self._name)
             facts = self._target.facts
             identity = facts.identity if facts else None
             kept = self._target.columns_to_keep
@@ -78,13 +76,13 @@ class StagedLoad:
 
     def discard(self) -> None:
         with self._session.transaction() as connection:
-            staging.drop(connection, self._name)
+            drop_staging(connection, self._name)
         self.state = LoadState.ABSENT
 
     def create(self, columns: Sequence[Column]) -> None:
         """Create a table with the target's rules, so that a row that breaks one is found in its batch."""
         connection = self._session.connection
-        staging.drop(connection, self._name)
+        drop_staging(connection, self._name)
         self._session.create(self._table, self._target.typed(columns))
         if self._target.exists:
             rules = catalog.rules(connection, self._target.identifier, [column.name for column in columns])

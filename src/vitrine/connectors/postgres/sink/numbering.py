@@ -10,11 +10,9 @@ from psycopg import sql
 
 from vitrine.connectors.postgres import types
 from vitrine.connectors.postgres.sink import catalog
-from vitrine.connectors.postgres.sink.casts import Casts, Conversion
-from vitrine.connectors.postgres.sink.copy_in import copy_rows
-from vitrine.connectors.postgres.sink.session import TargetSession
-from vitrine.connectors.postgres.sink.statements import names
-from vitrine.flow.rows import Batch, BinaryRows, bare_type
+from vitrine.connectors.postgres.sink.copy_in import Casts, Conversion, copy_rows
+from vitrine.connectors.postgres.sink.session import TargetSession, names
+from vitrine.core.rows import Batch, BinaryRows, bare_type
 from vitrine.postgres import raw
 
 SENT = sql.Identifier("pg_temp", "vitrine_sent")

@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, ranges
-from vitrine.connectors.postgres.key_places import Relation
-from vitrine.connectors.postgres.sink import catalog, staging
-from vitrine.connectors.postgres.sink.casts import Casts
-from vitrine.connectors.postgres.sink.changes import ChangesUnit
-from vitrine.connectors.postgres.sink.copy_in import copy_rows, encode
+from vitrine.connectors.postgres import PostgresSettings, PostgresSinkOptions, compare_sql
+from vitrine.connectors.postgres.compare_sql import Relation
+from vitrine.connectors.postgres.sink import catalog, session
+from vitrine.connectors.postgres.sink.copy_in import Casts, copy_rows, encode
 from vitrine.connectors.postgres.sink.load import StagedLoad
-from vitrine.connectors.postgres.sink.quarantine import Quarantine
+from vitrine.connectors.postgres.sink.rejects import Quarantine
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.connectors.postgres.sink.target import TargetTable
-from vitrine.errors import ConfigError
-from vitrine.flow.comparison import lossless_type
-from vitrine.flow.jobs import SinkJob, SweepJob
-from vitrine.flow.rows import (
+from vitrine.connectors.postgres.sink.units import ChangesUnit
+from vitrine.core.keys import lossless_type
+from vitrine.core.rows import (
     Batch,
     BinaryRows,
     Column,
@@ -34,6 +31,8 @@ from vitrine.flow.rows import (
     TargetInfo,
     TextRows,
 )
+from vitrine.definition.pipeline import SinkJob, SweepJob
+from vitrine.errors import ConfigError
 from vitrine.postgres import raw
 
 if TYPE_CHECKING:
@@ -110,16 +109,15 @@ class PostgresSink:
         )
 
     def digest(self, compare: Compare, rows: Iterator[Batch] | None = None) -> Sequence[Digest]:
-        from vitrine.connectors.postgres import digest as figures  # a run does not need it, and would start later
 
         with self._session.transaction() as connection:
             if rows is not None:
-                return figures.digest(connection, Relation(MEASURED, self._collect(rows, compare)), compare)
+                return compare_sql.digest(connection, Relation(MEASURED, self._collect(rows, compare)), compare)
             facts, name = self._target.facts, self._target.identifier
             types = facts.types if facts else {}
             sample = catalog.sample_clause(connection, name, compare.parts) if compare.parts > 1 else None
             lacks = frozenset(column.name for column in compare.columns if column.name not in types)
-            return figures.digest(connection, Relation(name, types, sample=sample, lacks=lacks), compare)
+            return compare_sql.digest(connection, Relation(name, types, sample=sample, lacks=lacks), compare)
 
     def fetch(self, only: Selection, columns: Sequence[Column]) -> Iterator[Batch]:
         facts = self._target.facts
@@ -132,8 +130,8 @@ class PostgresSink:
                 for column in columns
             ),
             self._target.identifier,
-            ranges.condition("t", key, only, facts.equality),
-            sql.SQL(", ").join(ranges.order_by("t", key)),
+            compare_sql.condition("t", key, only, facts.equality),
+            sql.SQL(", ").join(compare_sql.order_by("t", key)),
         )
         data, count = bytearray(), 0
         with self._session.transaction() as connection, connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -154,7 +152,7 @@ class PostgresSink:
 
     @classmethod
     def sweep(cls, job: SweepJob[PostgresSettings]) -> list[str]:
-        return staging.sweep(job)
+        return session.sweep_staging(job)
 
     def _collect(self, rows: Iterator[Batch], compare: Compare) -> dict[str, str]:
         """Copy rows into a temporary table whose types keep every value as it was produced; returns the types."""

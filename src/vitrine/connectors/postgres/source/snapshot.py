@@ -1,25 +1,29 @@
-"""Reads one query from one snapshot of the source, in chunks of rows."""
+"""Reads one query from one snapshot of the source, in chunks of rows, and names rows that are too large."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import cast
+from typing import NamedTuple, cast
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import Format
 
+from vitrine.connectors.postgres import compare_sql, cursor_codec
 from vitrine.connectors.postgres.source import copy_out
-from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source.connections import SourceConnections
 from vitrine.connectors.postgres.source.copy_out import CopyOut
-from vitrine.connectors.postgres.source.ordered import OrderedQuery
-from vitrine.connectors.postgres.source.query import SourceColumn
-from vitrine.copytext import values
-from vitrine.errors import DataError
-from vitrine.flow.rows import BinaryRows, Bytes, TextRows
-from vitrine.flow.throttle import Throttle
-from vitrine.ids import Cursor
-from vitrine.postgres import translated
+from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn
+from vitrine.connectors.postgres.source.session import SourceConnections
+from vitrine.core import keys
+from vitrine.core.copytext import values
+from vitrine.core.protocols import Throttle
+from vitrine.core.rows import BinaryRows, Bytes, Finding, Lane, Reject, TextRows
+from vitrine.core.status import Cursor
+from vitrine.definition.model import Definition, Mode
+from vitrine.definition.pipeline import RejectPolicy
+from vitrine.errors import DataError, TransientError, VitrineError
+from vitrine.postgres import fetch_extended, translated
+from vitrine.settings import format_bytes
 
 SORT_MEMORY = "16MB"
 """work_mem for sorting a whole table: a fifth faster than with the server's default."""
@@ -37,7 +41,7 @@ Chunk = BinaryRows | TextRows
 class Snapshot:
     """One COPY in binary format; `end` is the cursor of the last row of the last chunk."""
 
-    header, trailer = len(codec.HEADER), len(codec.TRAILER)
+    header, trailer = len(cursor_codec.HEADER), len(cursor_codec.TRAILER)
 
     def __init__(
         self,
@@ -137,7 +141,7 @@ class Snapshot:
     def count_beyond(self, number: int, data: Bytes) -> int:
         """Rows whose first cursor column, a time, is above this number."""
         firsts = (cast(Sequence[bytes], fields) for fields in self._all_fields(data))
-        return sum(codec.number(self.type_oid, self._encoded(fields)[0]) > number for fields in firsts)
+        return sum(cursor_codec.number(self.type_oid, self._encoded(fields)[0]) > number for fields in firsts)
 
     def close(self) -> None:
         """Abort the query and close the connection, because a COPY cannot end before all rows are read."""
@@ -165,7 +169,7 @@ class Snapshot:
         return tuple(self._text(column, field) for column, field in zip(columns, present, strict=True))
 
     def _text(self, column: SourceColumn, field: bytes) -> str:
-        formatted = codec.formatter(column.type_oid)
+        formatted = cursor_codec.formatter(column.type_oid)
         text = formatted(field) if formatted else None
         return text if text is not None else self._text_by_server(column, field)
 
@@ -181,10 +185,10 @@ class Snapshot:
 
     def _fields(self, data: Bytes, start: int) -> tuple[bytes | None, ...]:
         """The cursor of the row at `start`."""
-        return codec.fields(data, self._ordered.indexes, start)
+        return cursor_codec.fields(data, self._ordered.indexes, start)
 
     def _all_fields(self, data: Bytes) -> Iterator[tuple[bytes | None, ...]]:
-        return (self._fields(data, start) for start in codec.starts(data))
+        return (self._fields(data, start) for start in cursor_codec.starts(data))
 
     def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
         return fields
@@ -207,8 +211,157 @@ class TextSnapshot(Snapshot):
         return tuple(None if field == values.NULL else values.unescape(field).encode() for field in found)
 
     def _encoded(self, fields: Sequence[bytes]) -> Sequence[bytes]:
-        is_number = self.type_oid in codec.INTEGERS | codec.TIMES
-        return [codec.encoded(self.type_oid, fields[0].decode())] if is_number else fields
+        is_number = self.type_oid in cursor_codec.INTEGERS | cursor_codec.TIMES
+        return [cursor_codec.encoded(self.type_oid, fields[0].decode())] if is_number else fields
 
     def _all_fields(self, data: Bytes) -> Iterator[tuple[bytes | None, ...]]:
         return (self._fields(line, 0) for line in bytes(data).split(b"\n") if line)
+
+
+CODE = "ROW_TOO_LARGE"
+
+TOLERANCE = 1024
+"""Bytes around the values of a row that the stream has and the size of the values has not."""
+
+
+class WideRow(NamedTuple):
+    """A row that was skipped."""
+
+    cursor: Cursor
+    raw: Sequence[bytes]  # the cursor in binary format, as far as positions need it
+    reject: Reject
+
+
+class _Found(NamedTuple):
+    cursor: Cursor
+    key: tuple[str, ...]
+    column: str
+    size: int
+    null: str | None  # the first column of the cursor that is NULL
+
+
+class WideRows:
+    """What happens to rows that are too large for a run to receive."""
+
+    def __init__(self, definition: Definition, limit: int, policy: RejectPolicy | None, *, show_keys: bool) -> None:
+        self._definition = definition
+        self._limit = limit
+        self._policy = policy
+        self._show_keys = show_keys
+
+    def findings(self) -> tuple[Finding, ...]:
+        """A note for a pipeline that has a quarantine which cannot take such rows."""
+        reason = self._why_never()
+        if self._definition.options.on_reject == "fail" or reason is None:
+            return ()
+        text = (
+            f"a row over {format_bytes(self._limit)} (VITRINE_MAX_ROW_BYTES) fails the run and is not quarantined:"
+            f" {reason}"
+        )
+        return (Finding(CODE, text, note=True),)
+
+    def reject_next(self, ordered: OrderedQuery, after: Cursor | None) -> WideRow:
+        """The row after this cursor, which is too large, as a reject; DataError if it may not be quarantined."""
+        try:
+            found = self._find(ordered, after)
+        except VitrineError:
+            found = None  # the source did not answer: the error about the row matters more
+        is_partial = ordered.read.only is not None or ordered.read.limit is not None
+        if self._policy is None or self._definition.options.on_reject == "fail" or is_partial or self._why_never():
+            raise self._refusal(found)
+        if found is None or found.size + TOLERANCE <= self._limit:
+            # it changed since, or several rows have one cursor
+            raise TransientError(
+                f"source query: a row had more than {format_bytes(self._limit)} (VITRINE_MAX_ROW_BYTES), but it was not"
+                " found again to be quarantined; if this repeats, several rows have the same key or cursor",
+                code=CODE,
+            )
+        if found.null is not None:
+            count = ordered.query.count_nulls(found.null)
+            raise ordered.query.null_cursor(found.null, count, complete=ordered.read.complete)
+        reason = f"the row has {_megabytes(found.size)}, more than {self._describe(found)}"
+        reject = Reject(keys.to_text(found.key), found.column, CODE, reason, "{}")
+        self._policy.judge(reject)
+        is_number = ordered.type_oid in cursor_codec.INTEGERS | cursor_codec.TIMES
+        raw = [cursor_codec.encoded(ordered.type_oid, found.cursor[0])] if is_number else [found.cursor[0].encode()]
+        return WideRow(found.cursor, raw, reject)
+
+    def _why_never(self) -> str | None:
+        """Why such a row cannot be quarantined; None if it can."""
+        if self._definition.transform_steps:
+            return "only the transforms know the key of its row in the target"
+        if self._definition.mode is Mode.INCREMENTAL and not self._definition.key_columns:
+            return "key_columns are not given"
+        if self._definition.options.on_duplicate_key == "last":
+            return "with on_duplicate_key: last, it may be one of several rows with its key"
+        return None
+
+    def _refusal(self, found: _Found | None) -> DataError:
+        which = f"row {'/'.join(found.key)}" if found and self._show_keys else "a row"
+        others = (
+            "or raise that limit" if self._why_never() else "raise that limit, or set options.on_reject: quarantine"
+        )
+        return DataError(
+            f"source query: {which} has more than {self._describe(found)}; leave the column out, shorten it in the"
+            f" query, {others}",
+            code=CODE,
+        )
+
+    def _describe(self, found: _Found | None) -> str:
+        where = f", most of it in column '{found.column}'" if found else ""
+        return f"{format_bytes(self._limit)} (VITRINE_MAX_ROW_BYTES){where}"
+
+    def _find(self, ordered: OrderedQuery, after: Cursor | None) -> _Found | None:
+        """The first row after the cursor, as text under our settings; none of its other values is received."""
+        query = ordered.query
+        names = self._definition.key_columns or ordered.read.order
+        first = sql.SQL("SELECT * FROM ({}) AS r LIMIT 1").format(ordered.rows_statement(after))
+        statement = sql.SQL(
+            "{} SELECT ARRAY[{}] AS cursor, ARRAY[{}] AS key, ARRAY[{}]::bigint[] AS widths, {} AS size FROM q WHERE {}"
+        ).format(
+            compare_sql.computed_under_formats(first),
+            sql.SQL(", ").join(_text_or_null(column.name) for column in ordered.columns),
+            sql.SQL(", ").join(map(_text, names)),
+            sql.SQL(", ").join(map(_width, query.columns)),
+            _SIZES[ordered.read.lane is Lane.COPY](query.columns),
+            compare_sql.FORMATS_APPLIED,
+        )
+        with query.reading(executes=True) as session:
+            row = fetch_extended(session, statement)
+        if row is None:
+            return None
+        widest = max(zip(row["widths"], query.columns, strict=True), key=lambda pair: pair[0])[1]
+        missing = [one.name for one, text in zip(ordered.columns, row["cursor"], strict=True) if text is None]
+        return _Found(tuple(row["cursor"]), tuple(row["key"]), widest.name, row["size"], next(iter(missing), None))
+
+
+def _text(name: str) -> sql.Composed:
+    return sql.SQL("concat({})").format(sql.Identifier("q", name))
+
+
+def _text_or_null(name: str) -> sql.Composed:
+    return sql.SQL("CASE WHEN {} IS NOT NULL THEN {} END").format(sql.Identifier("q", name), _text(name))
+
+
+def _width(column: SourceColumn) -> sql.Composed:
+    name = sql.Identifier("q", column.name)
+    if column.facts.bare == "bytea":
+        return sql.SQL("coalesce(octet_length({}), 0)").format(name)
+    return sql.SQL("octet_length(concat({}))").format(name)
+
+
+def _binary_size(columns: Sequence[SourceColumn]) -> sql.Composable:
+    return sql.SQL("octet_length(record_send(q.*))::bigint")  # a column may be named q
+
+
+def _text_size(columns: Sequence[SourceColumn]) -> sql.Composable:
+    """With the backslashes before characters that COPY escapes."""
+    escaped = sql.SQL(r"octet_length({0})::bigint + length({0}) - length(translate({0}, E'\\\b\f\n\r\t\v', ''))")
+    return sql.SQL(" + ").join(escaped.format(_text(column.name)) for column in columns)
+
+
+_SIZES = {True: _binary_size, False: _text_size}
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1024**2:.1f}MB"

@@ -6,25 +6,22 @@ from datetime import timedelta
 
 from psycopg import sql
 
-from vitrine import metrics, policy
-from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions
-from vitrine.connectors.postgres.key_places import Relation
-from vitrine.connectors.postgres.source import cursor_codec as codec
-from vitrine.connectors.postgres.source.connections import SourceConnections
-from vitrine.connectors.postgres.source.ordered import OrderedQuery, unordered
-from vitrine.connectors.postgres.source.positions import Tracker
-from vitrine.connectors.postgres.source.query import SourceQuery
+from vitrine import metrics
+from vitrine.connectors.postgres import PostgresSettings, PostgresSourceOptions, cursor_codec
+from vitrine.connectors.postgres.compare_sql import Relation, digest
+from vitrine.connectors.postgres.source.query import OrderedQuery, SourceQuery, unordered
 from vitrine.connectors.postgres.source.relations import Relations
-from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot
-from vitrine.connectors.postgres.source.watermark import Watermarks
-from vitrine.connectors.postgres.source.wide_rows import WideRows
+from vitrine.connectors.postgres.source.session import SourceConnections
+from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSnapshot, WideRows
+from vitrine.connectors.postgres.source.watermark import Tracker, Watermarks
+from vitrine.core.protocols import Throttle
+from vitrine.core.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
+from vitrine.definition.model import Mode
+from vitrine.definition.pipeline import SourceJob
 from vitrine.errors import ConfigError, DataError
-from vitrine.flow.jobs import SourceJob
-from vitrine.flow.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
-from vitrine.flow.throttle import Throttle
-from vitrine.model import Mode
 from vitrine.postgres import raw
 from vitrine.settings import format_bytes
+from vitrine.sql import checkpoint, functions, policy
 
 # The connection is idle while earlier batches are written, plus this reserve
 _IDLE_RESERVE = timedelta(minutes=1)
@@ -42,7 +39,7 @@ class PostgresSource:
         definition = job.definition
         if definition.query is None or job.url is None:
             raise ConfigError("source_query is missing: give the query to read", code="PLAN")
-        listed = policy.parse_calls(job.settings.allowed_functions)
+        listed = functions.parse_calls(job.settings.allowed_functions)
         checked = policy.read_only(definition.query, job.settings.allowed_source_schemas, listed)
         if checked.uses_checkpoint and definition.mode is Mode.FULL:
             raise ConfigError("$1 is the checkpoint of an incremental pipeline; a full one has none", code="PARAM")
@@ -81,8 +78,6 @@ class PostgresSource:
 
     def digest(self, compare: Compare) -> Sequence[Digest]:
         """Digests of the whole query, independent of the checkpoint."""
-        from vitrine.connectors.postgres import digest as figures  # a run does not need it, and would start later
-
         skipped = sql.SQL("")
         if self._definition.mode is Mode.INCREMENTAL and self._definition.options.on_null_cursor == "ignore":
             cursor = [name for name in (self._definition.incremental_key, self._definition.tie_breaker) if name]
@@ -93,7 +88,7 @@ class PostgresSource:
         )
         relation = Relation(rows, own_settings=self._connections.has_own_times)
         with self._query.reading(executes=True) as connection:
-            return figures.digest(connection, relation, compare)
+            return digest(connection, relation, compare)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -157,7 +152,7 @@ class PostgresSource:
         for chunk in snapshot.chunks():
             self._count_bytes(len(chunk.data))
             # rows are sorted, so the last one shows whether the batch has any in the future
-            if latest is not None and codec.number(snapshot.type_oid, snapshot.raw_end[0]) > latest:
+            if latest is not None and cursor_codec.number(snapshot.type_oid, snapshot.raw_end[0]) > latest:
                 beyond = snapshot.count_beyond(latest, chunk.data)
                 metrics.future_rows(str(self._log_fields.get("pipeline")), beyond)
             yield chunk
@@ -207,7 +202,7 @@ class PostgresSource:
 
 
 def _why_filtered(query: str) -> str | None:
-    place = policy.other_use_of_checkpoint(query) if "$1" in query else None
+    place = checkpoint.other_use_of_checkpoint(query) if "$1" in query else None
     if place is None:
         return None
     return (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from vitrine.plugins import Connector, SinkSpec, SourceSpec
+from vitrine.definition.connectors import Connector, SinkSpec, SourceSpec
 from vitrine.settings import ConnectorSettings
 
 

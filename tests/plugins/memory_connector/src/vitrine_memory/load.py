@@ -4,12 +4,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from vitrine.checks import RowCount
+from vitrine.core.checks import Results, RowCount, refuse_failed
+from vitrine.core.protocols import LoadState
+from vitrine.core.row_checks import count_result
+from vitrine.core.rows import Batch, Column, Counts, Generation, LoadInfo, Stamp, Written
 from vitrine.errors import DataError
-from vitrine.flow.check_results import Results, refuse_failed
-from vitrine.flow.checks import count_result
-from vitrine.flow.protocols import LoadState
-from vitrine.flow.rows import Batch, Column, Counts, Generation, LoadInfo, Stamp, Written
 from vitrine_memory.requests import Requests
 from vitrine_memory.storage import StoredTarget
 from vitrine_memory.unit import StagedUnit

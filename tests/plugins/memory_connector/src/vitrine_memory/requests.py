@@ -6,11 +6,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from vitrine.checks import BaseCheck
+from vitrine.core import row_checks
+from vitrine.core.checks import BaseCheck, Results
+from vitrine.definition.pipeline import SinkJob
 from vitrine.errors import ConfigError, TransientError
-from vitrine.flow import checks as rules
-from vitrine.flow.check_results import Results
-from vitrine.flow.jobs import SinkJob
 from vitrine_memory import MemorySettings, MemorySinkOptions
 from vitrine_memory.storage import Document, NoSuchTarget, Reply, Storage, VersionConflict
 
@@ -49,9 +48,9 @@ class Requests:
         self, checks: Sequence[BaseCheck], rows: Sequence[dict[str, str | None]], types: dict[str, str]
     ) -> Results:
         """What checks of single rows find in these."""
-        rules.refuse_unfit(checks, types, str(self.job.target))
+        row_checks.refuse_unfit(checks, types, str(self.job.target))
         key, show_keys = self.job.definition.key_columns, self.job.run.show_keys
-        return rules.results_in(checks, rows, types, key, show_keys=show_keys)
+        return row_checks.results_in(checks, rows, types, key, show_keys=show_keys)
 
     def cancel(self) -> None:
         self._cancelled.set()

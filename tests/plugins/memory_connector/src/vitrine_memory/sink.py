@@ -6,12 +6,10 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from vitrine.copytext import text_of, values
-from vitrine.errors import ConfigError, DataError
-from vitrine.flow import checks as rules
-from vitrine.flow.jobs import SweepJob
-from vitrine.flow.keys import is_within, rank
-from vitrine.flow.rows import (
+from vitrine.core import row_checks
+from vitrine.core.copytext import text_of, values
+from vitrine.core.keys import is_within, rank
+from vitrine.core.rows import (
     Batch,
     Column,
     Compare,
@@ -28,6 +26,8 @@ from vitrine.flow.rows import (
     TargetInfo,
     TextRows,
 )
+from vitrine.definition.pipeline import SweepJob
+from vitrine.errors import ConfigError, DataError
 from vitrine_memory import MemorySettings
 from vitrine_memory.load import MemoryLoad
 from vitrine_memory.requests import WAIT_SECONDS, Job, Requests, translated
@@ -143,8 +143,8 @@ class MemorySink:
                 yield Finding("TYPE", text, column.name, fatal=True)
         types = {column.name: column.type for column in columns}
         for check in self._definition.checks if columns else ():
-            if reason := rules.unfit_reason(check, types, str(self._target)):
-                yield Finding(rules.CHECK_COLUMN, reason, fatal=True)
+            if reason := row_checks.unfit_reason(check, types, str(self._target)):
+                yield Finding(row_checks.CHECK_COLUMN, reason, fatal=True)
         if found is not None and self._definition.options.on_schema_change == "fail":
             known = {column.name for column in found.columns}
             for name in (name for name in names if name not in known):

@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from vitrine.copytext import rows_of, values
-from vitrine.errors import ConfigError, DataError, TransientError
-from vitrine.flow.jobs import SourceJob
-from vitrine.flow.keys import is_within, rank
-from vitrine.flow.rows import (
+from vitrine.core.copytext import rows_of, values
+from vitrine.core.keys import is_within, rank
+from vitrine.core.protocols import Throttle
+from vitrine.core.rows import (
     Batch,
     Column,
     Compare,
@@ -25,9 +24,10 @@ from vitrine.flow.rows import (
     TextRows,
     Watermark,
 )
-from vitrine.flow.throttle import Throttle
-from vitrine.ids import Cursor
-from vitrine.plugins import NoOptions
+from vitrine.core.status import Cursor
+from vitrine.definition.connectors import NoOptions
+from vitrine.definition.pipeline import SourceJob
+from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine_memory import MemorySettings
 
 Texts = dict[str, str | None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from vitrine.flow.rows import Column, Key
+from vitrine.core.rows import Column, Key
 
 _TABLES = """
     CREATE TABLE IF NOT EXISTS targets (name PRIMARY KEY, identity, columns, collection);

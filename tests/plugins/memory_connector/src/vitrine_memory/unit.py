@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from vitrine.flow.check_results import refuse_failed
-from vitrine.flow.rows import NOTHING_WRITTEN, Batch, Counts, Key, Reject, Written
+from vitrine.core.checks import refuse_failed
+from vitrine.core.rows import NOTHING_WRITTEN, Batch, Counts, Key, Reject, Written
 from vitrine_memory.requests import Put, Requests
 from vitrine_memory.storage import Document
 

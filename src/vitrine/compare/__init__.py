@@ -1,0 +1,1 @@
+"""Compares a mart with its source: by digests, key by key, or for one row."""

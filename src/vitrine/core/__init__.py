@@ -1,0 +1,1 @@
+"""What moves rows: the loop, its values and its interfaces; no I/O and no driver."""

@@ -1,0 +1,1 @@
+"""What a user writes: definitions, their files, and what they may name."""

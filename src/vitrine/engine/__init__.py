@@ -1,1 +1,0 @@
-"""Interprets definitions: plans, validation, reconciliation."""

@@ -1,0 +1,1 @@
+"""From a definition to the steps of a run."""

@@ -1,0 +1,1 @@
+"""The registered transforms and readers that come with Vitrine, one file each."""

@@ -1,1 +1,0 @@
-"""Registered Python readers, one file each: rows from sources that are not databases."""

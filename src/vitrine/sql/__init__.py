@@ -1,0 +1,1 @@
+"""What SQL of users may contain, decided from its syntax tree alone."""

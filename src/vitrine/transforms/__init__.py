@@ -1,1 +1,0 @@
-"""Registered transforms, one file each."""
