@@ -13,8 +13,9 @@ from tests.helpers.folders import server_folder
 from tests.helpers.running import succeed
 from vitrine.definition.model import Definition
 from vitrine.operations import definitions, plans
+from vitrine.operations.access import list_audit_log
 from vitrine.operations.bodies.plans import ApplyBody, DocumentBody
-from vitrine.operations.context import Context, Role, list_audit_log
+from vitrine.operations.context import Context, Role
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import pipelines

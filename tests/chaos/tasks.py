@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition.registry import transforms
 
 if TYPE_CHECKING:

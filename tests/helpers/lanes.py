@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition import registry
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from vitrine.core.rows import (
     Column,
     Compare,
     Counts,
+    Cursor,
     Digest,
     Entry,
     Generation,
@@ -20,6 +21,7 @@ from vitrine.core.rows import (
     Position,
     PythonRows,
     Read,
+    Row,
     Saved,
     Selection,
     SourceInfo,
@@ -29,7 +31,6 @@ from vitrine.core.rows import (
     Watermark,
     Written,
 )
-from vitrine.core.status import Cursor, Row
 from vitrine.errors import DataError
 from vitrine.store.checkpoint import advance
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.helpers.tasks import register
 from vitrine.core.copytext import values
-from vitrine.core.rows import Column, Kind, kind_of
-from vitrine.core.status import Cursor, Row
+from vitrine.core.rows import Column, Cursor, Kind, Row, kind_of
 from vitrine.definition.registry import Kind as TaskKind
 from vitrine.definition.registry import Task
 from vitrine_testing import SAMPLES, Fault, NotSimulated, Texts

@@ -17,7 +17,6 @@ from vitrine.core.status import Status
 from vitrine.definition.model import Definition
 from vitrine.errors import ConfigError
 from vitrine.operations import access, control, definitions, history
-from vitrine.operations import context as audit
 from vitrine.operations.bodies.access import NewToken
 from vitrine.operations.bodies.runs import StateChange
 from vitrine.operations.context import Caller, Context, Role
@@ -223,11 +222,11 @@ def next_connection(operator: Context) -> Connection:
 
 
 def test_the_whole_log_is_exported(operator: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
+    monkeypatch.setattr(access, "EXPORT_PAGE", 2)
     for change in CHANGES.values():
         change(operator)
-    assert [one.operation for one in audit.export_audit_log(operator)] == list(reversed(CHANGES))
-    assert [one.operation for one in audit.export_audit_log(operator, AuditFilters(operation="pipelines.run"))] == [
+    assert [one.operation for one in access.export_audit_log(operator)] == list(reversed(CHANGES))
+    assert [one.operation for one in access.export_audit_log(operator, AuditFilters(operation="pipelines.run"))] == [
         "pipelines.run"
     ]
 
@@ -236,4 +235,4 @@ def test_only_an_administrator_reads_the_log(settings: Settings, connection: Con
     for role in (Role.VIEWER, Role.OPERATOR):
         limited = Context(settings, Caller("console", "x", role), context(settings, connection).connection)
         with pytest.raises(Exception, match="needs the role admin"):
-            audit.list_audit_log(limited)
+            access.list_audit_log(limited)

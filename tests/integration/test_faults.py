@@ -29,8 +29,7 @@ from tests.helpers.ratings import create_ratings, is_right
 from tests.helpers.running import differences, once_read, run, succeed
 from vitrine.connectors.postgres.source import watermark
 from vitrine.core.protocols import Outcome
-from vitrine.core.rows import Counts
-from vitrine.core.status import Row
+from vitrine.core.rows import Counts, Row
 from vitrine.definition import registry
 from vitrine.definition.model import Definition
 from vitrine.definition.pipeline import Pipeline

@@ -11,8 +11,7 @@ from tests.helpers.events import EVENTS, create_events, events_are_right, fill_e
 from tests.helpers.running import differences, once_read, run, succeed
 from vitrine import failpoints
 from vitrine.core.protocols import Outcome
-from vitrine.core.rows import Counts
-from vitrine.core.status import Row
+from vitrine.core.rows import Counts, Row
 from vitrine.definition import registry
 from vitrine.postgres import Connection
 from vitrine.settings import Settings

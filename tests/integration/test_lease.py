@@ -20,7 +20,8 @@ from tests.helpers.waiting import wait_until
 from vitrine import failpoints
 from vitrine.connectors.postgres.sink import session
 from vitrine.core.protocols import Outcome
-from vitrine.core.status import Row, RunStatus, Status
+from vitrine.core.rows import Row
+from vitrine.core.status import RunStatus, Status
 from vitrine.definition import registry
 from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.errors import LeaseLost

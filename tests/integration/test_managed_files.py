@@ -18,8 +18,9 @@ from vitrine.definition.pipeline import AppliedFile
 from vitrine.definition.yaml import Document
 from vitrine.errors import Forbidden
 from vitrine.operations import definitions, plans
+from vitrine.operations.access import list_audit_log
 from vitrine.operations.bodies.plans import AppliedBody, ApplyBody, DocumentBody
-from vitrine.operations.context import Context, Role, list_audit_log
+from vitrine.operations.context import Context, Role
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 from vitrine.store import pipelines

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from tests.helpers.running import create, differences, run, succeed
 from vitrine.connectors.postgres.sink import numbering, rejects
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition import registry
 from vitrine.definition.pipeline import Pipeline
 from vitrine.definition.registry import Kind, Task

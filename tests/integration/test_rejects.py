@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from tests.helpers.running import create, differences, run, succeed
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition import registry
 from vitrine.definition.pipeline import Pipeline
 from vitrine.definition.registry import Kind, Task

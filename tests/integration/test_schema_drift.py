@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.events import both_modes
 from tests.helpers.running import create, differences, run, succeed
 from tests.helpers.tasks import register
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition.pipeline import Pipeline
 from vitrine.definition.registry import Kind, Task
 from vitrine.operations import changes

@@ -17,7 +17,8 @@ from tests.helpers.waiting import wait_until
 from vitrine.compare import reconcile
 from vitrine.connectors.elasticsearch import index
 from vitrine.core.protocols import Outcome
-from vitrine.core.status import RequestKind, Row, Status
+from vitrine.core.rows import Row
+from vitrine.core.status import RequestKind, Status
 from vitrine.definition import registry
 from vitrine.definition.pipeline import Pipeline
 from vitrine.definition.registry import Kind, Task

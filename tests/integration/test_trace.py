@@ -11,7 +11,8 @@ from tests.helpers.reconciling import keys, last_result, report
 from tests.helpers.running import create, run, run_one_batch, succeed
 from tests.helpers.tasks import register
 from tests.helpers.tracing import differing, resend, trace
-from vitrine.core.status import Cursor, Row, Status
+from vitrine.core.rows import Cursor, Row
+from vitrine.core.status import Status
 from vitrine.definition.pipeline import Pipeline
 from vitrine.definition.registry import Kind, Task
 from vitrine.errors import ConfigError, TransientError

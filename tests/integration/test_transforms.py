@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from tests.helpers.running import create, run, succeed
 from vitrine.compare import reconcile
 from vitrine.core.protocols import Outcome
-from vitrine.core.status import Cursor, Row
+from vitrine.core.rows import Cursor, Row
 from vitrine.definition import registry
 from vitrine.definition.registry import Kind, Task
 from vitrine.postgres import Connection

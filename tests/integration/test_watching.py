@@ -17,8 +17,7 @@ from tests.helpers.waiting import wait_until
 from vitrine import metrics
 from vitrine.api.app import create_app
 from vitrine.core.protocols import Outcome
-from vitrine.core.rows import Counts
-from vitrine.core.status import Row
+from vitrine.core.rows import Counts, Row
 from vitrine.definition import registry
 from vitrine.definition.pipeline import Pipeline
 from vitrine.postgres import Connection, connect

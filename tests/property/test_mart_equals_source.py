@@ -29,8 +29,8 @@ from tests.property.driving import drive
 from tests.property.world import WRITERS, Point, When, World, Writer, nothing, opened
 from vitrine.connectors.postgres.source import watermark
 from vitrine.core.protocols import Outcome
-from vitrine.core.rows import Counts
-from vitrine.core.status import LEASED, PipelineId, Row, Status
+from vitrine.core.rows import Counts, Row
+from vitrine.core.status import LEASED, PipelineId, Status
 from vitrine.definition import model, registry
 from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.errors import TransitionRefused

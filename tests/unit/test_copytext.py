@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from vitrine.core.copytext import frames, rows, text_of, values
 from vitrine.core.copytext.values import Unreadable, UnreadableValue
-from vitrine.core.rows import START, Batch, Column, FrameRows, PythonRows
-from vitrine.core.status import Row
+from vitrine.core.rows import START, Batch, Column, FrameRows, PythonRows, Row
 from vitrine.errors import DataError
 
 COLUMNS = (Column("id", "integer"), Column("title", "text"), Column("doc", "jsonb"), Column("span", "interval"))

@@ -33,12 +33,12 @@ from vitrine.core.rows import (
     Position,
     PythonRows,
     Read,
+    Row,
     State,
     Step,
     Watermark,
     Written,
 )
-from vitrine.core.status import Row
 from vitrine.errors import ConfigError, DataError, TransientError
 
 ORDER = ("modified", "id")

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition import registry
 from vitrine.definition.registry import FieldError
 from vitrine.errors import ConfigError

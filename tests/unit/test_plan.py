@@ -17,8 +17,8 @@ from vitrine.connectors.postgres.sink.sink import PostgresSink
 from vitrine.connectors.postgres.source.source import PostgresSource
 from vitrine.connectors.python_reader.source import PythonReaderSource
 from vitrine.core.protocols import Limits
-from vitrine.core.rows import START, Batch, Column, Finding, FrameRows, Lane, TextRows
-from vitrine.core.status import PipelineId, Row, RunId, RunOptions
+from vitrine.core.rows import START, Batch, Column, Finding, FrameRows, Lane, Row, TextRows
+from vitrine.core.status import PipelineId, RunId, RunOptions
 from vitrine.definition import registry
 from vitrine.definition.model import Definition
 from vitrine.definition.pipeline import Claim

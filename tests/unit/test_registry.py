@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition import registry
 from vitrine.definition.registry import Kind, Readers, Task, Transforms, describe_options
 from vitrine.errors import ConfigError

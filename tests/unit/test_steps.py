@@ -12,8 +12,7 @@ from pydantic import BaseModel, Field
 
 from vitrine.core.copytext import text_of
 from vitrine.core.protocols import Transformer
-from vitrine.core.rows import Batch, Column, FrameRows, Lane, Payload, Position, PythonRows, TextRows
-from vitrine.core.status import Row
+from vitrine.core.rows import Batch, Column, FrameRows, Lane, Payload, Position, PythonRows, Row, TextRows
 from vitrine.definition.registry import Kind, RowTransform, Task
 from vitrine.errors import ConfigError, DataError
 from vitrine.plan.transforms import conversion, step_of

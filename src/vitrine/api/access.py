@@ -30,7 +30,7 @@ from vitrine.api.permissions import Permission
 from vitrine.api.problems import Refused, documented
 from vitrine.errors import VitrineError
 from vitrine.listening import HostRule, parse_address
-from vitrine.operations import access, context
+from vitrine.operations import access
 from vitrine.operations.bodies.access import TOKEN_NAME, AuditPage, CreatedToken, NewToken, TokenPage, WhoAmI
 from vitrine.operations.context import ANONYMOUS, Caller, Role
 from vitrine.settings import Settings
@@ -452,7 +452,7 @@ def list_audit(
     """Every change, newest first: who asked for it, from where, and what it was before and after."""
     start = since.replace(tzinfo=UTC) if since and since.tzinfo is None else since
     filters = AuditFilters(pipeline=pipeline, actor=actor, operation=operation, since=start)
-    return context.list_audit_log(service, filters, before=before, limit=limit)
+    return access.list_audit_log(service, filters, before=before, limit=limit)
 
 
 def _read_again(request: Request) -> None:

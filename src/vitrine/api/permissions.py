@@ -8,7 +8,7 @@ from typing import Any
 from starlette.routing import compile_path
 
 from vitrine.api.parameters import PREFIX
-from vitrine.operations import access, checks, context, control, definitions, history, plans
+from vitrine.operations import access, checks, control, definitions, history, plans
 from vitrine.operations.context import Role, role_of
 
 Key = tuple[str, str]
@@ -62,7 +62,7 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("GET", "/tokens"): access.list_tokens,
     ("POST", "/tokens"): access.create_token,
     ("DELETE", "/tokens/{name}"): access.revoke_token,
-    ("GET", "/audit"): context.list_audit_log,
+    ("GET", "/audit"): access.list_audit_log,
 }
 """Routes under both prefixes, and the service function that each calls and that names the role."""
 

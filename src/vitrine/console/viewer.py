@@ -1,24 +1,29 @@
-"""One open page: who uses it, what it watches, how it calls operations, and the frame around it."""
+"""The open pages: who uses each, what it watches, how it calls operations, and the frame around it."""
 
+import asyncio
+import gc
 import logging
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Generator, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 import psycopg
+from fastapi import Request, Response
 from nicegui import Client, ui
+from starlette.exceptions import HTTPException
 
+from vitrine.api.access import TokenReader
 from vitrine.api.connections import Pool, make_context
 from vitrine.console import parts, texts
 from vitrine.console.components import Age
-from vitrine.console.guard import Sessions, Visitor
+from vitrine.console.guard import VISITOR, Sessions, Visitor
 from vitrine.console.poller import INTERVAL_SECONDS, ROUND_SECONDS, Fetch, Poller, Show, State
 from vitrine.errors import VitrineError
-from vitrine.operations.context import Context, Role
+from vitrine.operations.context import Caller, Context, Role
 from vitrine.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -289,3 +294,99 @@ def _who(viewer: Viewer) -> None:
         shown.props["title"] = f"{viewer.name}: {viewer.visitor.caller.role}"
         with ui.element("button").props('type="submit"').classes("v-button"):
             parts.text(texts.LOG_OUT)
+
+
+MAX_PAGES = 200
+"""So many pages may be open in one process; each holds its elements in memory."""
+
+COLLECTED_PAGES = 50
+COLLECT_SECONDS = 0.2
+"""The memory of closed pages is freed when none is open, or after so many; it stops the process for about 0.1 s."""
+
+COLLECT_TURNS = 20
+"""Of the event loop."""
+
+Build = Callable[[Viewer, Request], Awaitable[None]]
+
+
+class Console:
+    """The pages of one process, and what they share."""
+
+    def __init__(self, settings: Settings, pool: Pool, tokens: TokenReader) -> None:
+        self.settings = settings
+        self.sessions = Sessions(pool, tokens)
+        self._pool = pool
+        self._viewers: dict[str, Viewer] = {}
+        self._closed = 0  # since the last collection
+        self._collecting: asyncio.Task[None] | None = None  # the loop itself would not keep it
+        reader = make_context(settings, pool, Caller("console", "vitrine", Role.VIEWER))
+        self.poller = Poller(reader, self._admit)
+
+    def page(self, path: str, *, title: str, role: Role = Role.VIEWER) -> Callable[[Build], Build]:
+        """A page under /console; its function builds the content inside the frame. `role`: who may open it."""
+
+        def decorate(build: Build) -> Build:
+            @wraps(build)
+            async def show(request: Request, client: Client) -> Response | None:
+                return await self._show(build, request, client, title, role)
+
+            # NiceGUI reads the parameters of the function
+            del show.__dict__["__wrapped__"]
+            ui.page(path, title=f"{title} · {texts.PRODUCT}", response_timeout=20)(show)
+            return build
+
+        return decorate
+
+    def may_connect(self, page: str, session: bytes | None) -> bool:
+        viewer = self._viewers.get(page)
+        # a page that is not known was built before a restart: NiceGUI lets its browser load it again
+        # guarantee: H33
+        return viewer is None or viewer.visitor.session == session
+
+    async def _show(self, build: Build, request: Request, client: Client, title: str, role: Role) -> Response | None:
+        visitor = cast(Visitor, request.scope[VISITOR])
+        if len(self._viewers) >= MAX_PAGES:
+            raise HTTPException(503, texts.TOO_MANY_PAGES)
+        viewer = Viewer(
+            client,
+            visitor,
+            settings=self.settings,
+            pool=self._pool,
+            sessions=self.sessions,
+            poller=self.poller,
+        )
+        self._viewers[client.id] = viewer
+        with build_frame(viewer, title, request.url.path) as shown:
+            number = self.poller.listen(shown)
+            cast(Any, client).on_delete(lambda: self._close(client.id, number))
+            if not viewer.may(role):
+                refused(role)
+                return None
+            await build(viewer, request)
+        return None
+
+    def _close(self, page: str, number: int) -> None:
+        self.poller.close(number)
+        viewer = self._viewers.pop(page, None)
+        if viewer is not None:
+            viewer.close()
+            self._closed += 1
+        if self._closed >= COLLECTED_PAGES or (self._closed and not self._viewers):
+            self._closed = 0
+            self._collecting = asyncio.create_task(_collect(), name="console collection")
+
+    async def _admit(self) -> None:
+        """Pages whose token was revoked, or whose session has ended, are left."""
+        viewers = list(self._viewers.values())
+        await self.sessions.refresh({one.visitor.session for one in viewers if one.visitor.session is not None})
+        for viewer in viewers:
+            await viewer.again()
+
+
+async def _collect() -> None:
+    """Free elements, which refer to one another: Python itself would do so when the heap has grown by a quarter."""
+    await asyncio.sleep(COLLECT_SECONDS)
+    # tasks of NiceGUI refer to the pages; on a busy machine they are due at the same moment, and must end before
+    for _ in range(COLLECT_TURNS):
+        await asyncio.sleep(0)
+    gc.collect()

@@ -9,8 +9,12 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from vitrine.core.checks import BaseCheck, CheckResult
-from vitrine.core.status import Cursor, Row
 from vitrine.errors import Place
+
+Row = dict[str, Any]
+
+Cursor = tuple[str, ...]
+"""The last position read: the cursor columns in PostgreSQL's text format (UTC and ISO), so that nothing is rounded."""
 
 Key = tuple[str, ...]
 """The key columns of a row in PostgreSQL's text format (UTC and ISO)."""

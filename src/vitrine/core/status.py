@@ -5,17 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple, NewType
+from typing import NamedTuple, NewType
 from uuid import UUID
 
 PipelineId = NewType("PipelineId", UUID)
 RunId = NewType("RunId", int)
 RequestId = NewType("RequestId", UUID)
-
-Row = dict[str, Any]
-
-Cursor = tuple[str, ...]
-"""The last position read: the cursor columns in PostgreSQL's text format (UTC and ISO), so that nothing is rounded."""
 
 
 class Status(StrEnum):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, 
 from pydantic import BaseModel, ValidationError
 
 from vitrine import input_errors
-from vitrine.core.status import Cursor, Row
+from vitrine.core.rows import Cursor, Row
 from vitrine.definition.connectors import entry_points
 from vitrine.definition.model import NAME
 from vitrine.errors import ConfigError

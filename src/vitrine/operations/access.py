@@ -1,15 +1,20 @@
-"""Access tokens and sessions of the console, and who the caller is."""
+"""Access tokens, sessions of the console, who the caller is, and the audit log."""
 
 import secrets
+from collections.abc import Iterator
 from datetime import timedelta
 from hashlib import sha256
 from uuid import UUID
 
 from vitrine.errors import ConfigError, NotFound
-from vitrine.operations.bodies.access import CreatedToken, NewToken, TokenBody, TokenPage, WhoAmI
+from vitrine.operations.bodies.access import AuditBody, AuditPage, CreatedToken, NewToken, TokenBody, TokenPage, WhoAmI
 from vitrine.operations.context import Context, Role, allowed, recorded
 from vitrine.store import access
+from vitrine.store.access import AuditFilters
 from vitrine.text import SHOWN, new_token, token_hash
+
+EXPORT_PAGE = 1000
+NO_FILTERS = AuditFilters()
 
 
 @allowed(Role.ADMIN)
@@ -91,3 +96,23 @@ def close_session(context: Context, session_id: str) -> None:
     with context.connection() as connection, recorded(context, connection, "sessions.close") as record:
         if access.delete_session(connection, hash_of(session_id)):
             record.add()
+
+
+@allowed(Role.ADMIN)
+def list_audit_log(
+    context: Context, filters: AuditFilters = NO_FILTERS, *, before: int | None = None, limit: int = 50
+) -> AuditPage:
+    """Newest first; `before` is the id of the last entry of the page before."""
+    with context.connection() as connection:
+        found = access.list_audit(connection, filters, before=before or access.NEWEST, limit=limit + 1)
+    items = [AuditBody.of(entry) for entry in found[:limit]]
+    return AuditPage(items=items, next=items[-1].id if len(found) > limit else None)
+
+
+def export_audit_log(context: Context, filters: AuditFilters = NO_FILTERS) -> Iterator[AuditBody]:
+    """Every entry, newest first, a page at a time."""
+    page = list_audit_log(context, filters, limit=EXPORT_PAGE)
+    yield from page.items
+    while page.next is not None:
+        page = list_audit_log(context, filters, before=page.next, limit=EXPORT_PAGE)
+        yield from page.items

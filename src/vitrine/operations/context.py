@@ -4,12 +4,12 @@ import json
 import os
 import pwd
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from vitrine.core.status import PipelineId
 from vitrine.definition.pipeline import Pipeline
@@ -18,12 +18,8 @@ from vitrine.failpoints import reach
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import access
-from vitrine.store.access import AuditFilters
 from vitrine.store.database import transaction
 from vitrine.store.pipelines import Stored
-
-if TYPE_CHECKING:
-    from vitrine.operations.bodies.access import AuditBody, AuditPage
 
 
 class Role(StrEnum):
@@ -143,8 +139,6 @@ def give_slot_back() -> None:
 
 
 Facts = Mapping[str, Any]
-EXPORT_PAGE = 1000
-NO_FILTERS = AuditFilters()
 
 
 class Named(Protocol):
@@ -232,25 +226,3 @@ def differing(old: Stored, new: Stored) -> tuple[dict[str, Any], dict[str, Any]]
 def _plain(facts: Facts | None) -> dict[str, Any] | None:
     """As JSON can hold them: ids and times as text."""
     return None if facts is None else json.loads(json.dumps(dict(facts), default=str))
-
-
-@allowed(Role.ADMIN)
-def list_audit_log(
-    context: Context, filters: AuditFilters = NO_FILTERS, *, before: int | None = None, limit: int = 50
-) -> "AuditPage":
-    """Newest first; `before` is the id of the last entry of the page before."""
-    from vitrine.operations.bodies.access import AuditBody, AuditPage  # `vitrine run` does not need them
-
-    with context.connection() as connection:
-        found = access.list_audit(connection, filters, before=before or access.NEWEST, limit=limit + 1)
-    items = [AuditBody.of(entry) for entry in found[:limit]]
-    return AuditPage(items=items, next=items[-1].id if len(found) > limit else None)
-
-
-def export_audit_log(context: Context, filters: AuditFilters = NO_FILTERS) -> Iterator["AuditBody"]:
-    """Every entry, newest first, a page at a time."""
-    page = list_audit_log(context, filters, limit=EXPORT_PAGE)
-    yield from page.items
-    while page.next is not None:
-        page = list_audit_log(context, filters, before=page.next, limit=EXPORT_PAGE)
-        yield from page.items

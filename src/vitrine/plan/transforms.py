@@ -10,8 +10,19 @@ from uuid import UUID
 
 from vitrine.core.copytext import frame_of, frames, rows_of, text_of, values
 from vitrine.core.protocols import Transformer
-from vitrine.core.rows import Batch, Column, FrameRows, Key, Lane, Payload, PythonRows, TextRows, is_mark, is_marked
-from vitrine.core.status import Row
+from vitrine.core.rows import (
+    Batch,
+    Column,
+    FrameRows,
+    Key,
+    Lane,
+    Payload,
+    PythonRows,
+    Row,
+    TextRows,
+    is_mark,
+    is_marked,
+)
 from vitrine.definition.registry import BoundTask, FieldError, Kind
 from vitrine.errors import ConfigError, DataError, is_failure
 

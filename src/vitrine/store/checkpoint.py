@@ -16,6 +16,7 @@ from vitrine.core.protocols import Outcome, Stop, Transaction
 from vitrine.core.rows import (
     UNITS_PER_TOKEN,
     Counts,
+    Cursor,
     Entry,
     Generation,
     KeptGeneration,
@@ -27,7 +28,7 @@ from vitrine.core.rows import (
     Step,
     Written,
 )
-from vitrine.core.status import Cursor, PipelineId, RequestKind, Status
+from vitrine.core.status import PipelineId, RequestKind, Status
 from vitrine.definition.pipeline import Claim
 from vitrine.errors import CheckpointMoved, LeaseLost
 from vitrine.postgres import Connection

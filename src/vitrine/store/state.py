@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
-from vitrine.core.rows import START, Generation, KeptGeneration, Position, State
-from vitrine.core.status import Cursor, PipelineId, RequestId
+from vitrine.core.rows import START, Cursor, Generation, KeptGeneration, Position, State
+from vitrine.core.status import PipelineId, RequestId
 from vitrine.definition.pipeline import Claim
 from vitrine.errors import CheckpointMoved
 from vitrine.postgres import Connection

@@ -17,6 +17,7 @@ from vitrine.core.rows import (
     BinaryRows,
     Column,
     Compare,
+    Cursor,
     Digest,
     KeyRange,
     Lane,
@@ -27,7 +28,6 @@ from vitrine.core.rows import (
     TextRows,
     Watermark,
 )
-from vitrine.core.status import Cursor
 from vitrine.definition import connectors
 from vitrine.definition.connectors import Connector, NoOptions, SourceSpec
 from vitrine.definition.pipeline import SourceJob

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from vitrine import input_errors, settings
 from vitrine.compare.digests import digest_rows
 from vitrine.core.protocols import Limits, Source, Throttle
-from vitrine.core.rows import START, Batch, Column, Compare, KeyRange, Lane, Position, Read
-from vitrine.core.status import Cursor
+from vitrine.core.rows import START, Batch, Column, Compare, Cursor, KeyRange, Lane, Position, Read
 from vitrine.definition.model import Definition
 from vitrine.errors import DataError, TransientError, VitrineError
 from vitrine.plan import planner

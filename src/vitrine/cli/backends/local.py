@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from vitrine.cli.backends import Backend
-from vitrine.operations.context import Context, export_audit_log, local_caller
+from vitrine.operations.context import Context, local_caller
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
 
@@ -257,4 +257,6 @@ class LocalAccess:
         access.revoke_token(self._context, name)
 
     def audit(self, filters: "AuditFilters") -> "Iterator[AuditBody]":
-        return export_audit_log(self._context, filters)
+        from vitrine.operations import access
+
+        return access.export_audit_log(self._context, filters)

@@ -10,16 +10,17 @@ from vitrine.core.rows import (
     Batch,
     Column,
     Compare,
+    Cursor,
     Digest,
     KeyRange,
     Lane,
     Position,
     PythonRows,
     Read,
+    Row,
     SourceInfo,
     Watermark,
 )
-from vitrine.core.status import Cursor, Row
 from vitrine.definition import registry
 from vitrine.definition.connectors import NoOptions
 from vitrine.definition.pipeline import SourceJob

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import psycopg
@@ -14,15 +14,12 @@ from vitrine import input_errors
 from vitrine.console import parts, texts
 from vitrine.console.components import Column, Table
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import HOME, NAVIGATION, Entry, Viewer
+from vitrine.console.viewer import HOME, NAVIGATION, Console, Entry, Viewer
 from vitrine.errors import VitrineError
-from vitrine.operations import access, context
+from vitrine.operations import access
 from vitrine.operations.bodies.access import AuditBody, CreatedToken, NewToken, TokenBody
 from vitrine.operations.context import Context, Role
 from vitrine.store.access import AuditFilters
-
-if TYPE_CHECKING:
-    from vitrine.console.app import Console
 
 PATH = "/access"
 MAX_TEXT = 100
@@ -48,7 +45,7 @@ ENTRIES = (
 )
 
 
-def register(console: "Console") -> None:
+def register(console: Console) -> None:
     NAVIGATION.append(Entry(texts.ACCESS, PATH, Role.ADMIN))
 
     @console.page(PATH, title=texts.ACCESS, role=Role.ADMIN)
@@ -218,7 +215,7 @@ class AuditLog:
     async def _read(self) -> None:
         filters = AuditFilters(pipeline=self._filters["pipeline"] or None, actor=self._filters["actor"] or None)
         asked = (dict(self._filters), self._before)
-        page = await self._viewer.call(context.list_audit_log, filters, before=self._before, limit=ENTRIES_SHOWN)
+        page = await self._viewer.call(access.list_audit_log, filters, before=self._before, limit=ENTRIES_SHOWN)
         if page is None or asked != (self._filters, self._before):  # other entries were asked for meanwhile
             return
         self._next = page.next

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psycopg
 from fastapi import Request
@@ -14,7 +14,7 @@ from vitrine.console.drafts import Problem
 from vitrine.console.pages.edit_results import PreviewCard
 from vitrine.console.pages.edit_views import Names, Views
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import NAVIGATION, Entry, Viewer
+from vitrine.console.viewer import NAVIGATION, Console, Entry, Viewer
 from vitrine.definition.model import Definition, StateChoice
 from vitrine.errors import NotFound, StoredDefinitionInvalid, VitrineError, WorkRefused
 from vitrine.operations import changes, checks, definitions, plans
@@ -22,9 +22,6 @@ from vitrine.operations.bodies.checks import ReportBody
 from vitrine.operations.bodies.pipelines import ManagedByBody, PipelineBody, StoredPipelineBody
 from vitrine.operations.bodies.plans import ColumnChangeBody, PlanBody, RunPlanBody
 from vitrine.operations.context import TOO_MANY_CHECKS, Role
-
-if TYPE_CHECKING:
-    from vitrine.console.app import Console
 
 
 class ManagedCard:
@@ -294,7 +291,7 @@ BUSY_SECONDS = 1.5
 PREVIEW_ROWS = 20
 
 
-def register(console: "Console") -> None:
+def register(console: Console) -> None:
     NAVIGATION.append(Entry(texts.NEW, "/new", role=Role.ADMIN))
 
     @console.page("/new", title=texts.NEW, role=Role.ADMIN)

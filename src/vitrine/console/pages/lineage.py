@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -12,12 +12,9 @@ from nicegui import ui
 from vitrine.console import parts, texts
 from vitrine.console.components import Lineage, Paths
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import HOME, NAVIGATION, Entry, Viewer
+from vitrine.console.viewer import HOME, NAVIGATION, Console, Entry, Viewer
 from vitrine.operations import overview
 from vitrine.operations.bodies.overview import Graph, Node
-
-if TYPE_CHECKING:
-    from vitrine.console.app import Console
 
 SWEEPS = 4
 
@@ -89,7 +86,7 @@ MAX_TEXT = 200
 REFRESH_SECONDS = 6.0
 
 
-def register(console: "Console") -> None:
+def register(console: Console) -> None:
     NAVIGATION.append(Entry(texts.LINEAGE, PATH))
 
     @console.page(PATH, title=texts.LINEAGE)

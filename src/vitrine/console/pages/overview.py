@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
@@ -13,7 +13,7 @@ from nicegui import ui
 from vitrine.console import parts, texts
 from vitrine.console.components import Counters, Groups, Health, Marts
 from vitrine.console.poller import Fetch
-from vitrine.console.viewer import HOME, Viewer
+from vitrine.console.viewer import HOME, Console, Viewer
 from vitrine.core.status import Status
 from vitrine.definition.model import TAG
 from vitrine.operations import control, definitions, overview
@@ -23,9 +23,6 @@ from vitrine.operations.bodies.overview import GroupCounts, HealthBody, StateCou
 from vitrine.operations.bodies.pipelines import ListedPipelineBody
 from vitrine.operations.context import Context, Role
 from vitrine.store.lists import Sparkline
-
-if TYPE_CHECKING:
-    from vitrine.console.app import Console
 
 PAGE_SIZE = 50
 SLOWER_SECONDS = 4.0
@@ -178,7 +175,7 @@ def _invalid_row(name: str, reason: str) -> dict[str, Any]:
     }
 
 
-def register(console: "Console") -> None:
+def register(console: Console) -> None:
     @console.page("/", title=texts.OVERVIEW)
     async def show(viewer: Viewer, request: Request) -> None:
         await OverviewPage(viewer, Query.of(request)).build()

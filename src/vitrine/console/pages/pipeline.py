@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from fastapi import Request
 from nicegui.element import Element
@@ -27,7 +27,7 @@ from vitrine.console.pages.pipeline_cards import (
     text_fact,
     titled,
 )
-from vitrine.console.viewer import Viewer
+from vitrine.console.viewer import Console, Viewer
 from vitrine.core.status import Status
 from vitrine.definition.files import dump
 from vitrine.errors import NotFound, StoredDefinitionInvalid
@@ -38,9 +38,6 @@ from vitrine.operations.bodies.overview import RecentRunBody, TimelinePage
 from vitrine.operations.bodies.pipelines import PipelineBody, StoredReportBody
 from vitrine.operations.bodies.runs import StateBody, StatusBody
 from vitrine.operations.context import Context, Role
-
-if TYPE_CHECKING:
-    from vitrine.console.app import Console
 
 
 def build_definition(pipeline: PipelineBody) -> None:
@@ -160,7 +157,7 @@ def read_past(context: Context, name: str) -> Past | None:
         return None
 
 
-def register(console: "Console") -> None:
+def register(console: Console) -> None:
     @console.page("/pipelines/{name}", title=texts.PIPELINE)
     async def show(viewer: Viewer, request: Request) -> None:
         await PipelinePage(viewer, str(request.path_params["name"]).replace("\0", "")[:63]).build()

@@ -1,18 +1,15 @@
 """Runners and sources: who is alive, what they run, and how busy each source is."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request
 
 from vitrine.console import parts, texts
 from vitrine.console.components import Column, Table
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import NAVIGATION, Entry, Viewer
+from vitrine.console.viewer import NAVIGATION, Console, Entry, Viewer
 from vitrine.operations import overview
 from vitrine.operations.bodies.overview import LeaseBody, RunnerBody, RunnersBody, SourceBody
-
-if TYPE_CHECKING:
-    from vitrine.console.app import Console
 
 PATH = "/runners"
 
@@ -42,7 +39,7 @@ SOURCES = (
 )
 
 
-def register(console: "Console") -> None:
+def register(console: Console) -> None:
     NAVIGATION.append(Entry(texts.RUNNERS, PATH))
 
     @console.page(PATH, title=texts.RUNNERS_PAGE)

@@ -1,7 +1,7 @@
 """Trace: why one row of a mart is as it is."""
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import psycopg
@@ -11,16 +11,13 @@ from nicegui import background_tasks, ui
 from vitrine.console import parts, texts
 from vitrine.console.components import Column, Table
 from vitrine.console.pages.overview import address_of
-from vitrine.console.viewer import HOME, NAVIGATION, Entry, Viewer
+from vitrine.console.viewer import HOME, NAVIGATION, Console, Entry, Viewer
 from vitrine.core import keys
 from vitrine.errors import VitrineError
 from vitrine.operations import checks, control, definitions
 from vitrine.operations.bodies.checks import MAX_KEY_COLUMNS, MAX_KEY_LENGTH, ResendBody, Shown, TraceBody
 from vitrine.operations.bodies.common import Filters
 from vitrine.operations.context import Role
-
-if TYPE_CHECKING:
-    from vitrine.console.app import Console
 
 PATH = "/trace"
 MAX_NAME = 100
@@ -39,7 +36,7 @@ TONES = {
 }
 
 
-def register(console: "Console") -> None:
+def register(console: Console) -> None:
     NAVIGATION.append(Entry(texts.TRACE, PATH, Role.OPERATOR))
 
     @console.page(PATH, title=texts.TRACE, role=Role.OPERATOR)

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from vitrine.core.copytext import values
 from vitrine.core.copytext.values import Formatter
-from vitrine.core.rows import Column, PythonRows
-from vitrine.core.status import Row
+from vitrine.core.rows import Column, PythonRows, Row
 from vitrine.errors import DataError
 
 UNREADABLE = (ValueError, ArithmeticError, RecursionError)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition.registry import transforms
 
 NEWCOMER_EVENTS = 10

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, model_validator
 
-from vitrine.core.status import Cursor, Row
+from vitrine.core.rows import Cursor, Row
 from vitrine.definition.registry import readers
 
 

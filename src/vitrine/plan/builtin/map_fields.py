@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vitrine.core.copytext import values
-from vitrine.core.status import Row
+from vitrine.core.rows import Row
 from vitrine.definition.model import Column
 from vitrine.definition.registry import FieldError, transforms
 

@@ -14,8 +14,7 @@ from vitrine.connectors.postgres.source.copy_out import Described
 from vitrine.connectors.postgres.source.relations import Relations
 from vitrine.connectors.postgres.source.session import SourceConnections, SourceSession
 from vitrine.connectors.postgres.types import Operator, TypeFacts
-from vitrine.core.rows import Column, Finding, Lane, Read
-from vitrine.core.status import Cursor
+from vitrine.core.rows import Column, Cursor, Finding, Lane, Read
 from vitrine.errors import ConfigError, DataError, Place, TransientError
 from vitrine.postgres import Connection, fetch_extended, raw, translated
 from vitrine.sql import checkpoint

@@ -17,8 +17,7 @@ from vitrine.connectors.postgres.source.session import SourceConnections
 from vitrine.core import keys
 from vitrine.core.copytext import values
 from vitrine.core.protocols import Throttle
-from vitrine.core.rows import BinaryRows, Bytes, Finding, Lane, Reject, TextRows
-from vitrine.core.status import Cursor
+from vitrine.core.rows import BinaryRows, Bytes, Cursor, Finding, Lane, Reject, TextRows
 from vitrine.definition.model import Definition, Mode
 from vitrine.definition.pipeline import RejectPolicy
 from vitrine.errors import DataError, TransientError, VitrineError

@@ -14,8 +14,7 @@ from vitrine.connectors.postgres import PostgresSourceOptions, cursor_codec
 from vitrine.connectors.postgres.source.query import OrderedQuery, SourceColumn, SourceQuery
 from vitrine.connectors.postgres.source.relations import Outside, RelationTree, find_outside
 from vitrine.connectors.postgres.source.session import SourceConnections
-from vitrine.core.rows import Position, Read, Watermark
-from vitrine.core.status import Cursor
+from vitrine.core.rows import Cursor, Position, Read, Watermark
 from vitrine.errors import ConfigError
 from vitrine.postgres import TEXT_FORMAT, Connection, in_transaction, raw, translated
 from vitrine.sql.functions import Call

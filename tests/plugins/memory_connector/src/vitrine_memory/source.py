@@ -15,6 +15,7 @@ from vitrine.core.rows import (
     Batch,
     Column,
     Compare,
+    Cursor,
     Digest,
     KeyRange,
     Lane,
@@ -24,7 +25,6 @@ from vitrine.core.rows import (
     TextRows,
     Watermark,
 )
-from vitrine.core.status import Cursor
 from vitrine.definition.connectors import NoOptions
 from vitrine.definition.pipeline import SourceJob
 from vitrine.errors import ConfigError, DataError, TransientError
