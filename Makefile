@@ -127,25 +127,23 @@ check: $(DEV) ## Format, lint, types, import contracts
 tools: #+ Install the programs of .ci/tools that the tests use and that are missing, if apt-get can be used
 	@.ci/install_tools
 
-# service, control plane, console, Elasticsearch and the memory of a runner do not depend on the version; every stored
-# statement is planned by test_accounts.py, and test_store.py executes the fence, the claims and the leases. Faults, repairs
-# and checks of rows execute the statements of the tests that are left.
-SAME_ON_16 := $(foreach name,search_* api apply access audit attacks backfill chains check* cinema console_* control delete_mode doctor \
-  embedded faults late_marts lease lineage listing long_polling managed_files network notifications pace passwords plan postponed preflight \
-  promises reconcile_interval reconcile_random reconcile_runs rejects repair requests retries rollback row_checks run_logs runner_list sample \
-  scale scarce_connections schedules source_tables spare_connections state_changes status_and_runs task_plan trace trace_api transforms watching,\
-  --ignore-glob="*/test_$(name).py")
+# what may depend on the version: statements of the store, catalogs, types, locks, transactions that others see; EVERY=1: all
+# but what has no PostgreSQL of its own
+ON_16 := $(if $(EVERY),tests/integration --ignore-glob="*/test_search_*.py" --ignore-glob="*/test_console_*.py",\
+  $(foreach name,accounts cursor_coverage cursor_disorder cursor_zones definitions first_load full hidden_nulls horizon \
+  incremental known_types locks missing_relations publishing quarantine read_plans reconcile row_security standby store \
+  target_identity target_rules unique_swaps validation,tests/integration/test_$(name).py))
 
 # not $(MAKE) in the recipe: `make -n` would run the line, and so the tests
 MAKE_BESIDE := $(MAKE) --no-print-directory
 
 .PHONY: test
-test: $(DEV) tools ## Every test, on embedded PostgreSQL 18; the data path on 16 too, the Airflow provider under a real Airflow
-	.ci/beside '$(BIN)/python -m pytest -q $(PARALLEL) tests' '$(MAKE_BESIDE) test-airflow test-versions'
+test: $(DEV) tools ## Every test but those of `make nightly`: on PostgreSQL 18, partly on 16, the provider under a real Airflow
+	.ci/beside '$(BIN)/python -m pytest -q $(PARALLEL) -m "not nightly" tests' '$(MAKE_BESIDE) test-airflow test-versions'
 
 .PHONY: test-versions
-test-versions: $(DEV) #+ The tests of store and data path on embedded PostgreSQL 16
-	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q tests/integration $(SAME_ON_16)
+test-versions: $(DEV) #+ What depends on the version, on embedded PostgreSQL 16; EVERY=1: every test of the store and the data path
+	VITRINE_TEST_POSTGRES=16 $(BIN)/python -m pytest -q $(ON_16)
 
 .PHONY: test-airflow
 test-airflow: $(DEV) $(AIRFLOW) #+ The Airflow provider: its types, and its tests under a real Airflow
@@ -195,7 +193,9 @@ chaos: $(DEV) ## Runners die, connections break, the server crashes: SECONDS=60 
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 .PHONY: nightly
-nightly: ## The long forms of the tests: chaos, schedules, property, crashes, mutants, fuzz, peers; about two hours
+nightly: $(DEV) ## What takes long: tests marked so, PostgreSQL 16, chaos, schedules, property, crashes, mutants, fuzz, peers; two hours
+	$(BIN)/python -m pytest -q $(PARALLEL) -m nightly tests
+	$(MAKE) test-versions EVERY=1
 	$(MAKE) chaos SECONDS=$(or $(SECONDS),1800)
 	$(MAKE) schedules
 	$(MAKE) property

@@ -87,6 +87,7 @@ def test_the_demo_builds_and_proves_seven_marts_and_does_so_again_from_its_data(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".vitrine"]
 
 
+@pytest.mark.nightly
 def test_a_larger_cinema_is_loaded_and_a_smaller_one_keeps_the_existing_rows(tmp_path: Path) -> None:
     first = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
     assert (first.returncode, first.stderr) == (0, "")
@@ -103,6 +104,7 @@ def test_a_larger_cinema_is_loaded_and_a_smaller_one_keeps_the_existing_rows(tmp
     assert (smaller.returncode, smaller.stdout.count("source = target")) == (0, len(MARTS))
 
 
+@pytest.mark.nightly
 def test_a_cinema_of_an_earlier_release_is_rebuilt_and_own_pipelines_stay(tmp_path: Path, home: Path) -> None:
     first = vitrine("demo", *SMALL, folder=tmp_path, env=environment(None))
     assert (first.returncode, first.stderr) == (0, "")

@@ -67,6 +67,7 @@ def enabled(connection: Connection) -> list[bool]:
     return [pipelines.get(connection, name).definition.enabled for name in PIPELINES]
 
 
+@pytest.mark.nightly
 def test_the_demo_fills_a_configured_cluster_and_follows_where_it_is(tmp_path: Path, cluster: Search) -> None:
     configured = environment(None, ELASTICSEARCH_URL=cluster.url)
     for _ in range(2):

@@ -95,6 +95,7 @@ def test_an_index_is_never_created_by_a_wrong_name(client: httpx2.Client, index_
     assert client.put(f"/{index_name}/_doc/1", json={"title": "Solaris"}).status_code == 404
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("elasticsearch_url")  # the test is skipped where no server can be started
 def test_without_an_installed_java_the_server_runs_keeps_its_data_and_stops_with_the_command(tmp_path: Path) -> None:
     with started(
@@ -142,6 +143,7 @@ def test_waits(elasticsearch_url):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("elasticsearch_url")
 def test_no_server_outlives_its_test_session(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n", "utf-8")

@@ -34,12 +34,14 @@ def table_with(mutant: Mutant, folder: Path) -> str:
     return str(table)
 
 
+@pytest.mark.nightly
 def test_two_mutants_are_killed() -> None:
     ended = run_mutants(*FAST)
     assert "2 of 2 mutants killed" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == 0
 
 
+@pytest.mark.nightly
 def test_a_mutant_that_removes_nothing_survives(mutant: Mutant, tmp_path: Path) -> None:
     marker = place(mutant, tree_markers())
     _, protected, _ = mutant.protected((ROOT / marker.file).read_text("utf-8"), marker)

@@ -71,6 +71,7 @@ def cluster(server: CrashingServer, index_name: str, settings: Settings, connect
         yield opened
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("F4")
 def test_a_load_and_a_run_of_changes_survive_a_crash_of_the_cluster(cluster: Cluster, server: CrashingServer) -> None:
     cluster.fill(1, ROWS)

@@ -24,12 +24,13 @@ def test_every_target_that_a_page_names_exists(page: Path) -> None:
 def test_nightly_runs_every_long_form() -> None:
     recipe = MAKEFILE.partition("\nnightly:")[2].partition("\n\n")[0]
     called = set(re.findall(r"\$\(MAKE\) ([a-z-]+)", recipe))
-    assert {"chaos", "crashes", "mutants", "property", "fuzz", "bench-peers"} <= called <= TARGETS
+    assert {"test-versions", "chaos", "crashes", "mutants", "property", "fuzz", "bench-peers"} <= called <= TARGETS
+    assert "pytest -q $(PARALLEL) -m nightly tests" in recipe
 
 
 def test_the_tests_of_a_change_are_all_there() -> None:
     recipe = MAKEFILE.partition("\ntest:")[2].partition("\n\n")[0]
-    assert "pytest -q $(PARALLEL) tests'" in recipe
+    assert 'pytest -q $(PARALLEL) -m "not nightly" tests\'' in recipe
     assert "test-airflow test-versions" in recipe
 
 

@@ -138,8 +138,9 @@ def dispatcher(settings: "Settings", stop: "threading.Event") -> "PipelineDispat
 def foreground_dispatcher(settings: "Settings", stop: "threading.Event") -> "PipelineDispatcher":
     """A dispatcher that writes no log: the command itself reports how the run ended."""
     from vitrine import logs
+    from vitrine.runner.run import OUTCOME_LOG
 
-    logs.configure_foreground(silent="vitrine.runner.run")
+    logs.configure_foreground(silent=OUTCOME_LOG)
     return dispatcher(settings, stop)
 
 

@@ -11,8 +11,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Literal, NoReturn
 
-import typer
-
 from vitrine.cli.exit_codes import FAILED
 from vitrine.text import printable
 
@@ -150,6 +148,8 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         stop(f"nothing was changed: there is no terminal to ask “{question}”; give --yes to agree")
+    import typer  # slow to import: a command must be able to end before
+
     try:
         agreed = typer.confirm(question)
     except typer.Abort:

@@ -47,6 +47,11 @@ from vitrine.store.history import RunLog
 
 log = logging.getLogger(__name__)
 
+OUTCOME_LOG = f"{__name__}.outcomes"
+"""The logger of how runs start and end: a command that runs a pipeline says this in its own words, and silences it."""
+
+outcomes = logging.getLogger(OUTCOME_LOG)
+
 MAX_LINES = 200
 MAX_BYTES = 64 * 1024
 MAX_LINE_BYTES = 4 * 1024
@@ -435,7 +440,9 @@ class PipelineDispatcher:
             RunLogKeeper(claim.run_id, self._redact) as kept,
             Link(self._settings.store_url, name=f"{claim.session}:run", spares=spares) as store,
         ):
-            log.info("run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()})
+            outcomes.info(
+                "run started", extra={"action": "run_started", "status": Status.RUNNING, **claim.log_fields()}
+            )
             metrics.run_started(claim.definition.name)
             reach("after_claim")
             hangs, watching = _Hangs(self, kept, on_hang), kept.watching(store, watch)
@@ -466,7 +473,7 @@ class PipelineDispatcher:
 
     def fail_hung(self, claim: Claim, kept: RunLogKeeper, error: VitrineError) -> None:
         """Close a run that does not return, through a connection of its own."""
-        log.error("run hangs: %s", error, extra={"action": "run_hangs", "code": error.code, **claim.log_fields()})
+        outcomes.error("run hangs: %s", error, extra={"action": "run_hangs", "code": error.code, **claim.log_fields()})
         try:
             with Link(self._settings.store_url, name=f"{claim.session}:leave") as link:
                 queue.end_sessions(link.connection(), claim.token)  # they may lock the row that must change
@@ -474,7 +481,7 @@ class PipelineDispatcher:
                 kept.save(link)
         except VitrineError as exc:
             # the lease expires once this process has ended
-            log.error("run not closed: %s", exc, extra={"action": "run_left", **claim.log_fields()})
+            outcomes.error("run not closed: %s", exc, extra={"action": "run_left", **claim.log_fields()})
 
     def _end(self, store: Link, claim: Claim, verdict: Verdict, error: VitrineError | None) -> Status | None:
         """End the run in the store. Waits for an unavailable store, so that the run's work is not repeated."""
@@ -484,7 +491,9 @@ class PipelineDispatcher:
             except TransientError as exc:
                 if exc.code == CONNECTION_LIMIT:
                     raise  # the manager ends the run through its own connection
-                log.warning("cannot end the run yet: %s", exc, extra={"action": "leave_failed", **claim.log_fields()})
+                outcomes.warning(
+                    "cannot end the run yet: %s", exc, extra={"action": "leave_failed", **claim.log_fields()}
+                )
                 store.drop()
                 time.sleep(seconds)
         return self._end_or_release(store.connection(), claim, verdict, error)
@@ -535,16 +544,16 @@ class PipelineDispatcher:
             **claim.log_fields(),
         }
         if status is None:
-            log.warning("lease lost, run stopped", extra={"action": "lease_lost", **extra})
+            outcomes.warning("lease lost, run stopped", extra={"action": "lease_lost", **extra})
         elif isinstance(executed.error, RequestRefused):
-            log.warning(
+            outcomes.warning(
                 "request refused, pipeline %s: %s",
                 status,
                 executed.error,
                 extra={"action": "request_refused", "code": executed.error.code, **extra},
             )
         elif executed.error is not None and verdict is not None and verdict.returns:
-            log.error(
+            outcomes.error(
                 "%s failed, pipeline %s as before: %s",
                 claim.kind,
                 status,
@@ -552,25 +561,25 @@ class PipelineDispatcher:
                 extra={"action": f"{claim.kind}_failed", "code": executed.error.code, **extra},
             )
         elif executed.error is not None and status is Status.IDLE:
-            log.warning(
+            outcomes.warning(
                 "run postponed, pipeline %s: %s",
                 status,
                 executed.error,
                 extra={"action": "run_postponed", "code": executed.error.code, **extra},
             )
         elif executed.error is not None and status is not Status.FAILED:
-            log.warning(
+            outcomes.warning(
                 "attempt failed, pipeline %s: %s",
                 status,
                 executed.error,
                 extra={"action": "run_retried", "code": executed.error.code, **extra},
             )
         elif executed.error is not None:
-            log.error(
+            outcomes.error(
                 "run failed: %s", executed.error, extra={"action": "run_failed", "code": executed.error.code, **extra}
             )
         else:
-            log.info("run ended, pipeline %s", status, extra={"action": "run_ended", **extra})
+            outcomes.info("run ended, pipeline %s", status, extra={"action": "run_ended", **extra})
 
     def _count(self, claim: Claim, executed: Executed, verdict: Verdict | None, status: Status | None) -> None:
         """None: the lease was lost."""
