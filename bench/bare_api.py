@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from vitrine.store.database import statement
-from vitrine.store.lists import Selection
+from vitrine.store.filters import Selection
 
 EVERY: dict[str, Any] = dict.fromkeys((one.name for one in fields(Selection)), None) | {
     "target_prefix": None,

@@ -9,7 +9,7 @@ from tests.helpers.memory import MemorySink, MemorySource
 from vitrine.core.rows import Column, Finding, Lane, SourceInfo, TargetInfo
 from vitrine.definition import connectors as plugins
 from vitrine.definition.connectors import Connector, SinkSpec, SourceSpec
-from vitrine.definition.pipeline import SinkJob, SourceJob
+from vitrine.definition.context import SinkJob, SourceJob
 
 INDEX = r"[a-z0-9][a-z0-9_-]{0,99}"
 

@@ -27,7 +27,7 @@ from vitrine.operations.doctor import check_accounts
 from vitrine.plan import validation
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import database, history, notifications, pipelines, queue, roles
+from vitrine.store import database, history, pipelines, queue, roles
 from vitrine.store.migrate import migrate
 from vitrine.store.roles import DEFINITION, TABLES
 
@@ -157,11 +157,11 @@ def test_chains_and_messages_work_under_the_three_accounts(settings: Settings, r
         queue.end_run(working, held, Event.FAIL, RunStatus.FAILED, error_code="CONFIG", error_message="x")
         succeed(working, runner, ratings)
         assert pipelines.get(asking, genres.id).status is Status.RUN_REQUESTED
-        assert notifications.record_stale(working, []) == 0
-        message = notifications.claim(working, ["failure"], hidden=timedelta(0))
+        assert history.record_stale(working, []) == 0
+        message = history.claim_notification(working, ["failure"], hidden=timedelta(0))
         assert message is not None
-        notifications.record_sent(working, message)
-        assert notifications.backlog(asking, ["failure"]).waiting == 0
+        history.record_sent(working, message)
+        assert history.notification_backlog(asking, ["failure"]).waiting == 0
         changes.change(asking, api, "genres", {"after": []})
         pipelines.delete(asking, "ratings")
 

@@ -27,7 +27,7 @@ from vitrine.errors import ConfigError
 from vitrine.operations.context import Role
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
-from vitrine.store import history, lists, pipelines, queue
+from vitrine.store import history, pipelines, queue
 from vitrine.store.checkpoint import StoreCheckpoint
 from vitrine.store.database import Link
 
@@ -763,7 +763,7 @@ def test_an_unexpected_error_is_reported_without_internals(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("S3CR3T")
 
-    monkeypatch.setattr(lists, "list_pipelines", broken)
+    monkeypatch.setattr("vitrine.operations.definitions.list_pipelines", broken)
     with caplog.at_level(logging.ERROR, "vitrine.api.app"):
         answer = client.get("/pipelines")
     problem(answer, 500, "UNEXPECTED")

@@ -13,9 +13,9 @@ from tests.helpers.running import succeed
 from vitrine.core.status import Status
 from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import Forbidden
-from vitrine.operations import control, definitions, history, overview
+from vitrine.operations import control, definitions, history, many, overview
 from vitrine.operations.access import close_session, open_session
-from vitrine.operations.bodies.common import Filters
+from vitrine.operations.bodies.filters import Filters
 from vitrine.operations.bodies.overview import GroupCounts, StateCounts
 from vitrine.operations.context import Role
 from vitrine.postgres import Connection
@@ -135,12 +135,12 @@ def test_many_are_paused_and_resumed_and_one_that_refuses_stops_no_other(
 ) -> None:
     operator = context(settings, connection, Role.OPERATOR)
     only = Filters(owner="team-a")
-    assert control.pause_many(operator, only, dry_run=True).names == ["alpha", "gamma"]
+    assert many.pause_many(operator, only, dry_run=True).names == ["alpha", "gamma"]
     assert pipelines.get(connection, "alpha").status is Status.IDLE
-    paused = control.pause_many(operator, only)
+    paused = many.pause_many(operator, only)
     assert (paused.changed, [one.pipeline for one in paused.refused]) == (["alpha"], ["gamma"])
     assert pipelines.get(connection, "alpha").status is Status.PAUSED
-    resumed = control.resume_many(operator, Filters(tag="search"))
+    resumed = many.resume_many(operator, Filters(tag="search"))
     assert (resumed.changed, [one.code for one in resumed.refused]) == (["alpha"], ["DISABLED"])
 
 
@@ -148,7 +148,7 @@ def test_many_are_paused_and_resumed_and_one_that_refuses_stops_no_other(
 @pytest.mark.usefixtures("marts")
 def test_a_viewer_may_not_change_many(connection: Connection, settings: Settings) -> None:
     viewer = context(settings, connection, Role.VIEWER)
-    for change in (control.pause_many, control.resume_many):
+    for change in (many.pause_many, many.resume_many):
         with pytest.raises(Forbidden):
             change(viewer, Filters(tag="search"))
     with pytest.raises(Forbidden):

@@ -22,7 +22,7 @@ from vitrine.postgres import Connection, connect
 from vitrine.runner import webhook
 from vitrine.runner.webhook import DELAYS, Notifier
 from vitrine.settings import Settings
-from vitrine.store import lists, notifications, pipelines, queue
+from vitrine.store import filters, history, pipelines, queue
 
 EVENTS = ("failure", "recovery", "stale", "quarantine")
 AT_ONCE = (timedelta(0),)
@@ -52,7 +52,7 @@ def send(connection: Connection, settings: Settings, url: str, delays: Sequence[
 
 
 def note_stale(connection: Connection, settings: Settings) -> int:
-    return notifications.record_stale(connection, lists.list_stale_crons(connection, settings.zone))
+    return history.record_stale(connection, filters.list_stale_crons(connection, settings.zone))
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_a_stale_mart_that_is_not_checked_any_more_is_not_called_fresh(
     changes.change(connection, settings, "promised", change)
     assert note_stale(connection, settings) == 1
     assert details(connection) == {"of": "stale", "fresh_as_of": None, "reason": reason}
-    sent = notifications.claim(connection, ["recovery"], hidden=timedelta(minutes=1))
+    sent = history.claim_notification(connection, ["recovery"], hidden=timedelta(minutes=1))
     assert sent is not None
     assert "fresh again" not in webhook.message_text(sent)
 
@@ -204,7 +204,7 @@ def test_a_receiver_that_answers_500_twice_gets_the_message_once_it_answers_200(
         send(connection, settings, hook.url)
     assert [one.content["event"] for one in hook.requests] == ["failure"] * 3
     assert len({one.headers[webhook.DELIVERY] for one in hook.requests}) == 1
-    assert notifications.backlog(connection, EVENTS).waiting == 0
+    assert history.notification_backlog(connection, EVENTS).waiting == 0
 
 
 @pytest.mark.promise("L8")
@@ -212,9 +212,11 @@ def test_a_message_that_was_not_confirmed_is_sent_again_with_the_same_id(
     connection: Connection, settings: Settings
 ) -> None:
     fail(connection, stored.create(connection, "genres"))
-    died = notifications.claim(connection, EVENTS, hidden=timedelta(minutes=1))
+    died = history.claim_notification(connection, EVENTS, hidden=timedelta(minutes=1))
     assert died is not None
-    assert notifications.claim(connection, EVENTS, hidden=timedelta(minutes=1)) is None  # for one sender at a time
+    assert (
+        history.claim_notification(connection, EVENTS, hidden=timedelta(minutes=1)) is None
+    )  # for one sender at a time
     connection.execute("UPDATE etl.etl_notifications SET next_attempt_at = now()")
     with receiver() as hook:
         send(connection, settings, hook.url)
@@ -225,8 +227,8 @@ def test_two_senders_do_not_take_the_same_message(connection: Connection, databa
     for name in ("a", "b"):
         fail(connection, stored.create(connection, name))
     with connect(database_url, name="tests:other") as other, other.transaction():
-        first = notifications.claim(other, EVENTS, hidden=timedelta(minutes=1))
-        second = notifications.claim(connection, EVENTS, hidden=timedelta(minutes=1))
+        first = history.claim_notification(other, EVENTS, hidden=timedelta(minutes=1))
+        second = history.claim_notification(connection, EVENTS, hidden=timedelta(minutes=1))
     assert {one.pipeline for one in (first, second) if one} == {"a", "b"}
 
 
@@ -235,7 +237,7 @@ def test_a_redirect_is_not_followed(connection: Connection, settings: Settings) 
     with receiver([307]) as hook:
         send(connection, settings, hook.url, DELAYS)
         assert len(hook.requests) == 1
-    assert notifications.backlog(connection, EVENTS).last_error == "the receiver answered 307"
+    assert history.notification_backlog(connection, EVENTS).last_error == "the receiver answered 307"
 
 
 def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(
@@ -250,7 +252,7 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(
     with receiver(certificate=pem) as hook:
         send(connection, settings, hook.url, DELAYS)
         assert hook.requests == []
-    reason = notifications.backlog(connection, EVENTS).last_error or ""
+    reason = history.notification_backlog(connection, EVENTS).last_error or ""
     assert "certificate of the receiver is not trusted" in reason
     assert hook.url not in reason
 
@@ -282,9 +284,9 @@ def test_messages_are_deleted_after_a_week_and_beyond_a_number(
     for name in ("a", "b", "c"):
         fail(connection, stored.create(connection, name))
     connection.execute("UPDATE etl.etl_notifications SET created_at = now() - interval '8 days' WHERE pipeline = 'b'")
-    assert notifications.prune(connection, limit=10) == 1
-    monkeypatch.setattr(notifications, "MAX_KEPT", 1)
-    assert notifications.prune(connection, limit=10) == 1
+    assert history.prune_notifications(connection, limit=10) == 1
+    monkeypatch.setattr(history, "MAX_KEPT", 1)
+    assert history.prune_notifications(connection, limit=10) == 1
     assert recorded(connection) == [("failure", "c")]
 
 

@@ -11,9 +11,8 @@ from psycopg import sql
 from bench import crowd
 from tests.helpers.recording import Recorder
 from vitrine.core.status import Status
-from vitrine.operations import control, definitions, history
-from vitrine.operations.bodies.common import Filters
-from vitrine.operations.bodies.control import RunManyBody
+from vitrine.operations import definitions, history, many
+from vitrine.operations.bodies.filters import Filters, RunManyBody
 from vitrine.operations.context import Caller, Context, Role
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
@@ -63,7 +62,7 @@ READS: dict[str, tuple[int, Read]] = {
     "by error": (1 + LATE, lambda c: definitions.list_page(c, Filters(error="CONFIG"))),
     "that are disabled": (1 + LATE, lambda c: definitions.list_page(c, Filters(enabled=False))),
     "that are stale": (2 + LATE, lambda c: definitions.list_page(c, Filters(stale=True), limit=200)),
-    "many to run": (1, lambda c: control.run_many(c, RunManyBody(status=(Status.FAILED,), dry_run=True))),
+    "many to run": (1, lambda c: many.run_many(c, RunManyBody(status=(Status.FAILED,), dry_run=True))),
     "one pipeline": (1, lambda c: definitions.get(c, PIPELINE)),
     "status": (3 + LATE, lambda c: history.status(c, PIPELINE)),
     "status of one that waits under a limit": (4 + LATE, lambda c: history.status(c, "p0049")),

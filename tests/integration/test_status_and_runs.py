@@ -10,7 +10,7 @@ from tests.helpers.pipelines import create
 from vitrine.api.app import create_app
 from vitrine.core.status import Event, RunStatus, Status
 from vitrine.definition.pipeline import Claim
-from vitrine.operations.bodies.control import MANY
+from vitrine.operations.bodies.filters import MANY
 from vitrine.postgres import Connection
 from vitrine.settings import Settings
 from vitrine.store import history, pipelines, queue
@@ -217,7 +217,7 @@ def test_a_request_for_many_is_bounded_and_continues_after_the_last(
     client: TestClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MANY == 1000
-    monkeypatch.setattr("vitrine.operations.control.MANY", 3)
+    monkeypatch.setattr("vitrine.operations.many.MANY", 3)
     for number in range(5):
         create(connection, f"p{number}", tags=["all"])
     body = client.post("/runs", json={"tag": "all"}).json()

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from vitrine.definition.registry import transforms
-from vitrine.plan.builtin.audience_segment import audience_segment
+from vitrine.plan.builtin.cinema import audience_segment
 
 
 def viewer(*, ratings: int = 0, score: str | None = None, likes: int = 0, views: int = 0) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from vitrine.definition.registry import readers
-from vitrine.plan.builtin.calendar_days import CalendarOptions, calendar_days
+from vitrine.plan.builtin.cinema import CalendarOptions, calendar_days
 
 WEEK = CalendarOptions(first=date(2026, 1, 1), last=date(2026, 1, 7))
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from vitrine.runner import webhook
-from vitrine.store.notifications import Notification
+from vitrine.store.history import Notification
 
 ID = UUID("0b9d9b0e-8a53-4c3b-8f0b-2f9f3a1c7d55")
 AT = datetime(2025, 1, 1, 12, tzinfo=UTC)

@@ -11,8 +11,8 @@ from vitrine.connectors.python_reader.source import PythonReaderSource
 from vitrine.core.protocols import Limits, Throttle
 from vitrine.core.rows import ALL_KEYS, START, Batch, Column, Compare, KeyRange, Lane, Position, PythonRows, Read
 from vitrine.definition.connectors import NoOptions
+from vitrine.definition.context import RunInfo, SourceJob
 from vitrine.definition.model import Definition
-from vitrine.definition.pipeline import RunInfo, SourceJob
 from vitrine.definition.registry import Kind, Task
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 from vitrine.plan.planner import NoLease

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from vitrine.definition.registry import transforms
-from vitrine.plan.builtin.rating_trend import TrendOptions, rating_trend
+from vitrine.plan.builtin.cinema import TrendOptions, rating_trend
 
 SCHEMA = {"film_id": pl.String, "recent_count": pl.Int64, "recent_score": pl.Float64, "earlier_score": pl.Float64}
 

@@ -17,7 +17,7 @@ from vitrine.core.status import PipelineId, Status
 from vitrine.errors import VitrineError
 from vitrine.explain import Lateness
 from vitrine.settings import Settings
-from vitrine.store import history, lists, pipelines
+from vitrine.store import filters, history, pipelines
 
 WAIT_SECONDS = 2.0  # shorter than the usual timeout of a probe
 
@@ -113,7 +113,7 @@ class StoreCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         try:
             with self._pool.connection(WAIT_SECONDS) as connection:
-                stale_crons = lists.list_stale_crons(connection, self._settings.zone)
+                stale_crons = filters.list_stale_crons(connection, self._settings.zone)
                 watched = pipelines.list_metrics(connection, stale_crons)
                 alive = history.count_live_runners(connection)
                 stale = [row["id"] for row in watched if row["stale"]]

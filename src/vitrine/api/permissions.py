@@ -8,7 +8,7 @@ from typing import Any
 from starlette.routing import compile_path
 
 from vitrine.api.parameters import PREFIX
-from vitrine.operations import access, checks, control, definitions, history, plans
+from vitrine.operations import access, checks, control, definitions, history, many, plans
 from vitrine.operations.context import Role, role_of
 
 Key = tuple[str, str]
@@ -28,7 +28,7 @@ OPERATIONS: Mapping[Key, Callable[..., Any]] = {
     ("POST", "/pipelines/{id}/disable"): definitions.set_enabled,
     ("POST", "/pipelines/{id}/detach-file"): definitions.detach_file,
     ("POST", "/pipelines/{id}/run"): control.run,
-    ("POST", "/runs"): control.run_many,
+    ("POST", "/runs"): many.run_many,
     ("POST", "/pipelines/{id}/resume"): control.resume,
     ("POST", "/pipelines/{id}/rollback"): control.roll_back,
     ("POST", "/pipelines/{id}/pause"): control.pause,

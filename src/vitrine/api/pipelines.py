@@ -20,17 +20,10 @@ from vitrine.api.parameters import (
 from vitrine.api.problems import documented
 from vitrine.core.status import Status
 from vitrine.definition.model import Definition, Step
-from vitrine.operations import control, definitions
-from vitrine.operations.bodies.common import DEFINITION_EXAMPLE, INCREMENTAL_EXAMPLE, STEPS_EXAMPLE, Filters
-from vitrine.operations.bodies.control import (
-    Paused,
-    Reloaded,
-    Requested,
-    RequestedRuns,
-    RunManyBody,
-    RunOptionsBody,
-    RunRequestBody,
-)
+from vitrine.operations import control, definitions, many
+from vitrine.operations.bodies.common import DEFINITION_EXAMPLE, INCREMENTAL_EXAMPLE, STEPS_EXAMPLE
+from vitrine.operations.bodies.control import Paused, Reloaded, Requested, RunOptionsBody, RunRequestBody
+from vitrine.operations.bodies.filters import Filters, RequestedRuns, RunManyBody
 from vitrine.operations.bodies.pipelines import PipelineBody, PipelinePage, StoredPipelineBody
 
 router = APIRouter(tags=["pipelines"])
@@ -239,7 +232,7 @@ def run_pipelines(
     """Requests a run of every pipeline that passes the filters, which are those of the list; at most 1000 at a time,
     `next` is the place to continue. Each request is made for itself: `refused` has those that were not possible, with
     the reason. With `dry_run` nothing is requested."""
-    return control.run_many(service, body)
+    return many.run_many(service, body)
 
 
 @router.post(

@@ -40,7 +40,7 @@ def pipeline_names(incomplete: str) -> list[str]:
     """Names of pipelines that begin like this; none if database or API do not answer."""
     from vitrine.cli import backends
     from vitrine.errors import VitrineError
-    from vitrine.operations.bodies.common import EVERY
+    from vitrine.operations.bodies.filters import EVERY
 
     try:
         with backends.opened() as backend:

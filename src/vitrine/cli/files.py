@@ -249,7 +249,7 @@ def _changed(backend: "Backend", documents: "list[DocumentBody]") -> "Iterator[D
 
     from vitrine.errors import NotFound
     from vitrine.operations import changes
-    from vitrine.operations.bodies.common import EVERY
+    from vitrine.operations.bodies.filters import EVERY
 
     names = {str(one.fields.get("name")) for one in documents}
     pages = backend.definitions.pages(EVERY) if len(documents) > FEW else ()
@@ -449,7 +449,7 @@ def _planned(definitions: "Definitions", body: "ApplyBody", mistakes: Sequence[s
 
 def _others(definitions: "Definitions", body: "ApplyBody") -> list[str]:
     """Stored pipelines that no document defines, valid or not."""
-    from vitrine.operations.bodies.common import EVERY
+    from vitrine.operations.bodies.filters import EVERY
 
     named = {str(document.fields.get("name")) for document in body.documents}
     return [name for page in definitions.pages(EVERY) for name in page.names if name not in named]
@@ -478,7 +478,7 @@ def export(
     """
     from vitrine.definition import files
     from vitrine.errors import ConfigError
-    from vitrine.operations.bodies.common import EVERY
+    from vitrine.operations.bodies.filters import EVERY
 
     invalid: list[InvalidPipelineBody] = []
     written = 0

@@ -84,7 +84,7 @@ def _filters(
     from pydantic import ValidationError
 
     from vitrine import input_errors
-    from vitrine.operations.bodies.common import Filters
+    from vitrine.operations.bodies.filters import Filters
 
     given = {
         "stale": stale or None,

@@ -281,7 +281,7 @@ def _request_failed(
     backend: "Backend", body: "RunRequestBody", on_interrupt: OnInterrupt, *, wait: bool, as_json: bool
 ) -> None:
     """Request a run of every FAILED pipeline, then wait for one after the other."""
-    from vitrine.operations.bodies.control import RunManyBody
+    from vitrine.operations.bodies.filters import RunManyBody
 
     many = RunManyBody.model_validate(
         {"status": "FAILED", "enabled": True, "allow_shrink": body.allow_shrink, "mode": body.mode}

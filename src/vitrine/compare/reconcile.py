@@ -12,8 +12,9 @@ from vitrine.core.prefetch import interruptible
 from vitrine.core.protocols import Checkpoint, Phase, Plan, RunControl
 from vitrine.core.repair import LOAD_OPEN, refuse_shrinking, run_repair
 from vitrine.core.rows import Digest, Key, Position, Read
+from vitrine.definition.context import RunInfo
 from vitrine.definition.model import Definition
-from vitrine.definition.pipeline import KEYS_KEPT, Claim, RunInfo
+from vitrine.definition.pipeline import KEYS_KEPT, Claim
 from vitrine.errors import ConfigError, RequestRefused
 from vitrine.plan import planner
 from vitrine.plan.planner import CheckedDefinition, Prepared

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from vitrine.core.rows import TargetInfo
 from vitrine.definition import connectors
+from vitrine.definition.context import RunInfo
 from vitrine.definition.files import read_folder
 from vitrine.definition.model import Definition
-from vitrine.definition.pipeline import Pipeline, RunInfo
+from vitrine.definition.pipeline import Pipeline
 from vitrine.definition.yaml import Document
 from vitrine.demo.story import operator, shorten, show_table
 from vitrine.errors import VitrineError

@@ -13,7 +13,7 @@ from vitrine.definition.model import Definition, StateChoice, Step
 from vitrine.definition.pipeline import Pipeline
 from vitrine.errors import ConfigError, WorkRefused
 from vitrine.explain import Lateness
-from vitrine.operations.bodies.common import EVERY, Filters
+from vitrine.operations.bodies.filters import EVERY, Filters
 from vitrine.operations.bodies.pipelines import (
     FindingBody,
     InvalidPipelineBody,
@@ -25,8 +25,8 @@ from vitrine.operations.bodies.pipelines import (
 )
 from vitrine.operations.context import Context, Role, allowed, check_slot, recorded, stored_facts
 from vitrine.settings import Settings
-from vitrine.store import lists, pipelines, schedules
-from vitrine.store.lists import Listed
+from vitrine.store import pipelines, schedules
+from vitrine.store.filters import Listed, list_pipelines
 from vitrine.store.pipelines import Invalid
 
 MANAGED_BY_FILE = "MANAGED_BY_FILE"
@@ -37,7 +37,7 @@ def list_page(context: Context, filters: Filters = EVERY, *, after: str = "", li
     """Pipelines that pass the filters, in the order of their names, after the given name."""
     zone = context.settings.zone
     with context.connection() as connection:
-        found = lists.list_pipelines(connection, zone, filters.selection, after=after, limit=limit + 1)
+        found = list_pipelines(connection, zone, filters.selection, after=after, limit=limit + 1)
         shown = found[:limit]
         listed = [one for one in shown if isinstance(one, Listed)]
         late = explain.late_causes(connection, context.settings, [one.pipeline for one in listed])

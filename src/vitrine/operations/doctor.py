@@ -15,7 +15,7 @@ from vitrine.errors import ConfigError, VitrineError
 from vitrine.operations.bodies.overview import DoctorReport, of_definitions
 from vitrine.postgres import Connection, connect, translated
 from vitrine.settings import Settings, known_variables, unknown_variables
-from vitrine.store import history, migrate, notifications, pipelines, roles
+from vitrine.store import history, migrate, pipelines, roles
 from vitrine.store.pipelines import Invalid
 from vitrine.store.roles import DEFINITION, LEASE
 
@@ -337,7 +337,7 @@ def _of_webhook(settings: Settings) -> Iterator[Diagnosis]:
         return
     try:
         with connect(settings.store_url, name="vitrine:doctor") as connection:
-            waiting = notifications.backlog(connection, settings.webhook_events)
+            waiting = history.notification_backlog(connection, settings.webhook_events)
     except VitrineError:
         return  # the check of the database has the reason
     if waiting.failing:

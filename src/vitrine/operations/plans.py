@@ -9,8 +9,9 @@ from vitrine.compare.impact import Forecast, Known, RunName
 from vitrine.compare.row_changes import Budget
 from vitrine.core.rows import Finding
 from vitrine.core.status import RequestKind, RunStatus
+from vitrine.definition.context import RunInfo
 from vitrine.definition.model import Definition, Mode, StateChoice
-from vitrine.definition.pipeline import Pipeline, Run, RunInfo
+from vitrine.definition.pipeline import Pipeline, Run
 from vitrine.definition.yaml import Document
 from vitrine.errors import ConfigError, NotFound
 from vitrine.operations import changes, checks

@@ -13,8 +13,9 @@ from vitrine.core.protocols import Checkpoint, RunControl, Sink
 from vitrine.core.repair import generation_to_restore, kept_load, restore
 from vitrine.core.rows import Column, CursorRange, KeptGeneration, Kind, bare_type
 from vitrine.core.status import LEASED, Status
+from vitrine.definition.context import RunInfo
 from vitrine.definition.model import Definition, Mode
-from vitrine.definition.pipeline import Claim, Pipeline, RunInfo
+from vitrine.definition.pipeline import Claim, Pipeline
 from vitrine.errors import ConfigError, RequestRefused, TransientError, TransitionRefused
 from vitrine.plan import planner, validation
 from vitrine.plan.planner import Known, Prepared

@@ -14,8 +14,9 @@ from vitrine.core.rows import Column, Finding, Lane, SourceInfo, TargetInfo
 from vitrine.core.status import RequestKind
 from vitrine.definition import connectors, registry
 from vitrine.definition.connectors import Connector, Target
+from vitrine.definition.context import RejectPolicy, RunInfo, SinkJob, SourceJob
 from vitrine.definition.model import Definition, Mode, Options, Step, TaskType
-from vitrine.definition.pipeline import Claim, RejectPolicy, RunInfo, SinkJob, SourceJob
+from vitrine.definition.pipeline import Claim
 from vitrine.definition.registry import BoundTask, Kind
 from vitrine.errors import ConfigError, DefinitionRefused, RelationMissing, RequestRefused, VitrineError
 from vitrine.settings import Settings

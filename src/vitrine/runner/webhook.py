@@ -15,8 +15,8 @@ import httpx
 from vitrine.errors import VitrineError
 from vitrine.postgres import Connection, connect
 from vitrine.settings import Settings
-from vitrine.store import lists, notifications
-from vitrine.store.notifications import Notification
+from vitrine.store import filters, history
+from vitrine.store.history import Notification
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,10 @@ class Notifier:
     def work(self, store: Connection, client: httpx.Client) -> None:
         """Record marts that have become stale, then send everything that is due."""
         if time.monotonic() >= self._next_check:
-            notifications.record_stale(store, lists.list_stale_crons(store, self._settings.zone))
+            history.record_stale(store, filters.list_stale_crons(store, self._settings.zone))
             self._next_check = time.monotonic() + STALE_SECONDS
         while not self._stop.is_set() and (
-            message := notifications.claim(store, self._settings.webhook_events, hidden=HIDDEN)
+            message := history.claim_notification(store, self._settings.webhook_events, hidden=HIDDEN)
         ):
             self._send(store, client, message)
 
@@ -153,11 +153,11 @@ class Notifier:
         extra = {"pipeline": message.pipeline, "message_id": str(message.id), "attempt": message.attempts}
         reason = self._refusal(client, message)
         if reason is None:
-            notifications.record_sent(store, message)
+            history.record_sent(store, message)
             log.info("message sent: %s", message.event, extra={"action": "webhook_sent", **extra})
             return
         delay = self._delays[min(message.attempts, len(self._delays)) - 1]
-        notifications.record_unsent(store, message, reason, delay=delay)
+        history.record_unsent(store, message, reason, delay=delay)
         log.warning(
             "message not sent: %s; the next attempt follows",
             reason,

@@ -12,12 +12,13 @@ from vitrine import metrics
 from vitrine.core.status import Status
 from vitrine.definition import connectors
 from vitrine.definition.connectors import Connector
-from vitrine.definition.pipeline import Claim, Loads, SweepJob
+from vitrine.definition.context import Loads, SweepJob
+from vitrine.definition.pipeline import Claim
 from vitrine.errors import CONNECTION_LIMIT, TransientError, VitrineError
 from vitrine.postgres import Connection, connect
 from vitrine.runner.run import PipelineDispatcher, wait_for_connection
 from vitrine.settings import Settings
-from vitrine.store import history, notifications, queue, schedules, state
+from vitrine.store import history, queue, schedules, state
 from vitrine.store.database import Spares
 
 log = logging.getLogger(__name__)
@@ -158,7 +159,7 @@ class PipelineManager:
         )
         if pruned:
             log.info("history pruned", extra={"action": "history_pruned", "runs": pruned})
-        messages = notifications.prune(store, limit=PRUNED_AT_ONCE)
+        messages = history.prune_notifications(store, limit=PRUNED_AT_ONCE)
         if max(pruned, messages) >= PRUNED_AT_ONCE:
             return  # the next ticks delete more: claims must not wait for it
         self._next_sweep = time.monotonic() + SWEEP_SECONDS

@@ -24,7 +24,7 @@ from vitrine.definition.model import Definition
 from vitrine.definition.pipeline import Claim, suspended_clock
 from vitrine.errors import CheckpointMoved, ConfigError, NotFound
 from vitrine.postgres import Connection
-from vitrine.store import checkpoint, notifications, schedules
+from vitrine.store import checkpoint, history, schedules
 from vitrine.store.database import execute, fetch_all, fetch_one, transaction
 from vitrine.store.pipelines import of_row
 
@@ -165,7 +165,7 @@ def _fail_invalid(connection: Connection, row: DictRow, runner: str, text: str) 
     end_lease(connection, row["id"], row["lease_token"], event, error=error)
     record_run_end(connection, run_id, RunStatus.FAILED, "CONFIG", text)
     if event is Event.FAIL:
-        notifications.record_failure(connection, row["id"], code="CONFIG", run_id=run_id, status=Status.FAILED)
+        history.record_failure(connection, row["id"], code="CONFIG", run_id=run_id, status=Status.FAILED)
 
 
 MAX_ATTEMPTS = 3
@@ -271,11 +271,11 @@ def _record_messages(
     """Store the messages about the end of a run; most ends have none, and need no statement."""
     about = {"run_id": claim.run_id}
     if event in (Event.FAIL, Event.POSTPONE):
-        notifications.record_failure(connection, claim.pipeline_id, code=code, status=ended.status, **about)
+        history.record_failure(connection, claim.pipeline_id, code=code, status=ended.status, **about)
     elif event in (Event.FINISH, Event.FINISH_PAUSED) and "failure" in ended.alerts:
-        notifications.record_recovery(connection, claim.pipeline_id, **about)
+        history.record_recovery(connection, claim.pipeline_id, **about)
     if rejected or ended.rejects_noted:
-        notifications.record_rejects(connection, claim.pipeline_id, **about)
+        history.record_rejects(connection, claim.pipeline_id, **about)
 
 
 class Ended(NamedTuple):

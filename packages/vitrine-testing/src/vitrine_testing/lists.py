@@ -30,7 +30,7 @@ from vitrine.core.rows import (
 )
 from vitrine.definition import connectors
 from vitrine.definition.connectors import Connector, NoOptions, SourceSpec
-from vitrine.definition.pipeline import SourceJob
+from vitrine.definition.context import SourceJob
 from vitrine.errors import ConfigError
 from vitrine.postgres import Connection, connect
 from vitrine_testing.binary import to_binary

@@ -22,15 +22,8 @@ if TYPE_CHECKING:
         ResendBody,
         TraceBody,
     )
-    from vitrine.operations.bodies.common import Filters
-    from vitrine.operations.bodies.control import (
-        Paused,
-        Reloaded,
-        Requested,
-        RequestedRuns,
-        RunManyBody,
-        RunRequestBody,
-    )
+    from vitrine.operations.bodies.control import Paused, Reloaded, Requested, RunRequestBody
+    from vitrine.operations.bodies.filters import Filters, RequestedRuns, RunManyBody
     from vitrine.operations.bodies.overview import TablePage, TransformList
     from vitrine.operations.bodies.pipelines import PipelineBody, PipelinePage, ReconcileBody, StoredPipelineBody
     from vitrine.operations.bodies.plans import AppliedBody, ApplyBody, PlanBody
@@ -106,9 +99,9 @@ class LocalControl:
         return control.run(self._context, key, body)
 
     def run_many(self, body: "RunManyBody") -> "RequestedRuns":
-        from vitrine.operations import control
+        from vitrine.operations import many
 
-        return control.run_many(self._context, body)
+        return many.run_many(self._context, body)
 
     def resume(self, key: str) -> "Requested":
         from vitrine.operations import control

@@ -8,8 +8,8 @@ from uuid import UUID
 from vitrine.definition.model import Definition, StateChoice
 from vitrine.operations.bodies.access import AuditBody, CreatedToken, NewToken, TokenBody
 from vitrine.operations.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody, ResendBody, TraceBody
-from vitrine.operations.bodies.common import Filters
-from vitrine.operations.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
+from vitrine.operations.bodies.control import Paused, Reloaded, Requested, RunRequestBody
+from vitrine.operations.bodies.filters import Filters, RequestedRuns, RunManyBody
 from vitrine.operations.bodies.overview import TablePage, TransformList
 from vitrine.operations.bodies.pipelines import PipelineBody, PipelinePage, ReconcileBody, StoredPipelineBody
 from vitrine.operations.bodies.plans import AppliedBody, ApplyBody, PlanBody

@@ -16,8 +16,8 @@ from vitrine.definition.model import Definition, StateChoice
 from vitrine.errors import ConfigError, NotFound, Place, TransientError, TransitionRefused, VitrineError
 from vitrine.operations.bodies.access import AuditBody, AuditPage, CreatedToken, NewToken, TokenBody, TokenPage
 from vitrine.operations.bodies.checks import ComparisonBody, PreviewBody, RejectPage, ReportBody, ResendBody, TraceBody
-from vitrine.operations.bodies.common import EVERY, Filters
-from vitrine.operations.bodies.control import Paused, Reloaded, Requested, RequestedRuns, RunManyBody, RunRequestBody
+from vitrine.operations.bodies.control import Paused, Reloaded, Requested, RunRequestBody
+from vitrine.operations.bodies.filters import EVERY, Filters, RequestedRuns, RunManyBody
 from vitrine.operations.bodies.overview import DoctorReport, TablePage, TransformList, of_definitions
 from vitrine.operations.bodies.pipelines import PipelineBody, PipelinePage, ReconcileBody, StoredPipelineBody
 from vitrine.operations.bodies.plans import AppliedBody, ApplyBody, PlanBody, StoredPlanBody

@@ -27,7 +27,7 @@ from vitrine import urls
 from vitrine.connectors.elasticsearch import ElasticsearchOptions, ElasticsearchSettings
 from vitrine.connectors.elasticsearch.encoding import NumberText
 from vitrine.core.protocols import Lease
-from vitrine.definition.pipeline import SinkJob
+from vitrine.definition.context import SinkJob
 from vitrine.errors import ConfigError, DataError, RelationMissing, TransientError, VitrineError
 
 

@@ -18,7 +18,7 @@ from vitrine.connectors.elasticsearch import ElasticsearchSettings
 from vitrine.connectors.elasticsearch.client import Job, Requests, described
 from vitrine.connectors.elasticsearch.mapping import OWN_META, IndexDefinition, definition_of
 from vitrine.core.rows import Batch, Column
-from vitrine.definition.pipeline import SweepJob
+from vitrine.definition.context import SweepJob
 from vitrine.errors import ConfigError, TransientError, VitrineError
 
 _FIELDS = ",".join(

@@ -38,7 +38,7 @@ from vitrine.core.rows import (
     TargetInfo,
     Written,
 )
-from vitrine.definition.pipeline import SweepJob
+from vitrine.definition.context import SweepJob
 from vitrine.errors import DataError
 from vitrine.failpoints import reach
 

@@ -23,7 +23,7 @@ from vitrine.core.rows import (
 )
 from vitrine.definition import registry
 from vitrine.definition.connectors import NoOptions
-from vitrine.definition.pipeline import SourceJob
+from vitrine.definition.context import SourceJob
 from vitrine.errors import ConfigError, DataError, TransientError, VitrineError
 
 

@@ -11,8 +11,7 @@ from nicegui import ui
 
 from vitrine.console import drafts, parts, texts
 from vitrine.console.drafts import Problem
-from vitrine.console.pages.edit_results import PreviewCard
-from vitrine.console.pages.edit_views import Names, Views
+from vitrine.console.pages.edit_views import Names, PreviewCard, Views
 from vitrine.console.pages.overview import address_of
 from vitrine.console.viewer import NAVIGATION, Console, Entry, Viewer
 from vitrine.definition.model import Definition, StateChoice

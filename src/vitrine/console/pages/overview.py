@@ -16,9 +16,8 @@ from vitrine.console.poller import Fetch
 from vitrine.console.viewer import HOME, Console, Viewer
 from vitrine.core.status import Status
 from vitrine.definition.model import TAG
-from vitrine.operations import control, definitions, overview
-from vitrine.operations.bodies.common import Filters
-from vitrine.operations.bodies.control import ChangedMany, RunManyBody
+from vitrine.operations import definitions, many, overview
+from vitrine.operations.bodies.filters import ChangedMany, Filters, RunManyBody
 from vitrine.operations.bodies.overview import GroupCounts, HealthBody, StateCounts
 from vitrine.operations.bodies.pipelines import ListedPipelineBody
 from vitrine.operations.context import Context, Role
@@ -367,12 +366,12 @@ def change_many(
     """One of the three changes, with the same answer."""
     match action:
         case "pause":
-            return control.pause_many(context, filters, dry_run=dry_run, after=after)
+            return many.pause_many(context, filters, dry_run=dry_run, after=after)
         case "resume":
-            return control.resume_many(context, filters, dry_run=dry_run, after=after)
+            return many.resume_many(context, filters, dry_run=dry_run, after=after)
         case "run":
             body = RunManyBody(**filters.model_dump(exclude_none=True), dry_run=dry_run, after=after)
-            runs = control.run_many(context, body)
+            runs = many.run_many(context, body)
             return ChangedMany(
                 matched=runs.matched,
                 names=runs.names,

@@ -16,7 +16,7 @@ from vitrine.core import keys
 from vitrine.errors import VitrineError
 from vitrine.operations import checks, control, definitions
 from vitrine.operations.bodies.checks import MAX_KEY_COLUMNS, MAX_KEY_LENGTH, ResendBody, Shown, TraceBody
-from vitrine.operations.bodies.common import Filters
+from vitrine.operations.bodies.filters import Filters
 from vitrine.operations.context import Role
 
 PATH = "/trace"

@@ -13,17 +13,14 @@ from vitrine.definition.pipeline import KEYS_KEPT, AppliedFile, FreshnessCovers,
 from vitrine.errors import Place
 from vitrine.operations.bodies.common import (
     FINDING_EXAMPLE,
-    LATE_CAUSE,
-    LATE_REASON,
     MANAGED_BY_EXAMPLE,
     NEWEST_RUN_EXAMPLE,
-    STALE,
-    STALE_AT,
     example,
     pipeline_example,
 )
+from vitrine.operations.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
+from vitrine.store.filters import NewestRun
 from vitrine.store.history import StoredReport
-from vitrine.store.lists import NewestRun
 
 VERIFIED_UNTIL = "The mart was proven equal to its source as of this time, by a deep reconcile; null: never."
 VERDICT = "Of the last deep reconcile: equal, or different; null: there was none."

@@ -11,18 +11,8 @@ from vitrine.core.checks import Severity
 from vitrine.core.status import RunStatus, Status
 from vitrine.definition.pipeline import FreshnessCovers, Pipeline, Run, Verdict
 from vitrine.operations.bodies.checks import ComparisonBody, ResentBody
-from vitrine.operations.bodies.common import (
-    CHECK_EXAMPLE,
-    ID,
-    LATE_CAUSE,
-    LATE_REASON,
-    MANAGED_BY_EXAMPLE,
-    REQUEST_ID,
-    RUN_EXAMPLE,
-    STALE,
-    STALE_AT,
-    example,
-)
+from vitrine.operations.bodies.common import CHECK_EXAMPLE, ID, MANAGED_BY_EXAMPLE, REQUEST_ID, RUN_EXAMPLE, example
+from vitrine.operations.bodies.filters import LATE_CAUSE, LATE_REASON, STALE, STALE_AT
 from vitrine.operations.bodies.pipelines import (
     COVERS,
     LAST_ERROR,

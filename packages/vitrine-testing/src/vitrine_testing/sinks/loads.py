@@ -9,7 +9,7 @@ from vitrine.core.protocols import LoadState, Outcome
 from vitrine.core.rows import Key
 from vitrine.core.status import PipelineId
 from vitrine.definition import connectors
-from vitrine.definition.pipeline import SweepJob
+from vitrine.definition.context import SweepJob
 from vitrine.errors import DataError, RequestRefused, TransientError, VitrineError
 from vitrine.store import history
 from vitrine_testing import data, scenarios

@@ -11,8 +11,8 @@ from vitrine.connectors.postgres.sink import catalog, copy_in
 from vitrine.connectors.postgres.sink.catalog import ColumnFacts, TableFacts
 from vitrine.connectors.postgres.sink.session import TargetSession
 from vitrine.core.rows import NUMBERS, Column, Finding, Kind, bare_type, kind_of
+from vitrine.definition.context import SinkJob
 from vitrine.definition.model import Definition, Mode
-from vitrine.definition.pipeline import SinkJob
 from vitrine.postgres import CATALOG_NAMES, in_transaction
 
 _MAX_BYTES = 6000

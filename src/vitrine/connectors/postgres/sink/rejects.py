@@ -16,7 +16,7 @@ from vitrine.connectors.postgres.sink.target import TargetTable
 from vitrine.connectors.postgres.types import Operator
 from vitrine.core import keys
 from vitrine.core.rows import Batch, Key, Reject, bare_type
-from vitrine.definition.pipeline import RejectPolicy
+from vitrine.definition.context import RejectPolicy
 from vitrine.errors import DataError
 from vitrine.postgres import raw, safe_message
 

@@ -30,8 +30,8 @@ from vitrine.core.checks import (
 )
 from vitrine.core.row_checks import canonical
 from vitrine.core.rows import Column, Finding, Key, Kind, bare_type, kind_of
+from vitrine.definition.context import SinkJob
 from vitrine.definition.model import format_duration
-from vitrine.definition.pipeline import SinkJob
 from vitrine.errors import ConfigError
 from vitrine.postgres import raw, safe_message
 from vitrine.sql.policy import check_sql

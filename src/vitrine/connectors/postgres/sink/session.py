@@ -15,7 +15,7 @@ from vitrine.connectors.postgres import PostgresSettings
 from vitrine.connectors.postgres.sink import catalog
 from vitrine.connectors.postgres.types import Operator
 from vitrine.core.status import PipelineId
-from vitrine.definition.pipeline import SweepJob
+from vitrine.definition.context import SweepJob
 from vitrine.postgres import (
     QUESTION,
     TEXT_FORMAT,

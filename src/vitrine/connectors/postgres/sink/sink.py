@@ -31,7 +31,7 @@ from vitrine.core.rows import (
     TargetInfo,
     TextRows,
 )
-from vitrine.definition.pipeline import SinkJob, SweepJob
+from vitrine.definition.context import SinkJob, SweepJob
 from vitrine.errors import ConfigError
 from vitrine.postgres import raw
 

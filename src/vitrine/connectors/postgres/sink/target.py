@@ -13,7 +13,7 @@ from vitrine.connectors.postgres.sink.catalog import TableFacts, UniqueFacts
 from vitrine.connectors.postgres.sink.findings import TargetChecks, WrittenColumns
 from vitrine.connectors.postgres.sink.session import TargetSession, TargetStatements, names
 from vitrine.core.rows import Batch, BinaryRows, Column, Finding
-from vitrine.definition.pipeline import SinkJob
+from vitrine.definition.context import SinkJob
 from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine.postgres import Connection, raw
 

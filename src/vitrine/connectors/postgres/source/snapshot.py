@@ -18,8 +18,8 @@ from vitrine.core import keys
 from vitrine.core.copytext import values
 from vitrine.core.protocols import Throttle
 from vitrine.core.rows import BinaryRows, Bytes, Cursor, Finding, Lane, Reject, TextRows
+from vitrine.definition.context import RejectPolicy
 from vitrine.definition.model import Definition, Mode
-from vitrine.definition.pipeline import RejectPolicy
 from vitrine.errors import DataError, TransientError, VitrineError
 from vitrine.postgres import fetch_extended, translated
 from vitrine.settings import format_bytes

@@ -16,8 +16,8 @@ from vitrine.connectors.postgres.source.snapshot import Chunk, Snapshot, TextSna
 from vitrine.connectors.postgres.source.watermark import Tracker, Watermarks
 from vitrine.core.protocols import Throttle
 from vitrine.core.rows import Batch, Compare, Digest, Finding, Lane, Position, Read, SourceInfo, Watermark
+from vitrine.definition.context import SourceJob
 from vitrine.definition.model import Mode
-from vitrine.definition.pipeline import SourceJob
 from vitrine.errors import ConfigError, DataError
 from vitrine.postgres import raw
 from vitrine.settings import format_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitrine.core import row_checks
 from vitrine.core.checks import BaseCheck, Results
-from vitrine.definition.pipeline import SinkJob
+from vitrine.definition.context import SinkJob
 from vitrine.errors import ConfigError, TransientError
 from vitrine_memory import MemorySettings, MemorySinkOptions
 from vitrine_memory.storage import Document, NoSuchTarget, Reply, Storage, VersionConflict

@@ -26,7 +26,7 @@ from vitrine.core.rows import (
     TargetInfo,
     TextRows,
 )
-from vitrine.definition.pipeline import SweepJob
+from vitrine.definition.context import SweepJob
 from vitrine.errors import ConfigError, DataError
 from vitrine_memory import MemorySettings
 from vitrine_memory.load import MemoryLoad

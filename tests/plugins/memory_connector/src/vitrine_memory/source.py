@@ -26,7 +26,7 @@ from vitrine.core.rows import (
     Watermark,
 )
 from vitrine.definition.connectors import NoOptions
-from vitrine.definition.pipeline import SourceJob
+from vitrine.definition.context import SourceJob
 from vitrine.errors import ConfigError, DataError, TransientError
 from vitrine_memory import MemorySettings
 
