@@ -26,6 +26,11 @@ EVERY: dict[str, Any] = dict.fromkeys((one.name for one in fields(Selection)), N
 NEWEST = 2**63 - 1
 
 
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Bytes as text: a digest is no UTF-8, which FastAPI would take it for."""
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
+
+
 def create_app(url: str) -> FastAPI:
     pool: ConnectionPool[psycopg.Connection[dict[str, Any]]] = ConnectionPool(
         url,
@@ -45,7 +50,8 @@ def create_app(url: str) -> FastAPI:
     @app.get("/pipelines")
     def list_pipelines() -> Any:
         with pool.connection() as connection:
-            return connection.execute(statement("list_selected"), {**EVERY, "after": "", "limit": 51}).fetchall()
+            rows = connection.execute(statement("list_selected"), {**EVERY, "after": "", "limit": 51}).fetchall()
+            return [plain(row) for row in rows]
 
     @app.get("/pipelines/{name}/status")
     def get_status(name: str) -> Any:
@@ -53,7 +59,7 @@ def create_app(url: str) -> FastAPI:
             pipeline = connection.execute(statement("get_pipeline"), {"id": None, "name": name}).fetchone()
             newest = {"id": pipeline["id"], "before": NEWEST, "limit": 1} if pipeline else {}
             return {
-                "pipeline": pipeline,
+                "pipeline": pipeline and plain(pipeline),
                 "runs": connection.execute(statement("list_runs"), newest).fetchall(),
                 "runners": connection.execute(
                     statement("count_live_runners"), {"within": timedelta(seconds=15)}

@@ -24,13 +24,8 @@ def measured(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(sorted(WORKLOADS.keys() - SLOW), id="quick"),
-        pytest.param(sorted(SLOW), id="slow", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("names", [sorted(WORKLOADS.keys() - SLOW), sorted(SLOW)], ids=["quick", "slow"])
 def test_every_row_beside_psql_runs(names: list[str]) -> None:
     printed = measured("--only", ",".join(names))
     for name in names:
